@@ -68,6 +68,7 @@ class OutputConfig(Section):
     """`never` starts anew and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
     any; a path continues from that checkpoint."""
     push_to_hub: str | None = None
-    """The hub repository that receives the best checkpoint at the end of the run."""
+    """The hub repository that receives the best checkpoint at the end of the run; where there is none, a private one is made
+    before the first step, so that a missing login is noticed then."""
     wandb_project: str | None = None
     """Null logs to the console and the run folder only; without a login the wandb run stays on disk."""

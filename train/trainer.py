@@ -8,6 +8,7 @@ It serves `rm.py` and `sft.py` alike: they differ in the `Objective`.
 
 from __future__ import annotations
 
+import random
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -38,6 +39,14 @@ UNUSABLE = "dropped/unusable"
 def first(items: list[Step]) -> Step:
     """Collate a batch of one item into the item."""
     return items[0]
+
+
+def dice(seed: int, step: int, rank: int) -> int:
+    """Return the seed of a rank's dropout in a step: nothing that a resume does not repeat has a say in it.
+
+    Fillers, an evaluation or a step that had to be computed anew draw numbers too.
+    """
+    return random.Random(f"{seed}/{step}/{rank}").getrandbits(63)
 
 
 class PackedTrainer(Trainer):  # type: ignore[misc]
@@ -105,6 +114,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
         been computed before, or a filler.
         """
         device, sums = self.args.device, self._sums.copy()
+        torch.manual_seed(dice(self.args.seed, self.state.global_step, self.args.process_index))
         wanted = len(rows) + (not self.is_deepspeed_enabled and self.budget.unproven(rows[-1]))
         rows = rows + [make_row([], self.steps.pack)] * (max_over_ranks(wanted, device) - len(rows))
         totals = sum_over_ranks(torch.stack([self.objective.totals(row) for row in rows]).sum(0).to(device)).clamp_min(1.0)

@@ -13,7 +13,7 @@ from tests.models import tiny
 from tests.train import worker
 from tests.train.conftest import CURVES
 from tests.train.ranks import run_ranks
-from tests.train.worker import difference, ended, lines
+from tests.train.worker import best_of, difference, ended, lines
 from train.steps import StepDataset
 
 KINDS = "titi" + "itit" + "tttt" + "iiii" + "tiit"
@@ -98,10 +98,7 @@ def test_the_figures_on_disk_are_those_logged_at_every_save(runs: Path, case: tu
 @pytest.mark.parametrize("case", CURVES)
 def test_best_is_the_best_and_the_others_are_gone(runs: Path, case: tuple[int, str]) -> None:
     folder = runs / f"{case[0]}-{case[1]}"
-    state = json.loads((ended(folder) / "trainer_state.json").read_text(encoding="utf-8"))
-    found = {line["step"]: line.get("eval_vl_rewardbench/accuracy", -1.0) for line in state["log_history"] if line["step"]}
-    best = max(found.values())
-    assert (folder / "best").resolve().name == f"checkpoint-{next(step for step, value in found.items() if value == best)}"
+    assert (folder / "best").resolve().name == best_of(folder)
     whole = sorted(path.parent.name for path in folder.glob("checkpoint-*/complete"))
     assert whole == sorted({"checkpoint-6", (folder / "best").resolve().name})
 

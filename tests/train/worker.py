@@ -184,6 +184,13 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [line for line in state["log_history"] if "loss" in line]
 
 
+def best_of(folder: Path) -> str:
+    """Return the name of the first checkpoint that has the highest accuracy of all that were logged."""
+    state = json.loads((ended(folder) / "trainer_state.json").read_text(encoding="utf-8"))
+    found = {line["step"]: line.get("eval_vl_rewardbench/accuracy", -1.0) for line in state["log_history"] if line["step"]}
+    return f"checkpoint-{max(found, key=lambda step: found[step])}"
+
+
 def difference(folder: Path, other: Path, name: str = "model.safetensors") -> float:
     """Return the largest difference between the tensors of two files, which must have the same names."""
     here, there = load_file(folder / name), load_file(other / name)
