@@ -72,6 +72,13 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         refuse_incomplete(path, info, "head." if fresh_head else None)
         return (model, info) if output_loading_info else model
 
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise as transformers does, except that a new reward head starts at zero."""
+        if isinstance(module, ScoreLinear):
+            nn.init.zeros_(module.weight)
+        else:
+            super()._init_weights(module)
+
     def save_pretrained(self, *args: Any, save_original_format: bool = False, **kwargs: Any) -> None:
         """Save as transformers does, in the current key layout whatever the layout that was loaded."""
         super().save_pretrained(*args, save_original_format=save_original_format, **kwargs)
@@ -87,18 +94,26 @@ class Fp32Linear(nn.Linear):
             return F.linear(x.float(), self.weight.float(), bias)
 
 
-class RewardHead(nn.Sequential):
-    """Hidden states to scores: `layers` linear layers with an activation between them, in fp32.
+class ScoreLinear(Fp32Linear):
+    """The head's last layer. It starts at zero, so every score is 0 and every pair a tie before anything was learned.
 
-    The last layer has no bias: a Bradley-Terry loss sees differences of scores only and would give it no gradient.
+    A random layer would lean to one side by luck of its seed (ours; the papers do not say how they start).
+    It has no bias: a Bradley-Terry loss sees differences of scores only and would give it no gradient.
     """
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features, 1, bias=False)
+
+
+class RewardHead(nn.Sequential):
+    """Hidden states to scores: `layers` linear layers with an activation between them, in fp32."""
 
     def __init__(self, features: int, layers: int, activation: str, width: int | None, dropout: float) -> None:
         hidden = width or features
         parts: list[nn.Module] = []
         for i in range(layers - 1):
             parts += [Fp32Linear(hidden if i else features, hidden), ACTIVATIONS[activation](), nn.Dropout(dropout)]
-        super().__init__(*parts, Fp32Linear(hidden if layers > 1 else features, 1, bias=False))
+        super().__init__(*parts, ScoreLinear(hidden if layers > 1 else features))
 
 
 class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]

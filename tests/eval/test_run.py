@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from eval import judge_loading
@@ -68,6 +69,8 @@ workers: 0
     )
     recipe = read_recipe(tmp_path / "recipe.yaml")
     processor, model = load_processor(recipe.backbone), load_scalar(recipe.backbone, recipe.head).eval()
+    for parameter in model.head.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
     inside = evaluation(recipe, encoder, run, Console(quiet=True))
     assert inside is not None

@@ -15,7 +15,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from data.preference import text
 from models import backbone
-from models.backbone import BackboneError, load_checkpoint, load_language_model, load_processor, load_scalar
+from models.backbone import BackboneError, load_checkpoint, load_critic, load_language_model, load_processor, load_scalar
 from models.config import BackboneConfig, HeadConfig
 from models.groups import PackedBatch
 from models.reward import IncompleteCheckpointError, ScalarRewardModel
@@ -113,6 +113,8 @@ def test_only_the_head_may_be_missing_and_only_when_asked_for(tmp_path: Path) ->
 
 def test_a_saved_head_is_kept_when_the_recipe_describes_it_and_refused_otherwise(tmp_path: Path) -> None:
     model = load_scalar(at(tiny.checkpoint(tmp_path / "start")))
+    for parameter in model.head.parameters():
+        torch.nn.init.normal_(parameter)
     model.save_pretrained(tmp_path / "saved")
     again = load_scalar(at(tmp_path / "saved"), HeadConfig())
     assert all(torch.equal(*pair) for pair in zip(model.head.parameters(), again.head.parameters(), strict=True))
@@ -146,9 +148,20 @@ def test_a_fresh_head_is_what_the_recipe_says(tmp_path: Path) -> None:
     shapes = [tuple(p.shape) for p in model.head.parameters()]
     assert shapes == [(10, 32), (10,), (10, 10), (10,), (1, 10)]  # no last bias: Bradley-Terry gives it no gradient
     assert model.config.reward_head == head.model_dump()
-    assert all(0 < float(p.detach().std()) < 0.05 for p in model.head.parameters() if p.ndim == 2)
-    (single,) = load_scalar(at(tmp_path), HeadConfig(layers=1, activation="none")).head.parameters()
+    first, *_, last = (p.detach() for p in model.head.parameters() if p.ndim == 2)
+    assert 0 < float(first.std()) < 0.05
+    assert not last.any()
+
+
+@pytest.mark.parametrize("load", [load_scalar, load_critic])
+def test_a_fresh_head_ties_everything_and_a_saved_one_is_not_reset(tmp_path: Path, load: Any) -> None:
+    model = load(at(tiny.checkpoint(tmp_path / "start")), HeadConfig(layers=1, activation="none"))
+    (single,) = model.head.parameters()
     assert tuple(single.shape) == (1, 32)
+    assert not model.scores(torch.randn(5, 32)).any()
+    torch.nn.init.normal_(single)
+    model.save_pretrained(tmp_path / "saved")
+    assert torch.equal(next(load(at(tmp_path / "saved"), fresh_head=False).head.parameters()), single)
 
 
 def test_bf16_is_loaded_as_bf16(tmp_path: Path) -> None:
