@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,15 @@ def silence() -> None:
     warnings.simplefilter("ignore")
 
 
+def meeting_failed(error: Exception) -> str:
+    """Say what to do when the ranks could not meet; most often another run on this machine has the launcher's port."""
+    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return (
+        f"The ranks could not meet at {place}: {error}\nEvery run on a machine needs a port of its own, and `deepspeed` always "
+        "proposes 29500. If another run has it, choose another: deepspeed --master_port 29501 train/rm.py RECIPE"
+    )
+
+
 @contextmanager
 def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Iterator[None]:
     """Let the ranks meet before anything asks for its rank, and end them in step: leaving one by one they abort each other.
@@ -73,7 +83,10 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         if deepspeed:
             spare_compiler()
-    PartialState(cpu=cpu)
+    try:
+        PartialState(cpu=cpu)
+    except torch.distributed.DistNetworkError as error:
+        sys.exit(meeting_failed(error))
     for name in OLD_NAMES:
         warnings.filterwarnings("ignore", message=name, category=FutureWarning)
     if rank():

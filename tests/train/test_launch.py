@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from train.launch import SINGLE_PROCESS, free_port, prepare_environment
+from train.launch import SINGLE_PROCESS, free_port, prepare_environment, run_environment
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +47,10 @@ def test_the_recipe_decides_on_deepspeed_whatever_the_launcher_says(deepspeed: b
 def test_a_free_port_can_be_taken() -> None:
     with socket.create_server(("127.0.0.1", free_port())):
         pass
+
+
+def test_a_port_that_another_run_has_is_named_with_a_way_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        os.environ.update(SINGLE_PROCESS, MASTER_PORT=str(other.getsockname()[1]))
+        with pytest.raises(SystemExit, match="--master_port"), run_environment(seed=0, deterministic=False, deepspeed=False):
+            pass
