@@ -1,7 +1,8 @@
 """What a generative judge is asked, and the form of its judgement.
 
 `r1_reward` is the prompt of R1-Reward (arXiv 2505.02835), word for word as its released inference script sends it, so
-that its checkpoints can be judged with. `short` asks the same in a few words, for the embedded world.
+that its checkpoints can be judged with. `short` asks the same in a few words. `turns` shows each response as the
+assistant's own turn after the question, the place at which a backbone has learned what a right answer is.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from data.preference import ImagePart, Message, TextPart, placeholders
+from data.preference import ImagePart, Message, TextPart, placeholders, text
 
-JudgeTemplate = Literal["r1_reward", "short"]
+JudgeTemplate = Literal["r1_reward", "short", "turns"]
 Answer = Literal[1, 2]
 """The better response, counted as the judge was shown them."""
 
@@ -33,7 +34,12 @@ R1_REWARD = (
 )
 SHORT = "{question}\nResponse 1: {first}\nResponse 2: {second}\nWhich response is better?"
 
-TEMPLATES: dict[JudgeTemplate, str] = {"r1_reward": R1_REWARD, "short": SHORT}
+TEMPLATES: dict[JudgeTemplate, tuple[str, ...]] = {
+    "r1_reward": (R1_REWARD,),
+    "short": (SHORT,),
+    "turns": ("{question}", "{first}", "{question}", "{second}", "Which response is better?"),
+}
+"""The turns of each, the user's and the assistant's by turns."""
 
 NAMED = re.compile(r"\b([Rr]esponse|[Aa]nswer) ([12])\b")
 QUOTED = re.compile(r"(Response 2 says .*?\. )(Response 1 says .*?\. )(?=Response)", re.DOTALL)
@@ -41,12 +47,13 @@ ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 
 def ask(template: JudgeTemplate, prompt: Sequence[Message], first: str, second: str) -> tuple[Message, ...]:
-    """Return the judge's conversation about two responses to `prompt`: one user turn, its images before its text."""
+    """Return the judge's conversation about two responses to `prompt`: its images before the text of its first turn."""
     parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(placeholders(prompt))]
     filled = {"question": question(prompt), "first": first, "second": second}
     # One pass over the template: a response that holds "{second}" stays as it is.
-    shown = re.sub(r"\{(question|first|second)\}", lambda place: filled[place[1]], TEMPLATES[template])
-    return ({"role": "user", "content": [*parts, {"type": "text", "text": shown}]},)
+    turns = [re.sub(r"\{(question|first|second)\}", lambda place: filled[place[1]], turn) for turn in TEMPLATES[template]]
+    opening: Message = {"role": "user", "content": [*parts, {"type": "text", "text": turns[0]}]}
+    return (opening, *(text("assistant" if i % 2 else "user", turn) for i, turn in enumerate(turns) if i))
 
 
 def question(prompt: Sequence[Message]) -> str:

@@ -119,8 +119,8 @@ def critique_truth(true: Side, stated: Side) -> CritiqueTruth:
 
 
 def write_critique(truth: CritiqueTruth) -> str:
-    """Write a critique: what holds, what the response says, the verdict."""
-    return f"{truth.fact}. the response says {truth.said}. the response is {'right' if truth.right else 'wrong'}."
+    """Write a critique: the verdict, what holds, what the response says."""
+    return f"the response is {'right' if truth.right else 'wrong'}. {truth.fact}. the response says {truth.said}."
 
 
 def read_critique(text: str) -> CritiqueTruth | None:
@@ -128,11 +128,11 @@ def read_critique(text: str) -> CritiqueTruth | None:
 
     It is factually accurate where `fact` and `right` equal those of the correct critique.
     """
-    fact, says, rest = text.strip().partition(". the response says ")
-    said, ends, verdict = rest.rpartition(". the response is ")
-    if not (says and ends and verdict in ("right.", "wrong.")):
+    verdict, stands, rest = text.strip().removeprefix("the response is ").partition(". ")
+    fact, says, said = rest.partition(". the response says ")
+    if not (stands and says and said.endswith(".") and verdict in ("right", "wrong")):
         return None
-    return CritiqueTruth(verdict == "right.", fact, said)
+    return CritiqueTruth(verdict == "right", fact, said.removesuffix("."))
 
 
 def write_rationale(true: Side, false: Side, chosen_first: bool) -> str:

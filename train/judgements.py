@@ -58,7 +58,7 @@ class JudgementEncoder:
         if rationale is None:
             raise RecordError(
                 f"{record.identity}: the record holds no rationale, and a cold start learns from rationales. Annotate the "
-                "records first (python data/annotate.py --help), or train on them with train/rl.py, which needs none."
+                "records first (python eval/annotate.py --help), or train on them with train/rl.py, which needs none."
             )
         pictures = [decode(image, record.identity) for image in record.images]
         request = ask(self.template, record.prompt, *shown)

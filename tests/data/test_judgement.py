@@ -131,6 +131,18 @@ def test_the_request_shows_every_image_once_and_takes_braces_as_they_are() -> No
     assert question(ask("short", [turn], "a", "b")) == "What {second}?\nResponse 1: a\nResponse 2: b\nWhich response is better?"
 
 
+def test_turns_show_each_response_as_the_assistants_own() -> None:
+    turn: Message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What {second}?"}]}
+    opening, *later = ask("turns", [turn], "a {first}", "b")
+    assert opening == turn
+    assert later == [
+        text("assistant", "a {first}"),
+        text("user", "What {second}?"),
+        text("assistant", "b"),
+        text("user", "Which response is better?"),
+    ]
+
+
 def test_a_conversation_is_labelled_by_its_turns() -> None:
     turns = [text("system", "Be kind."), text("user", "Hi"), text("assistant", "Hello"), text("user", "Why?")]
     assert question(turns) == "System: Be kind.\nUser: Hi\nAssistant: Hello\nUser: Why?"
