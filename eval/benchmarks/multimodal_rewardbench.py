@@ -15,13 +15,10 @@ from eval.benchmarks.multimodal_rewardbench_rules import RULES, category, named_
 from eval.benchmarks.rows import (
     Row,
     content_key,
-    embedded_folder,
     encoded,
-    find_file,
-    hub_rows,
     limited,
     loaded,
-    read_rows,
+    located_rows,
     text_before_images,
     user_turn,
 )
@@ -74,13 +71,7 @@ def load(where: Location) -> Loaded:
 
     Raises: BenchmarkError or RecordError for files that are not there, not in a known schema, or without their images.
     """
-    if where.location == "hub":
-        rows, root, place = hub_rows(HUB, "test", where.revision, "Image"), Path(), f"{HUB}@{where.revision or 'main'}"
-    else:
-        folder = embedded_folder(NAME) if where.location == "embedded" else where.location
-        file = find_file(folder, FILES, "Multimodal RewardBench")
-        rows, place = read_rows(file), where.location if where.location == "embedded" else str(file)
-        root = Path(where.image_root).expanduser() if where.image_root else file.parent
+    rows, root, place = located_rows(where, NAME, "Multimodal RewardBench", HUB, FILES, "Image")
     return loaded(NAME, _examples(rows, root, where.limit), where, place, KNOWN, {})
 
 

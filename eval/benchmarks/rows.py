@@ -90,6 +90,22 @@ def embedded_folder(name: str) -> str:
     return str(edition(name))
 
 
+def located_rows(
+    where: Location, name: str, title: str, hub: str, files: Sequence[str], image: str
+) -> tuple[list[Row], Path, str]:
+    """Return the rows at a location, the folder of their image files, and the place in words.
+
+    `hub` is the data set's id there, `files` what is looked for in a folder, `image` the column of images; `title` is what
+    errors call the benchmark. Raises: BenchmarkError.
+    """
+    if where.location == "hub":
+        return hub_rows(hub, "test", where.revision, image), Path(), f"{hub}@{where.revision or 'main'}"
+    embedded = where.location == "embedded"
+    file = find_file(embedded_folder(name) if embedded else where.location, files, title)
+    root = Path(where.image_root).expanduser() if where.image_root else file.parent
+    return read_rows(file), root, "embedded" if embedded else str(file)
+
+
 def require_texts(row: Row, names: Sequence[str], record: str) -> None:
     """Raise RecordError unless each of these columns holds a text."""
     missing = [name for name in names if not isinstance(row.get(name), str)]
