@@ -29,6 +29,7 @@ from data.composition import Counts, Indices, Pool, StageConfig, apportion, draw
 from data.config import Section
 from data.filters import FilterConfig, Filters, read_fingerprints
 from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, grey_like
+from data.overlay import Located, lay
 from data.parts import Records, held_out, opened
 from data.preference import Preference, RecordError
 from data.prepare import BadRecordConfig, BadRecordsError, Reading
@@ -289,23 +290,7 @@ def _laid_section(recipe: Path, extended_by: tuple[Path, ...]) -> Any:
         raise SourceError(f"{recipe}: a recipe is a mapping of sections such as `data:`.")
     base = content.get("extends")
     below = None if base is None else _laid_section(recipe.parent / str(base), (*extended_by, recipe.resolve()))
-    return _laid(below, content["data"]) if "data" in content else below
-
-
-def _laid(below: Any, above: Any) -> Any:
-    """Merge mappings key by key, items of a list by their index (`sources: {0: {weight: 2}}`); replace anything else.
-
-    These are the rules that train/layers.py has for whole recipes, where they also keep track of files and lines.
-    """
-    if isinstance(below, list) and isinstance(above, dict):
-        items = {str(index): item for index, item in enumerate(below)}
-        patch = {str(key): value for key, value in above.items()}
-        return list(_laid(items, patch).values()) if patch.keys() <= items.keys() else above
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return above
-    if "type" in below and above.get("type", below["type"]) != below["type"]:
-        return above
-    return below | {key: _laid(below.get(key), value) for key, value in above.items()}
+    return lay(Located.of(below), Located.of(content["data"])).plain() if "data" in content else below
 
 
 def main() -> None:

@@ -118,9 +118,14 @@ def critique_truth(true: Side, stated: Side) -> CritiqueTruth:
     return CritiqueTruth(right, true.fact, true.agreed if right else stated.said)
 
 
+def verdict_sentence(right: bool) -> str:
+    """Say whether a response is right, as a critique begins."""
+    return f"the response is {'right' if right else 'wrong'}."
+
+
 def write_critique(truth: CritiqueTruth) -> str:
     """Write a critique: the verdict, what holds, what the response says."""
-    return f"the response is {'right' if truth.right else 'wrong'}. {truth.fact}. the response says {truth.said}."
+    return f"{verdict_sentence(truth.right)} {truth.fact}. the response says {truth.said}."
 
 
 def read_critique(text: str) -> CritiqueTruth | None:

@@ -47,7 +47,7 @@ Results = dict[str, Result]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
     options = parse(arguments)
-    console = Console(width=max(Console().width, 110), highlight=False)
+    console = Console(width=max(Console().width, 125), highlight=False)
     try:
         if options.score:
             score(options, console)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 
 from eval.measures import Difference
 from eval.sweep_summary import Standing, Summary
-from eval.tables import percent
+from eval.tables import percent, shown, write_rows
 
 _INTRODUCTION = """Protocol: {protocol}. Accuracies in percent with 95 % intervals (Wilson); distances from the best by a paired \
 bootstrap over rows. Each interval stands for itself: among many checkpoints one is the best by luck alone."""
 _HEAD = (
-    "| judge | step | accuracy [95 %] | macro | n | ties | unparsable | behind the best [95 %] |",
-    "|---|--:|--:|--:|--:|--:|--:|--:|",
+    "| judge | step | accuracy [95 %] | macro | n | ties | ties half | unparsable | behind the best [95 %] |",
+    "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
 )
 
 
@@ -47,12 +46,7 @@ def _row(standing: Standing) -> dict[str, Any]:
 
 def write_csv(summary: Summary, path: Path) -> None:
     """Write one line for each result and each broken judge."""
-    found = rows(summary)
-    names = list(dict.fromkeys(name for row in found for name in row))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, names, restval="")
-        writer.writeheader()
-        writer.writerows(found)
+    write_rows(rows(summary), path)
 
 
 def write_json(summary: Summary, path: Path) -> None:
@@ -102,6 +96,7 @@ def _line(standing: Standing) -> str:
         macro,
         str(figure.n),
         str(figure.ties),
+        shown(figure),
         str(figure.unparsable),
         behind(standing),
     ]

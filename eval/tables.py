@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +24,15 @@ def percent(figure: Figure) -> str:
     return f"{100 * figure.accuracy:.1f} [{100 * figure.low:.1f}, {100 * figure.high:.1f}]"
 
 
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write flat rows as CSV, with the columns of all of them in the order in which they first occur."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def results_table(
     results: Mapping[str, Result],
     *,
@@ -30,9 +41,10 @@ def results_table(
     ablations: Mapping[Images, Mapping[str, Result]] = MappingProxyType({}),
 ) -> Table:
     """Return one table of all benchmarks: overall, groups, items (Acc+), ablations, and the judges that see no content."""
-    table = Table(title=title, caption=next(iter(results.values())).label)
+    label = next(iter(results.values())).label
+    table = Table(title=title, caption=f"{label}; half: with half a point for a tie")
     table.add_column("benchmark")
-    for name in ("accuracy [95 %]", "n", "ties", "unparsable"):
+    for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable"):
         table.add_column(name, justify="right")
     names = list(next(iter(results.values())).baselines) if baselines else []
     for name in names:
@@ -66,9 +78,9 @@ def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
 
 
 def shown(figure: Figure) -> str:
-    """Return an accuracy in percent with half a point for a tie: blind judges tie often, and a coin is what they amount to."""
+    """Return an accuracy in percent with half a point for a tie: who ties all is worth a coin, as some blind judges are."""
     return "–" if figure.half is None else f"{100 * figure.half:.1f}"
 
 
-def _cells(figure: Figure) -> tuple[str, str, str, str]:
-    return percent(figure), str(figure.n), str(figure.ties), str(figure.unparsable)
+def _cells(figure: Figure) -> tuple[str, ...]:
+    return percent(figure), str(figure.n), str(figure.ties), shown(figure), str(figure.unparsable)

@@ -9,7 +9,7 @@ import torch
 from transformers import TrainingArguments
 
 from models.distributed import rank
-from train.recipe import Recipe
+from train.recipe import HELD_OUT_LOSS, Recipe
 from train.tracking import prepare_wandb
 from train.zero import deepspeed_config
 
@@ -44,7 +44,7 @@ def training_arguments(
         "eval_steps": output.save_every_steps if evaluates else None,
         "eval_on_start": evaluates and recipe.evaluation.at_start and not resumes,
         "metric_for_best_model": recipe.evaluation.best_metric if evaluates else None,
-        "greater_is_better": True if evaluates else None,
+        "greater_is_better": recipe.evaluation.best_metric != HELD_OUT_LOSS if evaluates else None,
         "bf16": recipe.backbone.dtype == "bfloat16",
         "use_cpu": cpu,
         "deepspeed": deepspeed_config(recipe.deepspeed, recipe.backbone.dtype, cpu=cpu),

@@ -99,10 +99,15 @@ def judging_used(recipe: Recipe) -> str | None:
     return f"{evaluation.protocol.votes} greedy votes are all alike; set evaluation.judging.temperature=1.0, or 1 vote"
 
 
+def learns_judgements(recipe: Recipe) -> bool:
+    """Say whether the recipe is a cold start of a judge."""
+    return isinstance(recipe.method, LanguageModelConfig) and recipe.method.target == "judgement"
+
+
 def rationales_to_learn(recipe: Recipe) -> str | None:
     """Refuse a cold start on sources whose records never hold a rationale."""
-    method, sources = recipe.method, recipe.data.sources
-    if not isinstance(method, LanguageModelConfig) or method.target != "judgement":
+    sources = recipe.data.sources
+    if not learns_judgements(recipe):
         return None
     if any(source.type in WITH_RATIONALES for source in sources):
         return None

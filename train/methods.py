@@ -41,6 +41,9 @@ class LanguageModelConfig(Section):
     """For lessons: learn right answers only, or state near misses too and learn to say after each whether it is right."""
     text_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     """For lessons with verdicts: the share of right answers whose text is learned as well; the rest teach the verdict alone."""
+    asked_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """For lessons with verdicts: the share of verdicts given in a turn of their own, after "judge the response.", instead of
+    directly after the answer."""
     most_things: int | None = Field(default=None, ge=1)
     """For lessons: pictures of at most so many shapes, with nothing written; null takes the level's own."""
     questions: int = Field(default=12, ge=1)

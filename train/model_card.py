@@ -10,7 +10,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from eval.result import Figure, Result
-from eval.tables import percent
+from eval.tables import percent, shown
 from train.plan import method_line
 from train.provenance import recipe_yaml, write_whole
 from train.recipe import Recipe
@@ -109,7 +109,7 @@ def figures(results: Mapping[str, Result]) -> list[str]:
     """Return one table of all benchmarks and groups, and what must be known to compare them."""
     if not results:
         return ["No benchmark was evaluated at this step."]
-    lines = ["| benchmark | accuracy in % [95 % interval] | n | ties | unparsable |", "|---|---|---|---|---|"]
+    lines = ["| benchmark | accuracy in % [95 % interval] | n | ties | ties half | unparsable |", f"|{'---|' * 6}"]
     for result in results.values():
         lines.append(row(f"**{result.benchmark}**", result.micro))
         lines += [row(name, figure) for name, figure in result.groups.items()]
@@ -119,7 +119,7 @@ def figures(results: Mapping[str, Result]) -> list[str]:
 
 def row(name: str, figure: Figure) -> str:
     """Return a line of the table of figures."""
-    return f"| {name} | {percent(figure)} | {figure.n} | {figure.ties} | {figure.unparsable} |"
+    return f"| {name} | {percent(figure)} | {figure.n} | {figure.ties} | {shown(figure)} | {figure.unparsable} |"
 
 
 def use(recipe: Recipe) -> list[str]:

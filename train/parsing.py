@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from data.overlay import Located, lay
 from train import rules
-from train.layers import COMMAND_LINE, Located, Problem, Reader, RecipeError, lay
+from train.layers import COMMAND_LINE, Problem, Reader, RecipeError
 from train.methods import ENTRIES
 from train.recipe import STAND_IN, Recipe
 from train.validation import problems, salvage, validate
 
 Entry = Literal["rm", "sft", "rl"]
+VARIANTS = "variants"
+"""The key that makes a list of runs of a recipe; see train/ablation.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,18 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), *, entry: Entry | Non
     tree = reader.recipe(path)
     for text in overrides:
         tree = lay(tree, reader.override(text))
-    if any(problem.key == "recipe" for problem in reader.problems):
-        raise RecipeError(str(path), reader.problems)
+    if (variants := tree.child(VARIANTS)) is not None:
+        message = "a recipe with variants is a list of runs; start it with train/ablate.py"
+        raise RecipeError(str(path), [*reader.problems, Problem(variants.where, VARIANTS, "", message)])
+    return required(path, tree, reader.problems, entry, world_size)
+
+
+def required(path: Path, tree: Located, problems: Sequence[Problem], entry: Entry | None = None, world_size: int = 1) -> Recipe:
+    """Return the recipe that `tree` holds, read from `path` with `problems` in its text; raise RecipeError if any is wrong."""
+    if any(problem.key == "recipe" for problem in problems):
+        raise RecipeError(str(path), problems)
     recipe, found = checked(tree, entry, world_size)
-    found = sorted([*reader.problems, *found], key=_place)
+    found = sorted([*problems, *found], key=_place)
     if recipe is None or found:
         raise RecipeError(str(path), found)
     return recipe

@@ -37,7 +37,7 @@ from train.lessons import Lessons
 from train.methods import CriticConfig, LanguageModelConfig, NaiveConfig, StableReinforceConfig
 from train.objectives import LanguageModelling, Objective, PairwiseScores
 from train.own_critiques import CritiqueStore, Write
-from train.recipe import Recipe
+from train.recipe import HELD_OUT_LOSS, Recipe
 from train.records import MixtureRecords, PairEncoder, expected_costs
 from train.steps import Records
 from train.trainer import Evaluate
@@ -91,7 +91,8 @@ def lessons(recipe: Recipe, method: LanguageModelConfig, encoder: Encoder) -> Le
     if method.most_things is not None:
         world = world.of_shapes(method.most_things)
     kinds = None if source.kinds is None else tuple(source.kinds)
-    return Lessons(world, encoder, source.rows, method.questions, method.answers == "stated", method.text_share, kinds)
+    shares = method.text_share, method.asked_share
+    return Lessons(world, encoder, source.rows, method.questions, method.answers == "stated", *shares, kinds)
 
 
 def objective(recipe: Recipe) -> Objective:
@@ -189,7 +190,7 @@ def evaluation(
         figures = headline(results) | {f"judging/{name}": value for name, value in cost.items()}
         if isinstance(recipe.method, LanguageModelConfig) and len(held_out):
             packed = Packed(encoder, device(), token_budget(recipe), recipe.workers)
-            figures["held_out/loss"] = held_out_loss(model, JudgementEncoder(encoder, recipe.method.template), held_out, packed)
+            figures[HELD_OUT_LOSS] = held_out_loss(model, JudgementEncoder(encoder, recipe.method.template), held_out, packed)
         return figures
 
     return evaluate

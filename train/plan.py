@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from rich.console import Console
@@ -123,9 +124,15 @@ def step_lines(recipe: Recipe, records: int | None) -> list[str]:
     if optim.max_steps is None and records is None:
         return [*lines, f"{optim.epochs:g} epochs; steps {UNKNOWN}", f"tokens {UNKNOWN}"]
     steps = recipe.steps(records or 0)
-    seen = steps * optim.records_per_step
+    seen = steps * optim.records_per_step if not records else seen_records(steps, records, optim.records_per_step)
     epochs = f", {seen / records:.2f} epochs" if records else ""
     return [*lines, f"{steps:,} steps: {seen:,} records{epochs}", f"tokens {UNKNOWN}"]
+
+
+def seen_records(steps: int, records: int, per_step: int) -> int:
+    """Return how many records so many steps take; the last step of an epoch takes what is left."""
+    epochs, more = divmod(steps, ceil(records / per_step))
+    return epochs * records + min(more * per_step, records)
 
 
 def optimisation_lines(recipe: Recipe) -> list[str]:

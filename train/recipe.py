@@ -6,6 +6,7 @@ another, train/parsing.py reads the file, train/plan.py says what will happen.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from pydantic import Field
@@ -19,6 +20,9 @@ from models.config import BackboneConfig, HeadConfig
 from train.methods import WITH_HEAD, Method
 from train.sections import OptimConfig, OutputConfig
 
+HELD_OUT_LOSS = "held_out/loss"
+"""The figure of a cold start's held-out records; see train/held_out.py."""
+
 
 class EvaluationConfig(Section):
     """Which benchmarks score every saved checkpoint, and which figure chooses the best one."""
@@ -31,7 +35,8 @@ class EvaluationConfig(Section):
     at_start: bool = True
     """Also evaluate before the first step: the figure to improve on."""
     best_metric: str | None = None
-    """`benchmark/figure` by which `best/` is chosen; null keeps no best checkpoint."""
+    """`benchmark/figure` whose highest value chooses `best/`, or `held_out/loss`, of which the lowest does (for a cold start
+    with data.validation); null keeps no best checkpoint."""
     baselines: bool = True
     """Print what judges that see no content reach, beside every figure."""
 
@@ -62,10 +67,10 @@ class Recipe(Section):
         return self.method.type in WITH_HEAD
 
     def steps(self, records: int) -> int:
-        """Return the optimizer steps of a run over an epoch of `records` records; what does not fill a step is left over."""
+        """Return the optimizer steps of a run over an epoch of `records` records, whose last step may be a smaller one."""
         if self.optim.max_steps is not None:
             return self.optim.max_steps
-        return int((self.optim.epochs or 0.0) * (records // self.optim.records_per_step))
+        return int((self.optim.epochs or 0.0) * ceil(records / self.optim.records_per_step))
 
     def resolved(self) -> dict[str, Any]:
         """Return every key of use to the method with its value, as plain data that parses to the same recipe."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from train.layers import Located, Problem
+from data.overlay import Located
+from train.layers import Problem
 from train.method_rules import (
     critic_reads_the_end,
     critic_share,
@@ -17,12 +18,13 @@ from train.method_rules import (
     filter_can_fire,
     group_size,
     judging_used,
+    learns_judgements,
     lessons_world,
     passes_divide,
     ratio_in_order,
     rationales_to_learn,
 )
-from train.recipe import Recipe
+from train.recipe import HELD_OUT_LOSS, Recipe
 from train.validation import Path, dotted, written
 from train.zero import deepspeed_names, stage
 
@@ -139,7 +141,7 @@ def quantised_stage(recipe: Recipe) -> str | None:
 def metric_exists(recipe: Recipe) -> str | None:
     """Refuse to choose the best checkpoint by a figure that is not computed."""
     metric, names = recipe.evaluation.best_metric, [benchmark.name for benchmark in recipe.evaluation.benchmarks]
-    if metric is None:
+    if metric is None or (metric == HELD_OUT_LOSS and names):
         return None
     name, _, figure = metric.partition("/")
     if name in names and (figure in ("accuracy", "macro") or figure.endswith("/accuracy")):
@@ -149,6 +151,13 @@ def metric_exists(recipe: Recipe) -> str | None:
         "the best checkpoint is chosen by benchmark/figure, with a benchmark of evaluation.benchmarks; possible are "
         f"{', '.join(possible) or 'none, as it is empty'}"
     )
+
+
+def held_out_loss_exists(recipe: Recipe) -> str | None:
+    """Refuse to choose the best checkpoint by a held-out loss where nothing is held out."""
+    if recipe.evaluation.best_metric != HELD_OUT_LOSS or (learns_judgements(recipe) and recipe.data.validation):
+        return None
+    return "only a cold start on judgements, with data.validation records held out, has that loss; take benchmark/figure"
 
 
 def benchmark_names(recipe: Recipe) -> str | None:
@@ -178,6 +187,7 @@ RULES = (
     Rule(("optim.lora.quantise", "deepspeed"), quantised_stage),
     Rule(("evaluation.benchmarks",), benchmark_names),
     Rule(("evaluation.best_metric", "evaluation.benchmarks"), metric_exists),
+    Rule(("evaluation.best_metric", "method.target", "data.validation"), held_out_loss_exists),
     Rule(("method.target", "data.sources"), lessons_world),
     Rule(("method.target", "data.sources"), rationales_to_learn),
     Rule(("method.pairs_per_pass", "optim.records_per_step"), passes_divide),

@@ -74,7 +74,7 @@ def run(launch: Launch) -> None:
 
 def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     """Return the trainer of a run, the checkpoint to resume from, and where to print; raises one of SETUP_ERRORS."""
-    recipe, console = launch.recipe, Console(width=None if sys.stdout.isatty() else 120)
+    recipe, console = launch.recipe, Console(width=None if sys.stdout.isatty() else 125)
     refuse_missing_device(recipe, cuda=torch.cuda.is_available())
     folder = Path(recipe.output.folder)
     resume = find_resume(folder, recipe.output.resume, console)

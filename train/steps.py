@@ -1,13 +1,15 @@
 """The data of a run as one sequence of optimizer steps: item k is this rank's packed rows of step k.
 
 A pure function of (records, seed, step, rank), so that resume continues with the same order, and no sampler,
-`set_epoch` or sharding of a loader can change it. Every rank takes an equal share of a step's records.
+`set_epoch` or sharding of a loader can change it. Every rank takes an equal share of a step's records, but for the last
+step of an epoch, where one may take one more than another: the loss is divided by the pairs of all ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Protocol, TypedDict
 
 import numpy as np
@@ -118,7 +120,7 @@ class StepDataset(Dataset[Step]):
     ) -> None:
         """Take the expected cost of every record by its index, if it is known: then ranks get equally much to do.
 
-        An epoch has whole steps only; the records left over are others in every epoch, as its order is drawn anew.
+        The last step of an epoch takes the records that are left; it may be smaller, and a rank may have none of them.
         """
         if records_per_step % world_size:
             raise StepError(
@@ -134,7 +136,7 @@ class StepDataset(Dataset[Step]):
         self.records_per_step, self.steps, self.costs = records_per_step, steps, costs
         self._budget = torch.tensor(token_budget).share_memory_()  # type: ignore[no-untyped-call]
         self.rank, self.world_size = rank, world_size
-        self.steps_per_epoch = len(records) // records_per_step
+        self.steps_per_epoch = ceil(len(records) / records_per_step)
         self._order: tuple[int, npt.NDArray[np.integer]] | None = None
 
     def __len__(self) -> int:
@@ -168,6 +170,6 @@ class StepDataset(Dataset[Step]):
 
     def __getitem__(self, step: int) -> Step:
         encoded = [self.records[index] for index in self.indices(step)]
-        rows = fill_rows([one.group.cost for one in encoded], self.token_budget)
+        rows = fill_rows([one.group.cost for one in encoded], self.token_budget) or [[]]
         packed = [make_row([encoded[i] for i in row], self.pack) for row in rows]
         return {"rows": packed, "passed_over": sum(one.passed_over for one in encoded)}

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from train.layers import Located, Problem
+from data.overlay import Located
+from train.layers import Problem
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[str | int, ...]
@@ -65,18 +66,12 @@ def _filled(raw: dict[str, Any], stand_in: dict[str, Any]) -> dict[str, Any]:
 
 def _removable(error: ErrorDetails, raw: dict[str, Any]) -> Path:
     """Return what to take out for `error`: the section that misses a key or its type, the list that holds a broken item."""
-    path = path_of(error, _unplaced(raw))
+    path = path_of(error, Located.of(raw))
     if error["type"] in ("missing", "union_tag_not_found", "union_tag_invalid"):
         path = path[:-1]
     while path and isinstance(path[-1], int):
         path = path[:-1]
     return path
-
-
-def _unplaced(raw: Any) -> Located:
-    if isinstance(raw, dict):
-        return Located({key: _unplaced(value) for key, value in raw.items()}, "")
-    return Located([_unplaced(value) for value in raw], "") if isinstance(raw, list) else Located(raw, "")
 
 
 def _without(raw: Any, path: Path) -> Any:

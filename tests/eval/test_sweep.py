@@ -175,7 +175,7 @@ def test_the_best_and_what_cannot_be_told_from_it(tmp_path: Path) -> None:
     assert behind.low > 0
     text = markdown(summary)
     assert "Best: run/checkpoint-3, 90.0 [82.6, 94.5]. Not distinguishable from it: all.yaml." in text
-    assert "| run/checkpoint-1 | 1 | 50.0 [40.4, 59.6] | 50.0 | 100 | 0 | 0 | 40.0 [" in text
+    assert "| run/checkpoint-1 | 1 | 50.0 [40.4, 59.6] | 50.0 | 100 | 0 | 50.0 | 0 | 40.0 [" in text
     assert "- of all.yaml" in text
     assert "- gone: is not there" in text
 

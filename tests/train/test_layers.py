@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.overlay import Located, lay
 from tests.train.minimal import write
-from train.layers import Located, Reader, lay
+from train.layers import Reader
 
 
 def read(folder: Path, text: str) -> tuple[Any, list[str]]:
@@ -18,12 +19,6 @@ def read(folder: Path, text: str) -> tuple[Any, list[str]]:
     reader = Reader()
     tree = reader.recipe(write(folder, text))
     return tree.plain(), [f"{problem.key}: {problem.message}" for problem in reader.problems]
-
-
-def located(value: Any) -> Located:
-    if isinstance(value, dict):
-        return Located({key: located(child) for key, child in value.items()}, "")
-    return Located([located(child) for child in value], "") if isinstance(value, list) else Located(value, "")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +78,7 @@ def test_a_missing_or_circular_base_is_reported(tmp_path: Path) -> None:
 
 def test_overrides_are_recipes_of_one_key() -> None:
     reader = Reader()
-    tree = located({"a": {"b": 1, "c": 2}, "l": [{"w": 1}, {"w": 2}]})
+    tree = Located.of({"a": {"b": 1, "c": 2}, "l": [{"w": 1}, {"w": 2}]})
     for text in ("a.b=1e-6", "l.1.w=off", "new={x: [1, 2]}", "a.c="):
         tree = lay(tree, reader.override(text))
     assert tree.plain() == {"a": {"b": 1e-6, "c": None}, "l": [{"w": 1}, {"w": "off"}], "new": {"x": [1, 2]}}
@@ -109,7 +104,7 @@ TREES = st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
 @settings(deadline=None)
 @given(base=TREES, patch=TREES)
 def test_what_is_laid_over_wins_and_the_rest_stays(base: dict[str, Any], patch: dict[str, Any]) -> None:
-    merged = lay(located(base), located(patch)).plain()
+    merged = lay(Located.of(base), Located.of(patch)).plain()
     assert merged.keys() == base.keys() | patch.keys()
     for key, value in merged.items():
         if key not in patch:
@@ -121,4 +116,4 @@ def test_what_is_laid_over_wins_and_the_rest_stays(base: dict[str, Any], patch: 
 @settings(deadline=None)
 @given(tree=TREES)
 def test_a_recipe_over_itself_is_itself(tree: dict[str, Any]) -> None:
-    assert lay(located(tree), located(tree)).plain() == tree
+    assert lay(Located.of(tree), Located.of(tree)).plain() == tree

@@ -58,6 +58,20 @@ def test_a_share_of_the_texts_is_learned_and_every_verdict(share: float, learned
     assert all(written(one).endswith(("yes", "no")) for one in stated)
 
 
+@pytest.mark.parametrize(("share", "asked"), [(0.0, 0), (0.5, 24), (1.0, 48)])
+def test_a_share_of_the_verdicts_is_given_in_a_turn_of_its_own(share: float, asked: int) -> None:
+    found = 0
+    for number in NUMBERS:
+        for turn, continuation in zip(turns(number), group(number, asked_share=share).continuations, strict=True):
+            if written(continuation).startswith("the response is"):
+                found += 1
+                assert written(continuation) == f"the response is {'right' if turn.right else 'wrong'}.<|im_end|>"
+                assert "judge the response." in ENCODER.tokenizer.decode(list(continuation.ids))
+            else:
+                assert written(continuation).endswith("yes" if turn.right else "no")
+    assert found == asked
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_verdict_is_predicted_where_a_reward_head_reads(number: int) -> None:
     """Its first token follows the end of the answer's turn."""

@@ -51,7 +51,8 @@ def test_figures_stand_with_their_interval_and_counts(runs: Path, tmp_path: Path
     assert micro.high is not None
     figures = f"{100 * micro.accuracy:.1f} [{100 * micro.low:.1f}, {100 * micro.high:.1f}]"
     card = (ended(runs / "2-zero2") / CARD).read_text(encoding="utf-8")
-    assert f"| **vl_rewardbench** | {figures} | 7 | {micro.ties} | 0 |" in card
+    assert micro.half is not None
+    assert f"| **vl_rewardbench** | {figures} | 7 | {micro.ties} | {100 * micro.half:.1f} | 0 |" in card
     assert all(f"| {group} |" in card for group in results["vl_rewardbench"].groups)
     assert "step 6 of 6" in card
     assert "vl_rewardbench (embedded)" in card

@@ -10,14 +10,12 @@ import pytest
 
 from data.mixture import Mixture
 from tests.train.minimal import write
+from tests.train.shipped import RECIPES
 from train.parsing import parse_arguments, read_recipe
 from train.provenance import commit, recipe_yaml, write_provenance, write_whole
 
-FOLDER = Path(__file__).resolve().parents[2] / "recipes"
-SHIPPED = sorted(path for path in FOLDER.rglob("*.yaml") if path.parent.name != "judges")
 
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_the_resolved_recipe_is_the_recipe(tmp_path: Path, path: Path) -> None:
     recipe = read_recipe(path)
     assert read_recipe(write(tmp_path, recipe_yaml(recipe))) == recipe

@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 
 from data.sources.files import FilesConfig
+from tests.train.shipped import FOLDER, RECIPES
 from train.methods import ENTRIES, NaiveConfig
 from train.parsing import read_recipe
 from train.plan import make_plan
 from train.recipe import Recipe
 
-FOLDER = Path(__file__).resolve().parents[2] / "recipes"
-SHIPPED = sorted(path for path in FOLDER.rglob("*.yaml") if path.parent.name != "judges")
 
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FOLDER)))
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_a_shipped_recipe_is_read_and_planned_in_time(path: Path) -> None:
     begin = time.process_time()
     plan = make_plan(read_recipe(path), world_size=2)
@@ -25,7 +23,7 @@ def test_a_shipped_recipe_is_read_and_planned_in_time(path: Path) -> None:
     assert plan.lines["steps"]
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FOLDER)))
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_a_shipped_recipe_names_its_command(path: Path) -> None:
     recipe = read_recipe(path)
     entry = next(name for name, methods in ENTRIES.items() if recipe.method.type in methods)
@@ -49,8 +47,8 @@ def test_basereward_is_the_papers() -> None:
 
 def test_steps_are_whole_and_given_by_epochs_or_by_number() -> None:
     recipe = read_recipe(FOLDER / "basereward.yaml", ["optim.epochs=1.5"])
-    assert recipe.steps(1000) == 10  # 7 whole steps an epoch
-    assert recipe.steps(127) == 0
+    assert recipe.steps(1000) == 12  # an epoch has 7 whole steps and a smaller one
+    assert recipe.steps(127) == 1
     assert read_recipe(FOLDER / "basereward.yaml", ["optim.epochs=null", "optim.max_steps=3"]).steps(1000) == 3
 
 
@@ -60,3 +58,19 @@ def test_nothing_in_a_recipe_can_be_changed_or_coerced() -> None:
         recipe.seed = 1  # type: ignore[misc]
     with pytest.raises(ValueError, match="valid integer"):
         Recipe.model_validate({**recipe.resolved(), "seed": "1"})
+
+
+def test_the_ablation_scale_differs_from_basereward_in_data_and_benchmarks_only() -> None:
+    full, ablation = (read_recipe(FOLDER / f"{name}.yaml") for name in ("basereward", "basereward_200k"))
+    same = ("backbone", "head", "method", "optim", "deepspeed", "seed")
+    assert {name: ablation.resolved()[name] for name in same} == {name: full.resolved()[name] for name in same}
+    assert ablation.data.validation == full.data.validation == 1000
+    assert [source.type for source in ablation.data.sources] == [
+        "mm_rlhf",
+        "rlaif_v",
+        "vlfeedback",
+        "wildvision_battle",
+        "povid",
+    ]
+    assert sum(source.cap or 17_000 for source in ablation.data.sources[1:]) == 100_000
+    assert ablation.data.sources[0].cap is None

@@ -14,6 +14,7 @@ from train.rules import RULES
 RL = "method={type: stable_reinforce}"
 CRITIC = "method={type: critic}"
 JUDGE = "method={type: language_model, target: judgement}"
+SHAPES = "data.sources=[{type: shapes, level: demo, rows: 8}]"
 ALL_FROZEN = "backbone.freeze=[vision_tower, projector, language_model]"
 BENCHMARK = "evaluation.benchmarks=[{name: vl_rewardbench}]"
 
@@ -50,6 +51,7 @@ CASES = {
     "quantised_stage": (["optim.lora={quantise: nf4}", "deepspeed=zero3"], ["deepspeed=zero2"]),
     "benchmark_names": (["evaluation.benchmarks=[{name: vl_rewardbench}, {name: vl_rewardbench, limit: 5}]"], [BENCHMARK]),
     "metric_exists": (["evaluation.best_metric=vl_rewardbench/accuracy"], [BENCHMARK]),
+    "held_out_loss_exists": ([JUDGE, SHAPES, BENCHMARK, "evaluation.best_metric=held_out/loss"], ["data.validation=2"]),
 }
 """Rule: (what it refuses, what to add as the way out)."""
 
@@ -79,6 +81,14 @@ def test_the_best_checkpoint_has_the_highest_of_these(tmp_path: Path, figure: st
 def test_the_best_checkpoint_is_not_chosen_by_these(tmp_path: Path, figure: str) -> None:
     with pytest.raises(RecipeError, match="possible are vl_rewardbench/accuracy"):
         read_recipe(write(tmp_path), [BENCHMARK, f"evaluation.best_metric={figure}"])
+
+
+def test_the_held_out_loss_is_computed_in_a_cold_start_that_evaluates(tmp_path: Path) -> None:
+    by_loss = [JUDGE, SHAPES, BENCHMARK, "evaluation.best_metric=held_out/loss", "data.validation=2"]
+    with pytest.raises(RecipeError, match="none, as it is empty"):
+        read_recipe(write(tmp_path), [*by_loss, "evaluation.benchmarks=[]"])
+    with pytest.raises(RecipeError, match="only a cold start on judgements"):
+        read_recipe(write(tmp_path), [*by_loss, "method={type: naive}"])
 
 
 def test_a_frozen_vision_tower_has_no_learning_rate(tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""The command that runs a list: nothing complete is repeated, a failure stops nothing else, and the table says it all."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.benchmarks.benchmark import PredictionsError
+from tests.train.test_ablation import listed
+from train import ablate
+from train.ablation import read_ablation
+from train.ablation_runs import alone
+from train.ablation_table import Line, line, lines_of
+
+CLONE = Path(__file__).resolve().parents[2]
+LAUNCHER = f"{sys.executable} {Path(__file__).with_name('stub_run.py')}"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Path]:
+    """Give a list of three depths, whose folder is `out` beside it; afterwards nothing waits any longer."""
+    variants = " {layers-2: {}, layers-1: {head.layers: 1}, layers-5: {head.layers: 5}}\n"
+    (tmp_path / "out").mkdir()
+    yield listed(tmp_path, variants)
+    (tmp_path / "out" / "hold").unlink(missing_ok=True)
+
+
+def command(path: Path, *arguments: str) -> list[str]:
+    return [str(path), f"output.folder={path.parent / 'out'}", "--launcher", LAUNCHER, *arguments]
+
+
+def start(path: Path, *arguments: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, str(CLONE / "train" / "ablate.py"), *command(path, *arguments)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def calls(path: Path) -> list[str]:
+    file = path.parent / "out" / "calls"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def await_calls(path: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(calls(path)) < count:
+        assert time.monotonic() < deadline, calls(path)
+        time.sleep(0.02)
+
+
+def test_a_list_is_run_once_and_its_table_says_what_it_found(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ablate.main(command(runs, "--seeds", "0", "1"))
+    assert calls(runs) == [f"rm layers-{n}/{seed} begun" for seed in (0, 1) for n in (2, 1, 5)]
+    assert "not distinguishable" not in capsys.readouterr().out
+    out = runs.parent / "out"
+    found = json.loads((out / "ablation.json").read_text())
+    assert [row["variant"] for row in found["results"]] == ["layers-2", "layers-1", "layers-5"]
+    assert [row["accuracy"] for row in found["results"]] == pytest.approx([0.75, 0.5, 0.9])
+    assert found["missing"] == []
+    one = found["results"][1]
+    assert (one["n"], one["seeds"], one["words"], one["changes"]) == (60, 2, "worse", "head.layers=1")
+    assert one["difference"] == pytest.approx(-0.25)
+    assert -0.5 < one["difference_low"] < -0.25 < one["difference_high"] < 0
+    with (out / "ablation.csv").open() as file:
+        assert [float(row["accuracy"]) for row in csv.DictReader(file)] == pytest.approx([0.75, 0.5, 0.9])
+    assert "| layers-5 | head.layers=5 | 90.0 [" in (out / "ablation.md").read_text()
+    assert (out / "ablation.png").stat().st_size > 1000
+    ablate.main(command(runs, "--seeds", "0", "1"))
+    assert len(calls(runs)) == 6
+
+
+def test_what_only_serves_to_resume_is_removed_and_the_table_outlives_the_checkpoints(runs: Path) -> None:
+    ablate.main(command(runs))
+    run = runs.parent / "out" / "layers-5" / "0"
+    assert {path.name for path in (run / "checkpoint-2").iterdir()} == {"eval", "model.safetensors", "complete"}
+    table = (runs.parent / "out" / "ablation.md").read_text()
+    for checkpoint in runs.parent.glob("out/*/0/checkpoint-2"):
+        subprocess.run(["rm", "-r", str(checkpoint)], check=True)
+    ablate.main(command(runs))
+    assert (runs.parent / "out" / "ablation.md").read_text() == table
+
+
+def test_a_failed_run_is_told_and_the_others_go_on(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs.parent / "out" / "fail").write_text("layers-2/0")
+    with pytest.raises(SystemExit) as end:
+        ablate.main(command(runs))
+    assert f"failed: layers-2, seed 0; see {runs.parent}/out/layers-2/0/log.txt" in str(end.value.code)
+    assert "the loss is a teapot" in capsys.readouterr().out
+    found = json.loads((runs.parent / "out" / "ablation.json").read_text())
+    assert [(row["variant"], row["words"], row["difference"]) for row in found["results"]] == [
+        ("layers-1", "", None),
+        ("layers-5", "", None),
+    ]
+    assert [(run["variant"], run["seed"]) for run in found["missing"]] == [("layers-2", 0)]
+    (runs.parent / "out" / "fail").unlink()
+    ablate.main(command(runs))
+    assert calls(runs)[3:] == ["rm layers-2/0 resumed"]
+    assert json.loads((runs.parent / "out" / "ablation.json").read_text())["results"][0]["variant"] == "layers-2"
+
+
+def test_a_killed_list_lets_nothing_run_twice_and_continues(runs: Path) -> None:
+    """SIGKILL leaves the run going on: the list is refused until that has ended, and then continues."""
+    hold = runs.parent / "out" / "hold"
+    hold.write_text("layers-1/0")
+    killed = start(runs)
+    await_calls(runs, 2)
+    killed.kill()
+    killed.wait(60)
+    refused = start(runs)
+    assert "is in use" in refused.communicate(timeout=60)[1]
+    assert refused.returncode == 2
+    hold.unlink()
+    deadline = time.monotonic() + 60
+    while (again := start(runs)).wait(60) == 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert again.returncode == 0
+    assert calls(runs)[:2] == ["rm layers-2/0 begun", "rm layers-1/0 begun"]
+    assert calls(runs)[2:] == ["rm layers-1/0 resumed", "rm layers-5/0 begun"]
+
+
+def test_a_list_that_is_ended_ends_its_run(runs: Path) -> None:
+    (runs.parent / "out" / "hold").write_text("layers-2/0")
+    ended = start(runs)
+    await_calls(runs, 1)
+    os.kill(ended.pid, signal.SIGTERM)
+    assert "Traceback" not in ended.communicate(timeout=60)[1]
+    assert ended.returncode == 128 + signal.SIGTERM
+    with alone(runs.parent / "out"):
+        pass  # nothing that the list began still holds it
+    (runs.parent / "out" / "hold").unlink()
+    ablate.main(command(runs))
+    assert calls(runs)[1] == "rm layers-2/0 resumed"
+
+
+def test_a_dry_run_leaves_no_trace_and_a_wrong_list_no_traceback(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs.parent / "out").rmdir()
+    ablate.main(command(runs, "--dry-run", "--seeds", "0", "1"))
+    assert capsys.readouterr().out.count("to do") == 6
+    assert not (runs.parent / "out").exists()
+    with pytest.raises(SystemExit) as end:
+        ablate.main(command(runs, "head.layer=1", "--dry-run"))
+    assert end.value.code == 2
+    assert "did you mean layers" in capsys.readouterr().err
+
+
+def test_runs_of_another_recipe_are_not_counted(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ablate.main(command(runs))
+    with pytest.raises(SystemExit) as end:
+        ablate.main(command(runs, "optim.learning_rate=1e-3"))
+    assert end.value.code == 2
+    assert "optim.learning_rate 0.0001 / 0.001" in capsys.readouterr().err
+    assert len(calls(runs)) == 3
+
+
+def test_runs_on_other_rows_are_not_compared(runs: Path) -> None:
+    ablate.main(command(runs))
+    file = runs.parent / "out" / "layers-5" / "0" / "eval" / "vl_rewardbench" / "predictions.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    ablation = read_ablation(runs, [f"output.folder={runs.parent / 'out'}"])
+    with pytest.raises(PredictionsError, match="59 rows and the first run on 60, 59 of them in both"):
+        lines_of(ablation.runs, "layers-2")
+
+
+def test_only_seeds_of_both_are_paired() -> None:
+    right, wrong = np.ones(50), np.zeros(50)
+    found: Line = line("b", {0: right, 1: wrong}, {1: wrong, 2: right})
+    assert found.difference is not None
+    assert (found.mean, found.difference.mean, found.words) == (0.5, 0.0, "not distinguishable")
+    assert found.seeds == {0: 1.0, 1: 0.0}
+    assert line("b", {0: right}, {1: right}).difference is None

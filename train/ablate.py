@@ -1,0 +1,132 @@
+"""Train every variant of a list with several seeds, and put what they reach into one table with intervals.
+
+python train/ablate.py recipes/ablations/shapes_head.yaml --dry-run                  # what would be run; needs nothing
+python train/ablate.py recipes/ablations/shapes_head.yaml --seeds 0 1 2              # the embedded edition, on a CPU
+python train/ablate.py recipes/ablations/head.yaml --launcher "deepspeed --num_gpus 8"
+
+A list is a recipe with `variants` (train/ablation.py). Each run is a process of its own, in FOLDER/VARIANT/SEED, with its console
+in log.txt. Complete runs are not repeated, a killed one continues from its last checkpoint, a failed one is reported and the
+others go on; the exit status is then 1 (2 for a list that cannot be run). FOLDER gets ablation.md, .csv, .json and .png.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+import argparse
+import shlex
+import signal
+from collections.abc import Sequence
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+from eval.benchmarks.benchmark import PredictionsError
+from eval.tables import write_rows
+from train.ablation import Ablation, Run, read_ablation
+from train.ablation_plot import draw
+from train.ablation_runs import LOG, AblationError, alone, refuse_other_recipes, state, train
+from train.ablation_table import Line, console_table, lines_of, markdown, rows, write_json
+from train.data_size import epoch_records, number
+from train.layers import RecipeError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
+    options = parse(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    try:
+        ablation = read_ablation(options.list, options.overrides, list(dict.fromkeys(options.seeds)))
+        refuse_other_recipes(ablation.runs)
+        if options.dry_run:
+            console.print(plan(ablation))
+            return
+        failed = run_missing(ablation, shlex.split(options.launcher), console)
+        lines = write(ablation)
+    except (RecipeError, AblationError, PredictionsError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    for name, found in lines.items():
+        console.print(console_table(ablation.reference, name, found))
+    console.print(f"written: {ablation.folder}/ablation.md, ablation.csv, ablation.json and ablation.png", soft_wrap=True)
+    if failed:
+        sys.exit("\n".join(f"failed: {run}; see {run.folder / LOG}" for run in failed))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(
+        "train/ablate.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("list", type=Path, help="a YAML file, for example recipes/ablations/shapes_head.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="lays a value over every variant: optim.max_steps=20")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="SEED")
+    parser.add_argument("--launcher", default=shlex.quote(sys.executable), metavar="COMMAND", help="starts each run; else python")
+    parser.add_argument("--dry-run", action="store_true", help="check every variant and print the runs")
+    return parser.parse_intermixed_args(arguments)
+
+
+def end(received: int, frame: FrameType | None) -> None:
+    """End this process in order on a signal, and with it the run that goes on."""
+    sys.exit(128 + received)
+
+
+def plan(ablation: Ablation) -> Table:
+    """Return every run, its length and how far it has come."""
+    table = Table(title=f"{ablation.path} → {ablation.folder}")
+    for name in ("variant", "changes", "seed", "steps", "pairs", ""):
+        table.add_column(name, justify="right" if name in ("seed", "steps", "pairs") else "left")
+    for run in ablation.runs:
+        records, _ = epoch_records(run.recipe.data)
+        steps = None if run.recipe.optim.max_steps is None and records is None else run.recipe.steps(records or 0)
+        pairs = None if steps is None else steps * run.recipe.optim.records_per_step
+        cells = [str(run.seed), *("?" if count is None else number(count) for count in (steps, pairs)), state(run)]
+        table.add_row(run.variant, ablation.changes[run.variant], *cells)
+    return table
+
+
+def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -> list[Run]:
+    """Train what is not complete, write the tables after every run, and return the runs that failed."""
+    failed = []
+    with alone(ablation.folder) as lock:
+        for position, run in enumerate(ablation.runs, start=1):
+            if state(run) == "complete":
+                continue
+            console.print(f"[{position}/{len(ablation.runs)}] {run}: {run.folder / LOG}", markup=False, soft_wrap=True)
+            if train(run, launcher, lock):
+                figures = [f"{name} {100 * line.mean:.1f}" for name, (line,) in lines_of([run], run.variant).items()]
+                console.print(f"    {', '.join(figures)}")
+                write(ablation)
+            else:
+                console.print(f"    FAILED; its last words:\n{last_words(run)}", markup=False, soft_wrap=True)
+                failed.append(run)
+    return failed
+
+
+def last_words(run: Run, count: int = 12) -> str:
+    """Return the last lines of a run's console."""
+    return "\n".join((run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
+
+
+def write(ablation: Ablation) -> dict[str, list[Line]]:
+    """Write the tables and the figure of the runs that are complete, and return their lines by benchmark."""
+    place = list(ablation.changes).index
+    complete = sorted((run for run in ablation.runs if state(run) == "complete"), key=lambda run: place(run.variant))
+    missing = [run for run in ablation.runs if run not in complete]
+    lines = lines_of(complete, ablation.reference)
+    (ablation.folder / "ablation.md").write_text(markdown(ablation, lines, missing), encoding="utf-8")
+    write_rows(rows(ablation, lines), ablation.folder / "ablation.csv")
+    write_json(ablation, lines, missing, ablation.folder / "ablation.json")
+    if lines:
+        draw(lines, ablation.folder / "ablation.png")
+    return lines
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    main()
