@@ -37,12 +37,12 @@ SHORT = "{question}\nResponse 1: {first}\nResponse 2: {second}\nWhich response i
 TEMPLATES: dict[JudgeTemplate, tuple[str, ...]] = {
     "r1_reward": (R1_REWARD,),
     "short": (SHORT,),
-    "turns": ("{question}", "{first}", "{question}", "{second}", "Which response is better?"),
+    "turns": ("{question}", "{first}", "{question}", "{second}", "judge the response. Which of the two is better?"),
 }
 """The turns of each, the user's and the assistant's by turns."""
 
 NAMED = re.compile(r"\b([Rr]esponse|[Aa]nswer) ([12])\b")
-QUOTED = re.compile(r"(Response 2 says .*?\. )(Response 1 says .*?\. )(?=Response)", re.DOTALL)
+IN_TURN = re.compile(r"(Response ([12]) (?:says|is) .*?\. )(Response (?!\2)[12] (?:says|is) .*?\. )", re.DOTALL)
 ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 
@@ -72,8 +72,8 @@ def write_judgement(rationale: str, answer: Answer) -> str:
 def swapped(rationale: str) -> str:
     """Return `rationale` for the same responses shown the other way round.
 
-    The names "Response 1" and "Response 2" (also "Answer 1" …) are exchanged; where a text quotes one response after the
-    other ("Response 1 says a. Response 2 says b."), the quotes then change places, so that they stay in the order shown.
+    The names "Response 1" and "Response 2" (also "Answer 1" …) are exchanged; where a text speaks of one response after the
+    other ("Response 1 says a. Response 2 says b.", or "is"), the sentences then change places, so that the same one comes first.
     """
     renamed = NAMED.sub(lambda name: f"{name[1]} {3 - int(name[2])}", rationale)
-    return QUOTED.sub(lambda pair: pair[2] + pair[1], renamed)
+    return IN_TURN.sub(lambda pair: pair[3] + pair[1], renamed)

@@ -71,7 +71,7 @@ class Item:
 
     def rationale(self, chosen_first: bool = True) -> str:
         """Compare the responses, with `chosen` shown as Response 1 or as Response 2."""
-        return write_rationale(self.true, self.false, chosen_first)
+        return write_rationale(self.true, chosen_first)
 
 
 class Turn(NamedTuple):
@@ -83,6 +83,8 @@ class Turn(NamedTuple):
     kind: str
     critique: str
     """The correct critique of this answer."""
+    other: str
+    """An answer that is wrong if this one is right, and right if it is wrong."""
 
 
 class Lesson(NamedTuple):
@@ -227,9 +229,11 @@ class ShapesWorld:
 
 def _turn(dice: Dice, query: Query, near_misses: bool) -> Turn:
     """State the answer of the query's first side (which is right) or, by a coin, that of its second."""
-    stated = query.sides[1 if near_misses and dice.coin() else 0]
+    wrong = near_misses and dice.coin()
+    stated, other = query.sides[wrong], query.sides[not wrong]
     truth = critique_truth(query.sides[0], stated)
-    return Turn(query.question, dice.choice(stated.phrasings), truth.right, query.kind, write_critique(truth))
+    answer, opposite = dice.choice(stated.phrasings), dice.choice(other.phrasings)
+    return Turn(query.question, answer, truth.right, query.kind, write_critique(truth), opposite)
 
 
 def _known(what: str, name: str, table: Collection[str]) -> None:

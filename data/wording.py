@@ -140,8 +140,15 @@ def read_critique(text: str) -> CritiqueTruth | None:
     return CritiqueTruth(verdict == "right", fact, said.removesuffix("."))
 
 
-def write_rationale(true: Side, false: Side, chosen_first: bool) -> str:
-    """Compare two responses, of which the first or the second is right."""
-    first, second = (true.agreed, false.said) if chosen_first else (false.said, true.agreed)
-    better = 1 if chosen_first else 2
-    return f"{true.fact}. Response 1 says {first}. Response 2 says {second}. Response {better} is better."
+def write_rationale(true: Side, chosen_first: bool) -> str:
+    """Compare two responses, of which the first or the second is right: a verdict on each, what holds, which is better.
+
+    The response that was shown last is judged first, while it is fresh.
+    """
+    return f"{compare_in_short(chosen_first)} {true.fact}. Response {1 if chosen_first else 2} is better."
+
+
+def compare_in_short(chosen_first: bool) -> str:
+    """Say of two responses which is right, as a rationale begins."""
+    first, second = ("right", "wrong") if chosen_first else ("wrong", "right")
+    return f"Response 2 is {second}. Response 1 is {first}."

@@ -25,15 +25,18 @@ Indices = npt.NDArray[np.int64]
 def with_winners(records: npt.NDArray[np.integer], seed: int, epoch: int, *, both: bool = False) -> Indices:
     """Return `2 * record + side` for an epoch's record indices: on side 0 the winner is shown first, on side 1 second.
 
-    Exactly half of the records (the larger half of an odd number) have the winner first, drawn anew for each epoch. With
-    `both` every record comes in both orders, in a random sequence of twice the length.
+    Exactly half of the records (the larger half of an odd number) have the winner first, drawn anew for each epoch: one of
+    every two neighbours, so that a step of even size is even, too. In a step that is not, naming always the same response
+    pays, and a policy that once learned to do so explores no more. With `both` every record comes in both orders, in a random
+    sequence of twice the length.
     """
     generator = np.random.default_rng([seed, epoch, 7])
     doubled: Indices = 2 * records.astype(np.int64)
     if both:
         twice: Indices = generator.permutation(np.concatenate([doubled, doubled + 1]))
         return twice
-    sides: Indices = generator.permutation(np.arange(len(records), dtype=np.int64) % 2)
+    pairs = generator.permuted(np.tile(np.arange(2), (len(records) // 2, 1)), axis=1)
+    sides: Indices = np.append(pairs.ravel(), np.zeros(len(records) % 2, np.int64))
     return doubled + sides
 
 

@@ -42,8 +42,8 @@ class LanguageModelConfig(Section):
     text_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     """For lessons with verdicts: the share of right answers whose text is learned as well; the rest teach the verdict alone."""
     asked_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """For lessons with verdicts: the share of verdicts given in a turn of their own, after "judge the response.", instead of
-    directly after the answer."""
+    """For lessons with verdicts: the share of verdicts given in a turn of their own, in critiques and in comparisons of two
+    answers, instead of directly after the answer."""
     most_things: int | None = Field(default=None, ge=1)
     """For lessons: pictures of at most so many shapes, with nothing written; null takes the level's own."""
     questions: int = Field(default=12, ge=1)

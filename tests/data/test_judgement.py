@@ -139,7 +139,7 @@ def test_turns_show_each_response_as_the_assistants_own() -> None:
         text("assistant", "a {first}"),
         text("user", "What {second}?"),
         text("assistant", "b"),
-        text("user", "Which response is better?"),
+        text("user", "judge the response. Which of the two is better?"),
     ]
 
 

@@ -18,6 +18,7 @@ from PIL import Image
 
 from data.dice import Dice
 from data.preference import placeholders
+from data.prompts import swapped
 from data.questions import QUESTION_TYPES
 from data.scenes import LEVELS, SPLITS, Scene, bucket, draw, sample
 from data.shapes import Item, ShapesWorld
@@ -208,8 +209,9 @@ def test_a_written_critique_can_be_checked(level: str, index: int, kind: str, ch
 def test_the_rationale_follows_the_order_of_the_responses() -> None:
     item = ShapesWorld("demo", 0, "train").item(0, ("counting",))
     first, second = item.rationale(True), item.rationale(False)
-    assert first.endswith(f"Response 1 says {item.true.said}. Response 2 says {item.false.said}. Response 1 is better.")
-    assert second.endswith(f"Response 1 says {item.false.said}. Response 2 says {item.true.said}. Response 2 is better.")
+    assert first == f"Response 2 is wrong. Response 1 is right. {item.true.fact}. Response 1 is better."
+    assert second == f"Response 2 is right. Response 1 is wrong. {item.true.fact}. Response 2 is better."
+    assert swapped(first) == second
 
 
 def test_weights_and_the_text_share_are_kept() -> None:

@@ -27,6 +27,12 @@ def test_the_winner_is_first_in_exactly_half(count: int, epoch: int) -> None:
     assert sorted(both.tolist()) == list(range(2 * count))
 
 
+def test_the_winner_is_first_in_half_of_every_even_step_and_nobody_knows_which() -> None:
+    sides = (with_winners(np.arange(400), seed=1, epoch=0) % 2).reshape(-1, 2)
+    assert (sides.sum(1) == 1).all()
+    assert 60 < sides[:, 0].sum() < 140
+
+
 def test_every_epoch_draws_anew_and_every_rank_alike() -> None:
     records = np.arange(40)
     assert (with_winners(records, 1, 0) == with_winners(records, 1, 0)).all()

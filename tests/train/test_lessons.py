@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from data.shapes import ShapesWorld, Turn
+from data.wording import compare_in_short
 from models.groups import Continuation, Group
 from tests.models import tiny
 from train.lessons import Lessons
@@ -58,18 +60,22 @@ def test_a_share_of_the_texts_is_learned_and_every_verdict(share: float, learned
     assert all(written(one).endswith(("yes", "no")) for one in stated)
 
 
-@pytest.mark.parametrize(("share", "asked"), [(0.0, 0), (0.5, 24), (1.0, 48)])
-def test_a_share_of_the_verdicts_is_given_in_a_turn_of_its_own(share: float, asked: int) -> None:
-    found = 0
+@pytest.mark.parametrize(("share", "critiques", "comparisons"), [(0.0, 0, 0), (0.5, 12, 12), (1.0, 24, 24)])
+def test_a_share_of_the_verdicts_is_given_in_a_turn_of_its_own(share: float, critiques: int, comparisons: int) -> None:
+    found: Counter[Any] = Counter()
     for number in NUMBERS:
         for turn, continuation in zip(turns(number), group(number, asked_share=share).continuations, strict=True):
-            if written(continuation).startswith("the response is"):
-                found += 1
-                assert written(continuation) == f"the response is {'right' if turn.right else 'wrong'}.<|im_end|>"
-                assert "judge the response." in ENCODER.tokenizer.decode(list(continuation.ids))
+            shown, said = ENCODER.tokenizer.decode(list(continuation.ids)), written(continuation)
+            if said == f"{turn.critique}<|im_end|>":
+                found["critique"] += 1
+            elif said.startswith("Response"):
+                stated_first = shown.index(turn.answer) < shown.index(turn.other)
+                assert said == f"{compare_in_short(turn.right == stated_first)}<|im_end|>"
+                found["comparison", stated_first] += 1
             else:
-                assert written(continuation).endswith("yes" if turn.right else "no")
-    assert found == asked
+                assert said.endswith("yes" if turn.right else "no")
+    assert found["critique"] == critiques
+    assert found["comparison", True] == found["comparison", False] == comparisons // 2
 
 
 @pytest.mark.parametrize("number", NUMBERS)
