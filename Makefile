@@ -24,6 +24,7 @@ $(STAMP): constraints.txt pyproject.toml
 
 demo: $(STAMP)
 	$(RUN) deepspeed train/rm.py recipes/shapes/naive.yaml
+	$(RUN) python eval/run.py runs/shapes/naive/best --ablations
 	$(RUN) python eval/report.py runs/shapes/naive
 
 JUDGES := runs/shapes
@@ -33,7 +34,7 @@ EMBEDDED := vl_rewardbench=embedded multimodal_rewardbench=embedded
 demo-judge: $(STAMP)
 	$(RUN) deepspeed train/sft.py recipes/shapes/judge_sft.yaml --resume
 	$(RUN) deepspeed train/rl.py recipes/shapes/judge_rl.yaml --resume
-	$(RUN) python eval/run.py --compare $(JUDGES)/judge_rl/best $(JUDGES)/judge_sft/best
+	$(RUN) python eval/run.py --compare $(JUDGES)/judge_rl/best $(JUDGES)/judge_rl/start
 	$(RUN) python eval/run.py recipes/judges/shapes_votes.yaml --benchmarks $(EMBEDDED) --protocol votes=5 --output $(JUDGES)/judge_votes
 	$(RUN) python eval/run.py --compare $(JUDGES)/judge_votes $(JUDGES)/judge_rl/best
 	$(RUN) python eval/report.py $(JUDGES)/judge_rl
