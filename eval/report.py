@@ -43,6 +43,7 @@ def page(content: Content) -> str:
         "steps": steps(content),
         "standings": standings(content),
         "curves": curves(content.log),
+        "rollouts": content.rollouts,
         "examples": examples,
     }
     found["checkpoints"] = found["steps"] or found["standings"]
@@ -67,6 +68,7 @@ SECTIONS = (
     ("steps", "Checkpoints", "checkpoints"),
     ("diagnosis", "Behind the score", "tables"),
     ("curves", "Training", "curves"),
+    ("rollouts", "Rollouts", "rollouts"),
     ("mistakes", "Worst mistakes", "examples"),
     ("examples", "Examples", "examples"),
 )

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from eval.benchmarks.benchmark import BenchmarkConfig, PredictionsError
 from eval.benchmarks.rows import read_json_lines
 from eval.predictions import OWN
+from eval.report_rollouts import Stage, rollouts
 from eval.result import Result
 from eval.run_folder import RECIPE, recorded
 
@@ -60,6 +61,8 @@ class Content:
     """One entry for each launch; see train/provenance.py."""
     recipe: str = ""
     log: Sequence[Mapping[str, Any]] = ()
+    rollouts: tuple[Stage, ...] = ()
+    """Examples of what an RL run sampled."""
     benchmarks: tuple[BenchmarkConfig, ...] = ()
     """Where the run's recipe says that the benchmarks lie."""
     problems: tuple[str, ...] = ()
@@ -90,6 +93,7 @@ def read_run(folder: Path) -> Content:
         provenance=provenance,
         recipe=run.file.read_text(encoding="utf-8") if run else "",
         log=log,
+        rollouts=rollouts(folder, problems),
         benchmarks=run.benchmarks if run else (),
         problems=tuple(problems),
     )

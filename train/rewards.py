@@ -133,6 +133,7 @@ class JudgementReward:
         self,
         completion_ids: Sequence[list[int]],
         winner: Sequence[Answer],
+        record: Sequence[str],
         log_metric: Callable[[str, float], None],
         log_extra: Callable[[str, list[Any]], None],
         **rest: Any,
@@ -155,6 +156,6 @@ class JudgementReward:
         unread = [judgement.answer is None for judgement in judgements]
         log_metric("rollouts/unreadable", sum(unread) / len(unread))
         log_metric("rollouts/cut_off", 1 - sum(whole) / len(whole))
-        for name, values in {**parts, "winner": list(winner)}.items():
+        for name, values in {**parts, "winner": list(winner), "record": list(record)}.items():
             log_extra(name, values)
         return [one.total for one in found]

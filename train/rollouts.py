@@ -43,6 +43,8 @@ class Prompt:
     """The judge's request, for tables of examples."""
     place: int
     """Where it stands in the run; decides its draws."""
+    record: str
+    """The record's identity, for tables of examples."""
 
 
 @dataclass
@@ -78,7 +80,7 @@ class Prompts:
                 f"{record.identity}: the judge's prompt has {len(ids)} tokens, method.max_prompt_tokens allows {self.max_tokens}"
             )
         group = replace(encoded, prompt_ids=ids, continuations=())
-        return Prompt(group, pictures, winner, question(request), place)
+        return Prompt(group, pictures, winner, question(request), place, record.identity)
 
 
 @torch.no_grad()

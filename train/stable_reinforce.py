@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import Trainer
 from trl import GRPOTrainer
 
 from models.distributed import rank, sum_over_ranks
@@ -86,7 +87,7 @@ class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
         count, method = self.num_generations, self.parts.method
         self._asked = [self.parts.prompts[int(row["place"])] for row in inputs[::count]]
         rows = [
-            {"prompt": [{"role": "user", "content": prompt.shown}], "winner": prompt.winner}
+            {"prompt": [{"role": "user", "content": prompt.shown}], "winner": prompt.winner, "record": prompt.record}
             for prompt in self._asked
             for _ in range(count)
         ]
@@ -100,6 +101,7 @@ class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
         weighed = weigh(rewards, count, method.advantages)
         mine = slice(self.accelerator.process_index * len(rows), (self.accelerator.process_index + 1) * len(rows))
         rollout["advantages"] = weighed.advantages[mine]
+        self._logs["advantages"].extend(weighed.advantages.tolist())  # trl's own are not what is trained on; they fall out
         self._note("filtered/advantages", weighed.filtered.float().mean())
         self._note("largest_advantage", weighed.advantages.abs().max())
         self._note("rollouts/prompts_too_long", sum_over_ranks(rewards.new_tensor(self.parts.prompts.too_long)))
@@ -198,7 +200,7 @@ class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
         with torch.no_grad():
             found = self.parts.evaluate(model, self.state.global_step) if self.parts.evaluate else {}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        self.log(dict(metrics))
+        Trainer.log(self, dict(metrics))  # trl's would write its table of the last rollouts once more, or an empty one
         model.train(training)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

@@ -30,6 +30,8 @@ ARMS = {
 """Name to what is laid over the recipe."""
 COLOURS = {"StableReinforce": "tab:blue", "Reinforce++": "tab:red"}
 DONE = "stress-outcome.json"
+NOT_FINITE = "NonFiniteError"
+"""What the last words of a run hold that stopped because of its numbers (train/non_finite.py)."""
 
 
 def main() -> None:
@@ -62,10 +64,10 @@ def outcome(recipe: Path, overrides: Sequence[str], folder: Path, seed: int) -> 
     if not done.exists():
         script = str(Path(__file__).with_name("rl.py"))
         command = [sys.executable, script, str(recipe), *overrides, f"output.folder={folder}", f"seed={seed}", "--resume"]
-        status = subprocess.run(command, check=False).returncode
-        diverged = any(folder.glob("non-finite-*")) or (status != 0 and any(folder.glob("checkpoint-*")))
-        if status and not diverged:
-            sys.exit(f"{' '.join(command)}\nended with status {status}, and not because its numbers were not finite")
+        ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        diverged = NOT_FINITE in ended.stderr
+        if ended.returncode and not diverged:
+            sys.exit(f"{ended.stderr}\n{' '.join(command)}\nended with status {ended.returncode}, its numbers being finite")
         done.write_text(json.dumps({"diverged": diverged}), encoding="utf-8")
     return {**json.loads(done.read_text(encoding="utf-8")), **curve(folder)}
 

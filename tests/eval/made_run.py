@@ -9,7 +9,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pyarrow  # type: ignore[import-untyped]
 from PIL import Image, ImageDraw
+from pyarrow import parquet
 
 from eval.benchmarks.benchmark import BenchmarkConfig, Loaded
 from eval.benchmarks.table import BENCHMARKS, load
@@ -58,7 +60,38 @@ def make_run(folder: Path, rows: int = 60) -> Path:
     blind = run / "checkpoint-200" / "eval" / "ablations" / "none"
     judge(loaded[OWN], blind, OWN, lambda example: scores(example, 0.0), ProtocolConfig(images="none"))
     (run / "best").symlink_to("checkpoint-200")
+    (run / "completions").mkdir()
+    for step in range(0, 201, 20):
+        rollout_table(run / "completions" / f"completions_{step:05d}.parquet", step)
     return run
+
+
+def rollout_table(file: Path, step: int, prompts: int = 6, judgements: int = 8) -> None:
+    """Write a table as trl does: a few judgements on each prompt, more of them right the later the step."""
+    rows = []
+    for place in range(prompts * judgements):
+        prompt, number = divmod(place, judgements)
+        right = number < (prompt + 1 if prompt < 5 else judgements) and number <= step / 20
+        winner = prompt % 2 + 1
+        answer = winner if right else 3 - winner
+        text = (
+            HOSTILE if place == 1 else f"<think>Look {number % 5}. Response {answer} is better.</think><answer>{answer}</answer>"
+        )
+        rows.append(
+            {
+                "step": step,
+                "prompt": [{"role": "user", "content": f"Question {prompt}?\nResponse 1: {'a long word ' * 9}\nResponse 2: b"}],
+                "completion": [{"role": "assistant", "content": text}],
+                "judgement": 2.0 if right else 0.5,
+                "consistency": 1.0,
+                "format": 1.0,
+                "record": f"record-{prompt}",
+                "result": float(right),
+                "winner": winner,
+                "advantage": 1.5 if right else -0.5,
+            }
+        )
+    parquet.write_table(pyarrow.Table.from_pylist(rows), file)
 
 
 def judge(

@@ -82,11 +82,19 @@ def result_of(run: Path, name: str, step: int = 200) -> Result:
 
 def test_every_section_is_there_and_the_menu_leads_to_it(elements: Elements) -> None:
     sections = [attributes["id"] for attributes in elements.all("section")]
-    assert sections == ["results", "steps", "diagnosis", "curves", "mistakes", "examples", "provenance"]
+    assert sections == ["results", "steps", "diagnosis", "curves", "rollouts", "mistakes", "examples", "provenance"]
     ids = {attributes["id"] for _, attributes in elements.found if "id" in attributes}
     internal = {link["href"] for link in elements.all("a") if link["href"] and "/" not in link["href"]}
     assert {f"#{section}" for section in sections} <= internal
     assert {link[1:] for link in internal if link} <= ids
+
+
+def test_rollouts_can_be_read_as_they_were_written(elements: Elements) -> None:
+    words = " ".join(elements.words.split())
+    assert "step 200: 4 of 6 prompts" in words
+    assert "record-0 · Response 1 is better · 1 of 8 judgements name it" in words
+    assert "1 × · reward 2 (result 1, consistency 1, format 1) · advantage +1.50" in words
+    assert "<think>Look 0. Response 1 is better.</think><answer>1</answer>" in words
 
 
 def test_the_table_shows_the_figures_of_the_result(run: Path, text: str) -> None:

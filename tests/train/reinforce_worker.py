@@ -32,6 +32,7 @@ def endless(completion_ids: Sequence[list[int]], **rest: Any) -> list[float]:
 
 
 REWARDS = {"even_tokens": even_tokens, "endless": endless}
+"""Instead of the reward of judgements, which a random model never earns; any other name keeps that."""
 
 
 def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, Any]:
@@ -48,7 +49,8 @@ def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, An
     processor = load_processor(recipe.backbone)
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
     trainer, _ = reinforce_trainer(recipe, encoder, Console(quiet=True), resumes=resume is not None)
-    trainer.reward_funcs = [REWARDS[reward]]
+    if reward in REWARDS:
+        trainer.reward_funcs = [REWARDS[reward]]
     error = ""
     try:
         trainer.train(resume_from_checkpoint=resume)

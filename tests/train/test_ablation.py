@@ -54,7 +54,7 @@ def test_the_embedded_head_list_is_depth_and_activation() -> None:
         *depths,
         *((2, activation) for activation in ("none", "tanh", "relu", "gelu")),
     ]
-    assert {(run.recipe.optim.max_steps, run.recipe.optim.records_per_step) for run in runs} == {(30, 64)}
+    assert {(run.recipe.optim.max_steps, run.recipe.optim.records_per_step) for run in runs} == {(20, 64)}
 
 
 def test_a_run_has_its_changes_its_seeds_and_a_folder_of_its_own(tmp_path: Path) -> None:

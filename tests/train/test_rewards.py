@@ -74,11 +74,14 @@ def test_a_judgement_that_was_cut_off_earns_nothing_and_parts_are_logged() -> No
     metrics: dict[str, float] = {}
     columns: dict[str, list[Any]] = {}
     reward = JudgementReward(PAPER, by_rule, lambda ids: texts[ids[0]], end=0)
-    found = reward([[7, 0], [7, 0], [8, 0], [7, 9]], [1, 2, 1, 1], metrics.__setitem__, columns.__setitem__)
+    ids = [[7, 0], [7, 0], [8, 0], [7, 9]]
+    found = reward(ids, [1, 2, 1, 1], ["a", "a", "b", "b"], metrics.__setitem__, columns.__setitem__)
     assert found == [2.0, 0.5, 0.0, 0.0]
     assert metrics["rollouts/cut_off"] == 0.25
     assert metrics["rollouts/unreadable"] == 0.25
     assert columns["result"] == [1.0, 0.0, 0.0, 0.0]
+    assert columns["winner"] == [1, 2, 1, 1]
+    assert columns["record"] == ["a", "a", "b", "b"]
 
 
 @contextmanager

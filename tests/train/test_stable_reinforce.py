@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet  # type: ignore[import-untyped]
 
+from eval.report_rollouts import rollouts
 from tests.models import tiny
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -86,7 +88,7 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
         return {"recipe": str(path), "overrides": list(overrides), **more}
 
     cut = tmp_path / "cut" / "checkpoint-3"
-    whole, _, resumed, small, single, kl, lora, spoilt = train(
+    whole, _, resumed, small, single, kl, lora, spoilt, judged = train(
         one(f"output.folder={tmp_path / 'whole'}"),
         one(f"output.folder={cut.parent}", "optim.max_steps=3"),
         one(f"output.folder={cut.parent}", f"output.resume={cut}"),
@@ -95,6 +97,7 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
         one(f"output.folder={tmp_path / 'kl'}", "method.kl_coefficient=0.1", "method.kl_in=reward", "method.kl_form=k1"),
         one(f"output.folder={tmp_path / 'lora'}", "optim.lora={rank: 2}", "method.kl_coefficient=0.1"),
         one(f"output.folder={tmp_path / 'spoilt'}", reward="endless"),
+        one(f"output.folder={tmp_path / 'judged'}", "optim.max_steps=3", reward="judgement"),
     )
     assert [line["reward"] for line in whole["log"] if "reward" in line]
     assert curve(whole)[0]["grad_norm"] > 0
@@ -110,6 +113,17 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert "not finite" in spoilt["error"]
     assert list((tmp_path / "spoilt").glob("non-finite-step-0-rank-0.pt"))
     assert (tmp_path / "whole" / "checkpoint-3" / "preprocessor_config.json").exists()
+    assert judged["log"][0]["rewards/format"] == 0.0
+    problems: list[str] = []
+    stages = rollouts(tmp_path / "judged", problems)
+    assert not problems
+    assert [(stage.step, stage.prompts) for stage in stages] == [(1, 8), (2, 8), (3, 8)]
+    assert stages[0].asked[0].judgements == 3
+    assert "Which response is better?" in stages[0].asked[0].request
+    # The tables hold the advantages that were trained on: standardised over the batch.
+    advantages = parquet.read_table(tmp_path / "whole" / "completions" / "completions_00001.parquet")["advantage"].to_numpy()
+    assert advantages.mean() == pytest.approx(0.0, abs=1e-5)
+    assert advantages.std() == pytest.approx(1.0, rel=1e-3)
 
 
 @pytest.mark.slow
