@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from train.launch import SINGLE_PROCESS, free_port, prepare_environment, run_environment
+from train.launch import SINGLE_PROCESS, free_port, prepare_environment
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +55,15 @@ def test_a_free_port_can_be_taken() -> None:
 
 
 def test_a_port_that_another_run_has_is_named_with_a_way_out() -> None:
+    """In a process of its own: this one may have met its ranks already, in another test."""
+    program = (
+        "from train.launch import run_environment\n"
+        "with run_environment(seed=0, deterministic=False, deepspeed=False):\n"
+        "    print('they met')"
+    )
     with socket.create_server(("127.0.0.1", 0)) as other:
-        os.environ.update(SINGLE_PROCESS, MASTER_PORT=str(other.getsockname()[1]))
-        with pytest.raises(SystemExit, match="--master_port"), run_environment(seed=0, deterministic=False, deepspeed=False):
-            pass
+        environment = {**os.environ, **SINGLE_PROCESS, "MASTER_PORT": str(other.getsockname()[1])}
+        found = subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 1
+    assert "--master_port" in found.stderr
+    assert "they met" not in found.stdout

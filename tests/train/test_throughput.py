@@ -26,6 +26,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def model() -> CriticRewardModel:
     made: CriticRewardModel = build(CriticRewardModel, EMBEDDED, CPU, torch.float32)
+    for parameter in made.head.parameters():  # a new head scores 0 throughout
+        torch.nn.init.normal_(parameter, std=0.05)
     made.eval()
     return made
 
