@@ -10,10 +10,8 @@ all of what it maps, which for a set with images would be the whole file on open
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from rich.progress import track
 from data.preference import RecordError
 from data.sources.base import Row, Rows, SourceError
 from data.tables import digest, stamp, write_whole
+from data.workers import worker_processes
 
 ROWS_OF_TEXT, ROWS_OF_BINARY = 64, 4
 """Rows of a batch, which is read whole for one of its rows: some hundred kilobytes either way."""
@@ -94,8 +93,7 @@ def _copied(missing: Sequence[tuple[Path, Path]]) -> Iterator[None]:
     if len(missing) <= 1:
         yield from map(_copy, missing)
         return
-    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(missing)), mp_context=context) as pool:
+    with worker_processes(min(os.cpu_count() or 1, len(missing))) as pool:
         yield from pool.map(_copy, missing)
 
 

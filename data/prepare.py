@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +25,7 @@ from data.config import Section
 from data.facts import BAD, REASONS, ROW, Facts, facts_of
 from data.sources.base import Source
 from data.tables import digest, write_whole
+from data.workers import worker_processes
 
 BLOCK = 8192
 """Rows of one unit of work: some seconds for records with images."""
@@ -169,13 +168,8 @@ def _blocks(job: _Job, missing: list[int], workers: int) -> Iterator[_Block]:
     if workers <= 1 or len(missing) <= 1:
         yield from map(job.read, missing)
         return
-    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
-    with ProcessPoolExecutor(min(workers, len(missing)), mp_context=context) as pool:
-        try:
-            yield from pool.map(job.read, missing)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with worker_processes(min(workers, len(missing))) as pool:
+        yield from pool.map(job.read, missing)
 
 
 def _join(folder: Path, rows: int) -> None:

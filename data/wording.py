@@ -118,6 +118,10 @@ def critique_truth(true: Side, stated: Side) -> CritiqueTruth:
     return CritiqueTruth(right, true.fact, true.agreed if right else stated.said)
 
 
+VERDICTS = {True: "yes", False: "no"}
+"""What a backbone learns to say directly after an answer: is it right?"""
+
+
 def verdict_sentence(right: bool) -> str:
     """Say whether a response is right, as a critique begins."""
     return f"the response is {'right' if right else 'wrong'}."

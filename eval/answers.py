@@ -25,6 +25,7 @@ from torch import Tensor
 
 from data.preference import Message, text
 from data.shapes import Item, ShapesWorld, as_preference
+from data.wording import VERDICTS
 from eval.measures import wilson
 from eval.scoring import Packed, run_packed
 from models.backbone import load_language_model, load_processor, window_size
@@ -35,7 +36,6 @@ from models.groups import Group, PackedBatch
 from models.language_model import LanguageModel
 
 KINDS = ("answer", "verdict", "likelihood")
-YES, NO = "yes", "no"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Asked:
         if not self.stated:
             return self.encoder.encode(images, [self.encoder.render(prompt)] * 2, None)
         turns = [(*prompt, text("assistant", response)) for response in (item.chosen, item.rejected)]
-        spans = [(*self.encoder.render(turn, learned="last"), Span(YES, learned=True)) for turn in turns]
+        spans = [(*self.encoder.render(turn, learned="last"), Span(VERDICTS[True], learned=True)) for turn in turns]
         return self.encoder.encode(images, spans, None)
 
 
@@ -91,7 +91,7 @@ class Examiner:
         hidden = self.model.model(**batch.model_inputs()).last_hidden_state[0]
         logits: Tensor = self.model.lm_head(hidden[batch.label_positions]).log_softmax(-1)
         own = logits.gather(1, batch.labels[:, None])[:, 0]
-        yes, no = self.encoder.tokenizer.convert_tokens_to_ids([YES, NO])
+        yes, no = self.encoder.tokenizer.convert_tokens_to_ids([VERDICTS[True], VERDICTS[False]])
         found = []
         for number in range(len(items)):
             chosen, rejected = ((batch.label_owners == 2 * number + side).nonzero()[:, 0] for side in (0, 1))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from data.preference import Preference, RecordError
 from data.sources.base import Source
 from data.tables import write_whole
 from data.validate import validate
+from data.workers import worker_processes
 from eval.overlap_index import Match, OverlapIndex, excerpt, questions, table_of
 from eval.overlap_report import Line
 
@@ -99,14 +99,9 @@ def _rows_done(search: Search, missing: Sequence[tuple[int, int]], workers: int)
     if workers <= 1 or len(missing) <= 1:
         yield from map(search.run, missing)
         return
-    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(search,)) as pool:
-        try:
-            for future in as_completed([pool.submit(_work, block) for block in missing]):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with worker_processes(workers, _begin, (search,)) as pool:
+        for future in as_completed([pool.submit(_work, block) for block in missing]):
+            yield future.result()
 
 
 _search: list[Search] = []

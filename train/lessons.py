@@ -22,11 +22,10 @@ from data.preference import ImagePart, Message, TextPart, text
 from data.prompts import ask
 from data.questions import QUESTION_TYPES
 from data.shapes import LESSON_WEIGHTS, Lesson, ShapesWorld, Turn
-from data.wording import compare_in_short
+from data.wording import VERDICTS, compare_in_short
 from models.encoder import Encoder, Span
 from train.steps import Encoded
 
-VERDICTS = {True: "yes", False: "no"}
 REQUEST = "judge the response."
 Form = Literal["answer", "verdict", "critique", "stated first", "stated second"]
 FORMS: tuple[Form, ...] = ("critique", "stated first", "critique", "stated second")

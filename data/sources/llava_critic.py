@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from data.preference import Preference, RecordError
+from data.prompts import swapped
 from data.sources.base import LeftOut, Row, Source, TableSource, field
 from data.sources.conversation import MARKER, question
 from data.sources.files import FilesConfig
 from data.sources.media import row_image
-from data.sources.r1_reward import renamed
 from data.tables import open_rows
 
 NAMES = r"(?:Response 1|Response A|The first response)", r"(?:Response 2|Response B|The second response)"
@@ -79,7 +79,7 @@ def convert(row: Row, record: str) -> Preference:
         chosen=found.two if second else found.one,
         rejected=found.one if second else found.two,
         images=(row_image(row, "image", record),),
-        rationale=renamed(judgement.strip(), second) if found.numbered else None,
+        rationale=(swapped(judgement.strip()) if second else judgement.strip()) if found.numbered else None,
     )
 
 

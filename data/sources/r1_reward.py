@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from data.images import ImageError
 from data.preference import EncodedImage, Preference, RecordError
+from data.prompts import swapped
 from data.sources.base import Row, Source, TableSource, field, optional
 from data.sources.conversation import MARKER, question
 from data.sources.files import FilesConfig
@@ -29,7 +30,6 @@ SHOWN = re.compile(
 )
 ANSWER = re.compile(r"<answer>\s*([12])\s*</answer>")
 THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
-NAMED = re.compile(r"\b([Rr]esponse|[Aa]nswer) ([12])\b")
 
 
 class R1RewardConfig(FilesConfig):
@@ -122,9 +122,5 @@ def _rationale(judgement: str, second: bool) -> str | None:
     thought = THOUGHT.search(judgement)
     if thought is None:
         return None
-    return renamed(thought[1].strip(), second)
-
-
-def renamed(reasoning: str, second: bool) -> str:
-    """Return `reasoning` with the names of Response 1 and 2 exchanged if `second`, so that Response 1 is the better one."""
-    return NAMED.sub(lambda name: f"{name[1]} {3 - int(name[2])}", reasoning) if second else reasoning
+    reasoning = thought[1].strip()
+    return swapped(reasoning) if second else reasoning

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +12,14 @@ import pytest
 
 from data.facts import pair_key
 from data.images import decode
-from data.mixture import Mixture, MixtureConfig
+from data.mixture import Mixture
 from data.preference import Preference, RecordError
 from data.prepare import BadRecordsError
 from data.sources.base import SourceError
-from tests.data.sources.fixtures import RED, png, write_images, write_jsonl, write_parquet
+from tests.data.mixtures import everything, mixture, project, row
+from tests.data.sources.fixtures import RED, png, write_images, write_parquet
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def row(prompt: str, /, **changes: Any) -> dict[str, Any]:
-    return {"prompt": prompt, "chosen": f"good {prompt}", "rejected": f"bad {prompt}"} | changes
-
-
-def mixture(folder: Path, sources: list[dict[str, Any]], **settings: Any) -> Mixture:
-    settings = {"cache": str(folder / "cache"), "workers": 1} | settings
-    return Mixture(MixtureConfig.model_validate({"sources": sources, **settings}))
-
-
-def project(folder: Path, name: str, rows: list[Any], **settings: Any) -> dict[str, Any]:
-    return {"type": "project", "name": name, "path": str(write_jsonl(folder / f"{name}.jsonl", rows))} | settings
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> list[dict[str, Any]]:
-    """Return 30 multimodal and 120 text-only records."""
-    write_images(tmp_path, red=RED)
-    seen = project(tmp_path, "seen", [row(f"seen {number}", images=["red.png"]) for number in range(30)])
-    return [seen, project(tmp_path, "told", [row(f"told {number}") for number in range(120)])]
-
-
-def everything(found: Mixture) -> Iterator[Preference]:
-    return (found[index] for index in range(len(found)))
 
 
 def test_every_record_is_there_once_and_an_epoch_is_a_permutation(two: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -6,45 +6,18 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from data.mixture import SOURCES, Mixture, MixtureConfig, section_of
-from data.preference import Preference
+from data.mixture import SOURCES, MixtureConfig, section_of
 from data.sources.base import SourceError
-from tests.data.sources.fixtures import RED, write_images, write_jsonl
+from tests.data.mixtures import everything, mixture
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = [path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if path.parent.name != "judges"]
-
-
-def row(prompt: str, /, **changes: Any) -> dict[str, Any]:
-    return {"prompt": prompt, "chosen": f"good {prompt}", "rejected": f"bad {prompt}"} | changes
-
-
-def mixture(folder: Path, sources: list[dict[str, Any]], **settings: Any) -> Mixture:
-    settings = {"cache": str(folder / "cache"), "workers": 1} | settings
-    return Mixture(MixtureConfig.model_validate({"sources": sources, **settings}))
-
-
-def project(folder: Path, name: str, rows: list[Any], **settings: Any) -> dict[str, Any]:
-    return {"type": "project", "name": name, "path": str(write_jsonl(folder / f"{name}.jsonl", rows))} | settings
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> list[dict[str, Any]]:
-    """Return 30 multimodal and 120 text-only records."""
-    write_images(tmp_path, red=RED)
-    seen = project(tmp_path, "seen", [row(f"seen {number}", images=["red.png"]) for number in range(30)])
-    return [seen, project(tmp_path, "told", [row(f"told {number}") for number in range(120)])]
-
-
-def everything(found: Mixture) -> Iterator[Preference]:
-    return (found[index] for index in range(len(found)))
 
 
 @pytest.mark.parametrize(

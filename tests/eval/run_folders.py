@@ -76,8 +76,7 @@ def checkpoint(base: Path, folder: Path, seed: int) -> Path:
 
     model = load_scalar(BackboneConfig(path=str(base), dtype="float32"), HeadConfig())
     torch.manual_seed(seed)
-    for parameter in model.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    tiny.stir(model.head, 0.3)
     model.save_pretrained(folder)
     tiny.processor().save_pretrained(folder)
     return folder

@@ -44,8 +44,7 @@ def make_checkpoint(folder: Path) -> Path:
     model.save_pretrained(folder / "backbone")
     config = BackboneConfig(path=str(folder / "backbone"), dtype="float32")
     model = load_critic(config, critique=CritiqueConfig(request=ASKED, max_new_tokens=LIMIT))
-    for parameter in model.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    tiny.stir(model.head, 0.5)
     model.save_pretrained(folder / "checkpoint-1")
     tiny.processor().save_pretrained(folder / "checkpoint-1")
     return folder / "checkpoint-1"

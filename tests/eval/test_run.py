@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 
 from eval import judge_loading
@@ -23,6 +22,7 @@ from models.backbone import load_processor, load_scalar, window_size
 from models.encoder import Encoder
 from tests.eval import run_folders
 from tests.eval.doubles import PositionFollower
+from tests.models import tiny
 from train.parsing import read_recipe
 from train.parts import evaluation
 from train.provenance import recipe_yaml
@@ -69,8 +69,7 @@ workers: 0
     )
     recipe = read_recipe(tmp_path / "recipe.yaml")
     processor, model = load_processor(recipe.backbone), load_scalar(recipe.backbone, recipe.head).eval()
-    for parameter in model.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    tiny.stir(model.head, 0.3)
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
     inside = evaluation(recipe, encoder, run, Console(quiet=True))
     assert inside is not None

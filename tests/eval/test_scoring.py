@@ -52,8 +52,7 @@ def numbers_in(batch: PackedBatch, items: Sequence[int]) -> list[int]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
     folder = tiny.checkpoint(tmp_path_factory.mktemp("base"))
     found: nn.Module = load_scalar(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig()).eval()
-    for parameter in found.get_submodule("head").parameters():
-        nn.init.normal_(parameter, std=0.3)
+    tiny.stir(found.get_submodule("head"), 0.3)
     return found
 
 

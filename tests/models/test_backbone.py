@@ -113,8 +113,7 @@ def test_only_the_head_may_be_missing_and_only_when_asked_for(tmp_path: Path) ->
 
 def test_a_saved_head_is_kept_when_the_recipe_describes_it_and_refused_otherwise(tmp_path: Path) -> None:
     model = load_scalar(at(tiny.checkpoint(tmp_path / "start")))
-    for parameter in model.head.parameters():
-        torch.nn.init.normal_(parameter)
+    tiny.stir(model.head, 1.0)
     model.save_pretrained(tmp_path / "saved")
     again = load_scalar(at(tmp_path / "saved"), HeadConfig())
     assert all(torch.equal(*pair) for pair in zip(model.head.parameters(), again.head.parameters(), strict=True))

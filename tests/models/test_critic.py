@@ -47,8 +47,7 @@ def critic(folder: Path, **changes: Any) -> CriticRewardModel:
     found: CriticRewardModel = load_critic(
         backbone, HEAD, critique=CritiqueConfig(request="judge the response.", max_new_tokens=9)
     )
-    for parameter in found.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    tiny.stir(found.head, 0.5)
     return found.eval()  # type: ignore[no-any-return]
 
 

@@ -63,8 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def critic(folder: Path) -> CriticRewardModel:
     found: CriticRewardModel = load_critic(BackboneConfig(path=str(folder), dtype="float32"))
-    for parameter in found.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    tiny.stir(found.head, 0.5)
     return found.eval()  # type: ignore[no-any-return]
 
 

@@ -48,8 +48,7 @@ CASES = {
 def model(tmp_path_factory: pytest.TempPathFactory) -> ScalarRewardModel:
     folder: Path = tiny.checkpoint(tmp_path_factory.mktemp("backbone"))
     loaded: ScalarRewardModel = load_scalar(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig(width=24))
-    for parameter in loaded.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    tiny.stir(loaded.head, 0.5)
     loaded.eval()
     return loaded
 

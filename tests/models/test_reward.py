@@ -34,8 +34,7 @@ def reward_model(folder: Path, read: Read = "end_of_turn") -> ScalarRewardModel:
     model: ScalarRewardModel = load_scalar(
         BackboneConfig(path=str(tiny.checkpoint(folder)), dtype="float32"), HeadConfig(read=read)
     )
-    for parameter in model.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    tiny.stir(model.head, 0.5)
     model.eval()
     return model
 

@@ -30,8 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(folder: Path) -> ScalarRewardModel:
     loaded: ScalarRewardModel = load_scalar(BackboneConfig(path=str(folder), dtype="float32"))
-    for parameter in loaded.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    tiny.stir(loaded.head, 0.5)
     loaded.eval()
     return loaded
 

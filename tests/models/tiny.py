@@ -114,6 +114,12 @@ def language_model(seed: int = 0, **changes: Any) -> Qwen2_5_VLForConditionalGen
     return model.eval()
 
 
+def stir(head: torch.nn.Module, std: float) -> None:
+    """Draw a reward head's weights: a new one scores 0 throughout, and what is compared would be 0 on both sides."""
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=std)
+
+
 def checkpoint(folder: Path, seed: int = 0, *, released: bool = False, **changes: Any) -> Path:
     """Write a complete backbone folder, in the current key layout or in the released one."""
     language_model(seed, **changes).save_pretrained(folder, save_original_format=released)

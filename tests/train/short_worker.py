@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ class Short(PairwiseScores):
 
 
 def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]]) -> None:
-    """Train on the records `kinds`, four a step, for each case (folder, limit, dealt by expected cost), and save."""
+    """Train on the records `kinds`, four a step but for the last, for each case (folder, limit, dealt by cost), and save."""
     with run_environment(seed=0, deterministic=False, deepspeed=False):
         for folder, limit, dealt in cases:
             changes = ["optim.learning_rate=0.01", "evaluation.benchmarks=[]", "evaluation.best_metric=null"]
@@ -49,7 +50,7 @@ def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]])
             recipe = read_recipe(recipe_path, changes)
             objective, records = Short(limit), Written(kinds)
             costs = np.array([records[i].group.cost for i in range(len(kinds))]) if dealt else None
-            shape = {"records_per_step": 4, "steps": len(kinds) // 4, "token_budget": 10**6}
+            shape = {"records_per_step": 4, "steps": ceil(len(kinds) / 4), "token_budget": 10**6}
             steps = StepDataset(records, tiny.encoder().pack, **shape, rank=rank(), world_size=world_size(), costs=costs)
             arguments = training_arguments(recipe, shape["steps"], resumes=False)
             trainer = PlainTrainer(objective=objective, steps=steps, optim=recipe.optim, model=make_model(recipe), args=arguments)

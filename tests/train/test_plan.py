@@ -93,6 +93,14 @@ def test_the_length_of_an_epoch(tmp_path: Path, overrides: list[str], expected: 
     assert expected in said(tmp_path, *overrides)
 
 
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [("1", "3 steps: 130 records, 1.00 epochs"), ("1.5", "4 steps: 194 records, 1.49 epochs")]
+)
+def test_the_last_step_of_an_epoch_takes_what_is_left(tmp_path: Path, epochs: str, expected: str) -> None:
+    changes = ["data.sources.0.rows=130", "optim.records_per_step=64", f"optim.epochs={epochs}", "optim.max_steps=null"]
+    assert expected in said(tmp_path, *changes)
+
+
 def test_steps_that_nobody_knows_are_not_invented(tmp_path: Path) -> None:
     unknown = "data.sources=[{type: trl, hub: a/b}]"
     assert "2 epochs; steps known once the data are read" in said(tmp_path, unknown)

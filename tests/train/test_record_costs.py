@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from models.packing import PATCH_COST
+from tests.data.mixtures import mixture, row
 from tests.data.sources.fixtures import png, write_jsonl
-from tests.data.test_mixture import mixture, row
 from tests.models import tiny
 from train.judgements import JudgementEncoder, JudgementRecords
 from train.lessons import Lessons

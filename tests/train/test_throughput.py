@@ -11,6 +11,7 @@ import torch
 from models.critic import CriticRewardModel
 from models.groups import pack
 from models.reward import ScalarRewardModel
+from tests.models import tiny
 from train.compilation import compile_layers, compiled_graphs, element_wise, restore_layers
 from train.measure import EMBEDDED, build, config_of, measure, stock_scores, unique_work
 from train.memory import PUBLISHED, count
@@ -26,8 +27,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def model() -> CriticRewardModel:
     made: CriticRewardModel = build(CriticRewardModel, EMBEDDED, CPU, torch.float32)
-    for parameter in made.head.parameters():  # a new head scores 0 throughout
-        torch.nn.init.normal_(parameter, std=0.05)
+    tiny.stir(made.head, 0.05)
     made.eval()
     return made
 

@@ -51,8 +51,7 @@ def prepare(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tiny.checkpoint(folder / "backbone")
     model = load_scalar(BackboneConfig(path=str(folder / "backbone"), dtype="float32"), HeadConfig())
-    for parameter in model.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    tiny.stir(model.head, 0.3)
     model.save_pretrained(folder / "base")
     tiny.processor().save_pretrained(folder / "base")
     path = folder / "recipe.yaml"

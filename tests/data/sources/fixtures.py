@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
 from PIL import Image
 
 from data.mixture import MixtureConfig
 from data.preference import Preference
-from data.sources.base import Source
+from data.sources.base import LeftOut, Source
 from data.validate import validate
 
 
@@ -54,6 +55,18 @@ def open_source(cache: Path, **settings: Any) -> Source:
     """Open a source as a recipe would."""
     config = MixtureConfig.model_validate({"sources": [settings]})
     return config.sources[0].open(cache)
+
+
+def source_of(tmp_path: Path, kind: str, **settings: Any) -> Source:
+    """Open the source of a kind that lies in `set` of a test's folder."""
+    return open_source(tmp_path / "cache", type=kind, path=str(tmp_path / "set"), **settings)
+
+
+def left_out(source: Source, index: int) -> str:
+    """Return why a row gives no record; it must be left out."""
+    with pytest.raises(LeftOut) as caught:
+        source.record(index)
+    return caught.value.reason
 
 
 def record(source: Source, index: int = 0) -> Preference:

@@ -12,29 +12,19 @@ import pytest
 
 from data.images import ImageError, decode
 from data.preference import RecordError
-from data.sources.base import LeftOut, Source, SourceError
+from data.sources.base import SourceError
 from tests.data.sources.fixtures import (
     BLUE,
     RED,
     asked,
     image_struct,
-    open_source,
+    left_out,
     record,
+    source_of,
     write_images,
     write_jsonl,
     write_parquet,
 )
-
-
-def source_of(tmp_path: Path, kind: str, **settings: Any) -> Source:
-    return open_source(tmp_path / "cache", type=kind, path=str(tmp_path / "set"), **settings)
-
-
-def left_out(source: Source, index: int) -> str:
-    with pytest.raises(LeftOut) as caught:
-        source.record(index)
-    return caught.value.reason
-
 
 # RLAIF-V and RLHF-V
 
@@ -219,7 +209,7 @@ def test_r1_reward_for_sft_carries_the_reasoning(tmp_path: Path) -> None:
     source = source_of(tmp_path, "r1_reward", images=str(tmp_path / "set"))
     found = record(source)
     assert (found.chosen, found.rejected) == ("Blue.", "Red.")
-    assert found.rationale == "Response 2 says red. Response 1 says blue. Response 1 is better."
+    assert found.rationale == "Response 1 says blue. Response 2 says red. Response 1 is better."
     with pytest.raises(RecordError, match="r1_reward:1: 'message' is no JSON"):
         source.record(1)
 

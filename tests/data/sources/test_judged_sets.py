@@ -11,28 +11,17 @@ import pytest
 
 from data.images import ImageError
 from data.preference import RecordError
-from data.sources.base import LeftOut, Source
 from tests.data.sources.fixtures import (
     RED,
     asked,
     image_struct,
-    open_source,
+    left_out,
     record,
+    source_of,
     write_images,
     write_jsonl,
     write_parquet,
 )
-
-
-def source_of(tmp_path: Path, kind: str, **settings: Any) -> Source:
-    return open_source(tmp_path / "cache", type=kind, path=str(tmp_path / "set"), **settings)
-
-
-def left_out(source: Source, index: int) -> str:
-    with pytest.raises(LeftOut) as caught:
-        source.record(index)
-    return caught.value.reason
-
 
 # ShareGPT forms: MMIF, LLaMA-Factory, ms-swift, POVID
 

@@ -10,18 +10,8 @@ from typing import Any
 import pytest
 
 from data.preference import RecordError
-from data.sources.base import LeftOut, Source, SourceError
-from tests.data.sources.fixtures import asked, open_source, record, write_jsonl, write_parquet
-
-
-def source_of(tmp_path: Path, kind: str, **settings: Any) -> Source:
-    return open_source(tmp_path / "cache", type=kind, path=str(tmp_path / "set"), **settings)
-
-
-def left_out(source: Source, index: int) -> str:
-    with pytest.raises(LeftOut) as caught:
-        source.record(index)
-    return caught.value.reason
+from data.sources.base import SourceError
+from tests.data.sources.fixtures import asked, left_out, record, source_of, write_jsonl, write_parquet
 
 
 def talk(*texts: str) -> list[dict[str, str]]:
