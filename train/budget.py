@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from models.distributed import max_over_ranks, rank, world_size
+from models.distributed import max_over_ranks, rank
 from models.packing import PATCH_COST, fill_rows
 from models.unpacking import unpack
 from train.steps import Encoded, Pack, Row, StepDataset, make_row
@@ -69,8 +69,11 @@ class RowBudget:
         self.found.append(affordable(row.batch.cost, used, free, torch.cuda.get_device_properties(self.device).total_memory))
 
     def unproven(self, row: Row) -> bool:
-        """Say whether `row` may meet a lack of memory that other ranks would have to hear of."""
-        return world_size() > 1 and row.batch.cost > self.proven
+        """Say whether `row` may meet a lack of memory: it is dearer than all before, or those were of the first two steps.
+
+        Only after them does memory hold all that it is going to hold.
+        """
+        return self.begun <= MEASURED_STEP or row.batch.cost > self.proven
 
     def end_step(self, rows: Sequence[Row]) -> None:
         """Count the step of `rows`; after the measured one take the budget that all ranks can afford: they call together."""

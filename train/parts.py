@@ -18,6 +18,7 @@ from data.preference import Preference
 from data.prompts import JudgeTemplate
 from data.shapes import ShapesWorld
 from data.sources.shapes import ShapesConfig
+from eval.checkpoint_loading import TOKEN_BUDGET
 from eval.critic import CriticJudge, CritiqueEncoder, Spent
 from eval.generative import GenerativeJudge, JudgePrompt, ShownEncoder
 from eval.judges import ResponsesEncoder, ScalarJudge
@@ -104,9 +105,15 @@ def objective(recipe: Recipe) -> Objective:
 
 
 def token_budget(recipe: Recipe) -> int:
-    """Return what one packed row may cost, for `auto` at the start."""
+    """Return what one packed row of training may cost, for `auto` at the start."""
     budget = recipe.optim.token_budget
     return FIRST_BUDGET if budget == "auto" else budget
+
+
+def inference_budget(recipe: Recipe) -> int:
+    """Return what one packed row without gradients may cost, for `auto` what eval/run.py takes, so that figures agree."""
+    budget = recipe.optim.token_budget
+    return TOKEN_BUDGET[device().type] if budget == "auto" else budget
 
 
 def device() -> torch.device:
@@ -120,7 +127,7 @@ def judge(recipe: Recipe, encoder: Encoder, model: nn.Module) -> Judge:
         return critic_judge(recipe, recipe.method, encoder, model)
     if isinstance(recipe.method, LanguageModelConfig | StableReinforceConfig):
         return generative_judge(recipe, recipe.method.template, encoder, model)
-    scorer = Scorer(model, encoder, device(), token_budget(recipe), recipe.workers)
+    scorer = Scorer(model, encoder, device(), inference_budget(recipe), recipe.workers)
     return ScalarJudge(scorer, ResponsesEncoder(encoder, recipe.head.read))
 
 
@@ -130,7 +137,7 @@ def critic_judge(recipe: Recipe, method: CriticConfig, encoder: Encoder, model: 
         model=unwrapped(model),
         encode=CritiqueEncoder(encoder, "own", method.writing.request, forgiving=forgiving),
         device=device(),
-        token_budget=token_budget(recipe),
+        token_budget=inference_budget(recipe),
         sampling=SamplingConfig(max_new_tokens=method.critique_max_tokens),
         spent=Spent(),
         workers=recipe.workers,
@@ -143,7 +150,7 @@ def generative_judge(recipe: Recipe, template: JudgeTemplate, encoder: Encoder, 
         model=unwrapped(model),
         encode=ShownEncoder(encoder, JudgePrompt.of_template(template)),
         device=device(),
-        token_budget=token_budget(recipe),
+        token_budget=inference_budget(recipe),
         sampling=SamplingConfig.model_validate(recipe.evaluation.judging.model_dump()),
         protocol=recipe.evaluation.protocol,
         spent=Spent(),
@@ -189,7 +196,7 @@ def evaluation(
         cost = judging.spent.figures() if isinstance(judging, CriticJudge | GenerativeJudge) else {}
         figures = headline(results) | {f"judging/{name}": value for name, value in cost.items()}
         if isinstance(recipe.method, LanguageModelConfig) and len(held_out):
-            packed = Packed(encoder, device(), token_budget(recipe), recipe.workers)
+            packed = Packed(encoder, device(), inference_budget(recipe), recipe.workers)
             figures[HELD_OUT_LOSS] = held_out_loss(model, JudgementEncoder(encoder, recipe.method.template), held_out, packed)
         return figures
 

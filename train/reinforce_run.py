@@ -22,7 +22,7 @@ from train.consistency import ByCheckpoint
 from train.methods import CheckpointJudge, ServerJudge, StableReinforceConfig
 from train.model import make_model
 from train.model_card import About, WriteCard
-from train.parts import device, evaluation, token_budget, unwrapped
+from train.parts import device, evaluation, inference_budget, unwrapped
 from train.provenance import data_fingerprints
 from train.recipe import Recipe
 from train.reinforce import largest_advantage
@@ -63,7 +63,7 @@ def reinforce_trainer(
         optim=recipe.optim,
         prompts=Prompts(mixture, encoder, method.template, method.max_prompt_tokens),
         encoder=encoder,
-        token_budget=token_budget(recipe),
+        token_budget=inference_budget(recipe),
         seed=recipe.seed,
         evaluate=evaluation(recipe, encoder, Path(recipe.output.folder), console),
         reference=load_language_model(backbone) if method.kl_coefficient and recipe.optim.lora is None else None,
@@ -108,7 +108,7 @@ def consistencies(recipe: Recipe, method: StableReinforceConfig) -> Consistencie
     backbone = BackboneConfig(path=judge.path, dtype=recipe.backbone.dtype)
     processor = load_processor(backbone)
     encoder = Encoder(processor.tokenizer, processor.image_processor, backbone, window_size(backbone))
-    return ByCheckpoint(load_language_model(backbone), encoder, token_budget(recipe))
+    return ByCheckpoint(load_language_model(backbone), encoder, inference_budget(recipe))
 
 
 def settle(model: Any, trainer: StableReinforceTrainer) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 from transformers import Trainer, TrainerControl
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from models.distributed import gather, max_over_ranks, sum_over_ranks
 from models.reward import refuse_incomplete
@@ -32,6 +33,8 @@ from train.steps import Row, Step, StepDataset, make_row
 Evaluate = Callable[[nn.Module, int], dict[str, float]]
 """(wrapped model, global step) -> figures named `benchmark/figure`; called on all ranks together."""
 
+SMALL = 2**20
+
 UNUSABLE = "dropped/unusable"
 """The figure of the records that showed a fault only when they were used, and that others stood in for."""
 
@@ -39,6 +42,14 @@ UNUSABLE = "dropped/unusable"
 def first(items: list[Step]) -> Step:
     """Collate a batch of one item into the item."""
     return items[0]
+
+
+def small_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return trained parameters whose gradients take no memory to speak of; a backward pass to them goes through all layers.
+
+    Every layer has some: norms and biases, or adapters.
+    """
+    return [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.numel() <= SMALL]
 
 
 def dice(seed: int, step: int, rank: int) -> int:
@@ -100,7 +111,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
         self._rates = learning_rates(self.create_optimizer())
         rows = self.budget.fit(inputs["rows"])
         while (total := self._attempt(model, rows)) is None:
-            model.zero_grad(set_to_none=True)
+            model.zero_grad()
             self.budget.lower(rows)
             rows = self.budget.fit(rows)
         self.budget.end_step(rows)
@@ -111,13 +122,16 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
         """Run the step's rows and return its loss, or None on all ranks if memory ran out on one.
 
         Gradients are exchanged with the last row, and before it ranks agree whether to go on: it must be a size that has
-        been computed before, or a filler.
+        been computed before, or a filler. DeepSpeed exchanges them earlier, so that a row is tried beforehand.
         """
         device, sums = self.args.device, self._sums.copy()
-        torch.manual_seed(dice(self.args.seed, self.state.global_step, self.args.process_index))
-        wanted = len(rows) + (not self.is_deepspeed_enabled and self.budget.unproven(rows[-1]))
+        alone = self.args.world_size == 1
+        wanted = len(rows) + (not self.is_deepspeed_enabled and not alone and self.budget.unproven(rows[-1]))
         rows = rows + [make_row([], self.steps.pack)] * (max_over_ranks(wanted, device) - len(rows))
         totals = sum_over_ranks(torch.stack([self.objective.totals(row) for row in rows]).sum(0).to(device)).clamp_min(1.0)
+        if self.is_deepspeed_enabled and not self._fits(rows[0], totals):
+            return None
+        torch.manual_seed(dice(self.args.seed, self.state.global_step, self.args.process_index))
         total = torch.zeros((), device=device)
         short = False
         for number, row in enumerate(rows):
@@ -130,12 +144,27 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
                 with self.budget.watch(row, number):
                     total += self._row(model, row, totals, last=last)
             except torch.OutOfMemoryError as error:
-                if self.is_deepspeed_enabled or (last and self.args.world_size > 1):
+                if self.is_deepspeed_enabled or (last and not alone):
                     raise MemoryBudgetError(cannot_repeat(row.batch.cost)) from error
                 short = True
         if short:
             self._sums = sums
         return None if short else total
+
+    def _fits(self, row: Row, totals: Tensor) -> bool:
+        """Say whether the step's dearest row fits on every rank: one dearer than any before is computed once for nothing.
+
+        DeepSpeed's hooks hang on the accumulation of gradients, which `torch.autograd.grad` leaves out, so nothing is sent and
+        nothing kept. ZeRO-3 exchanges weights while it computes; there a lack of memory cannot be taken back.
+        """
+        fits = True
+        if self.budget.unproven(row) and not is_deepspeed_zero3_enabled():
+            try:
+                loss, _ = self.objective.loss(self.model, row.to(self.args.device), totals)
+                torch.autograd.grad(loss, small_parameters(self.model), allow_unused=True)
+            except torch.OutOfMemoryError:
+                fits = False
+        return not max_over_ranks(int(not fits), self.args.device)
 
     def _row(self, model: nn.Module, row: Row, totals: Tensor, *, last: bool) -> Tensor:
         """Forward and backward of one row; gradients are exchanged with the step's last row."""

@@ -20,6 +20,7 @@ from train.model import make_model
 from train.objectives import PairwiseScores
 from train.parsing import read_recipe
 from train.steps import Row, StepDataset
+from train.zero import NONE
 
 
 class Short(PairwiseScores):
@@ -41,12 +42,12 @@ class Short(PairwiseScores):
         return loss, sums
 
 
-def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]]) -> None:
+def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]], deepspeed: str = NONE) -> None:
     """Train on the records `kinds`, four a step but for the last, for each case (folder, limit, dealt by cost), and save."""
-    with run_environment(seed=0, deterministic=False, deepspeed=False):
+    with run_environment(seed=0, deterministic=False, deepspeed=deepspeed != NONE):
         for folder, limit, dealt in cases:
             changes = ["optim.learning_rate=0.01", "evaluation.benchmarks=[]", "evaluation.best_metric=null"]
-            changes += ["optim.schedule=constant", "optim.warmup_ratio=0", "deepspeed=none", f"output.folder={folder}"]
+            changes += ["optim.schedule=constant", "optim.warmup_ratio=0", f"deepspeed={deepspeed}", f"output.folder={folder}"]
             recipe = read_recipe(recipe_path, changes)
             objective, records = Short(limit), Written(kinds)
             costs = np.array([records[i].group.cost for i in range(len(kinds))]) if dealt else None

@@ -79,10 +79,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     alone = [(str(folder / "plain"), 10**6, False), (str(folder / "short"), LIMIT, False)]
     two = [(str(folder / "short2"), LIMIT, False), (str(folder / "dealt2"), 10**6, True)]
     said = run_ranks(folder / "one", short_worker.train, recipe, KINDS, alone, ranks=1)
-    return folder, said + run_ranks(folder / "two", short_worker.train, recipe, KINDS, two)
+    said += run_ranks(folder / "two", short_worker.train, recipe, KINDS, two)
+    sharded = [(str(folder / "sharded2"), LIMIT, False)]
+    return folder, said + run_ranks(folder / "zero2", short_worker.train, recipe, KINDS, sharded, "zero2")
 
 
-@pytest.mark.parametrize("case", ["short", "short2", "dealt2"])
+@pytest.mark.parametrize("case", ["short", "short2", "dealt2", "sharded2"])
 def test_the_same_is_learnt(trained: tuple[Path, str], case: str) -> None:
     folder, _ = trained
     assert difference(folder / "plain", folder / "base") > 1e-3
@@ -91,7 +93,7 @@ def test_the_same_is_learnt(trained: tuple[Path, str], case: str) -> None:
         assert {name: found[name] for name in EQUAL} == pytest.approx({name: expected[name] for name in EQUAL}, abs=1e-6)
 
 
-@pytest.mark.parametrize("case", ["short", "short2"])
+@pytest.mark.parametrize("case", ["short", "short2", "sharded2"])
 def test_memory_did_end(trained: tuple[Path, str], case: str) -> None:
     found = re.search(rf"{case}: refused (\d+), budget (\d+)", trained[1])
     assert found is not None, trained[1]
