@@ -28,7 +28,7 @@ from data.preference import ImagePart, Message, Preference, TextPart
 from data.questions import QUESTION_TYPES
 from data.scenes import LEVELS, SPLITS, Level, Scene, bucket, draw, png, sample
 from data.text_questions import TEXT_TYPES
-from data.wording import CritiqueTruth, Query, Side, critique_truth, write_critique, write_rationale
+from data.wording import RATIONALES, CritiqueTruth, Query, Side, critique_truth, write_critique, write_rationale
 
 LESSON_WEIGHTS = dict.fromkeys(QUESTION_TYPES, 1.0) | {"description": 3.0, "code": 2.0, "place": 3.0, "attribute": 2.0}
 """How often a lesson asks what: dense answers teach a small model to see far faster than short ones."""
@@ -56,6 +56,8 @@ class Item:
     scene: Scene | None
     twin: Scene | None
     """The scene for which `rejected` would be right; None for text-only items."""
+    form: str
+    """What the rationale begins with, of RATIONALES."""
 
     def picture(self) -> Image.Image | None:
         """Draw the scene (RGB)."""
@@ -71,7 +73,7 @@ class Item:
 
     def rationale(self, chosen_first: bool = True) -> str:
         """Compare the responses, with `chosen` shown as Response 1 or as Response 2."""
-        return write_rationale(self.true, chosen_first)
+        return write_rationale(self.true, self.false, chosen_first, self.form)
 
 
 class Turn(NamedTuple):
@@ -141,7 +143,8 @@ class ShapesWorld:
         chosen, rejected = dice.choice(true.phrasings), dice.choice(false.phrasings)
         if scene is not None and dice.coin():  # after every word is fixed: this coin alone makes a side true
             true, false, scene, twin, chosen, rejected = false, true, twin, scene, rejected, chosen
-        return Item(self.level, identity, kind, category, query.question, true, false, chosen, rejected, scene, twin)
+        form = dice.choice(RATIONALES)  # drawn last: everything else is as it would be without it
+        return Item(self.level, identity, kind, category, query.question, true, false, chosen, rejected, scene, twin, form)
 
     def preference(self, index: int, kinds: tuple[str, ...] | None = None) -> Preference:
         """Return item `index` as a record; its picture is a PNG in memory."""

@@ -144,12 +144,23 @@ def read_critique(text: str) -> CritiqueTruth | None:
     return CritiqueTruth(verdict == "right", fact, said.removesuffix("."))
 
 
-def write_rationale(true: Side, chosen_first: bool) -> str:
-    """Compare two responses, of which the first or the second is right: a verdict on each, what holds, which is better.
+RATIONALES = ("verdicts", "fact", "quotes")
+"""The forms of a rationale, by what comes first; annotators differ in their habits, too."""
 
-    The response that was shown last is judged first, while it is fresh.
+
+def write_rationale(true: Side, false: Side, chosen_first: bool, form: str) -> str:
+    """Compare two responses, of which the first or the second is right, in a form of RATIONALES.
+
+    Verdicts: on the response that was shown last first, while it is fresh. Every form says which response is better at its end.
     """
-    return f"{compare_in_short(chosen_first)} {true.fact}. Response {1 if chosen_first else 2} is better."
+    verdicts, fact = compare_in_short(chosen_first), f"{true.fact}."
+    better = f"Response {1 if chosen_first else 2} is better."
+    if form == "verdicts":
+        return f"{verdicts} {fact} {better}"
+    if form == "fact":
+        return f"{fact} {verdicts} {better}"
+    said = (true.agreed, false.said) if chosen_first else (false.said, true.agreed)
+    return f"Response 1 says {said[0]}. Response 2 says {said[1]}. {fact} {better}"
 
 
 def compare_in_short(chosen_first: bool) -> str:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from data.questions import QUESTION_TYPES
 from data.scenes import LEVELS, SPLITS, Scene, bucket, draw, sample
 from data.shapes import Item, ShapesWorld
 from data.text_questions import TEXT_TYPES
-from data.wording import caption, noun, read_critique
+from data.wording import RATIONALES, caption, noun, read_critique
 
 ROOT = Path(__file__).resolve().parents[2]
 levels = st.sampled_from(sorted(LEVELS))
@@ -206,12 +207,37 @@ def test_a_written_critique_can_be_checked(level: str, index: int, kind: str, ch
     assert item.critique_truth(True).fact == item.critique_truth(False).fact
 
 
-def test_the_rationale_follows_the_order_of_the_responses() -> None:
-    item = ShapesWorld("demo", 0, "train").item(0, ("counting",))
-    first, second = item.rationale(True), item.rationale(False)
-    assert first == f"Response 2 is wrong. Response 1 is right. {item.true.fact}. Response 1 is better."
-    assert second == f"Response 2 is right. Response 1 is wrong. {item.true.fact}. Response 2 is better."
-    assert swapped(first) == second
+RIGHT_SECOND = "Response 2 is right. Response 1 is wrong."
+RIGHT_FIRST = "Response 2 is wrong. Response 1 is right."
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "second"),
+    [
+        ("verdicts", f"{RIGHT_FIRST} {{fact}}. Response 1 is better.", f"{RIGHT_SECOND} {{fact}}. Response 2 is better."),
+        ("fact", f"{{fact}}. {RIGHT_FIRST} Response 1 is better.", f"{{fact}}. {RIGHT_SECOND} Response 2 is better."),
+        (
+            "quotes",
+            "Response 1 says {true}. Response 2 says {false}. {fact}. Response 1 is better.",
+            "Response 1 says {false}. Response 2 says {true}. {fact}. Response 2 is better.",
+        ),
+    ],
+)
+def test_the_rationale_follows_the_order_of_the_responses(form: str, first: str, second: str) -> None:
+    item = replace(ShapesWorld("demo", 0, "train").item(0, ("counting",)), form=form)
+    words = {"fact": item.true.fact, "true": item.true.agreed, "false": item.false.said}
+    assert item.rationale(True) == first.format_map(words)
+    assert item.rationale(False) == second.format_map(words)
+    assert swapped(item.rationale(True)) == item.rationale(False)
+
+
+def test_rationales_come_in_every_form_and_the_form_decides_nothing_else() -> None:
+    items = [ShapesWorld("demo", 0, "train").item(index) for index in range(300)]
+    found = Counter(item.form for item in items)
+    assert set(found) == set(RATIONALES)
+    assert min(found.values()) > 70
+    for form in RATIONALES:
+        assert 0.3 < np.mean([len(item.chosen) > len(item.rejected) for item in items if item.form == form]) < 0.7
 
 
 def test_weights_and_the_text_share_are_kept() -> None:
