@@ -160,7 +160,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
         fits = True
         if self.budget.unproven(row) and not is_deepspeed_zero3_enabled():
             try:
-                loss, _ = self.objective.loss(self.model, row.to(self.args.device), totals)
+                with self.compute_loss_context_manager():
+                    loss, _ = self.objective.loss(self.model, row.to(self.args.device), totals)
                 torch.autograd.grad(loss, small_parameters(self.model), allow_unused=True)
             except torch.OutOfMemoryError:
                 fits = False
