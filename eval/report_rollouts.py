@@ -64,10 +64,8 @@ def rollouts(folder: Path, problems: list[str]) -> tuple[Stage, ...]:
     A table that was cut off is named in `problems`; a run that is not RL has none.
     """
     files = sorted((folder / TABLES).glob("completions_*.parquet"), key=step_of)
-    last = len(files) - 1
-    chosen = dict.fromkeys(files[round(last * part / (STAGES - 1))] for part in range(STAGES)) if files else {}
     found = []
-    for file in chosen:
+    for file in (files[place] for place in spread(len(files), STAGES)):
         try:
             rows = parquet.read_table(file).to_pylist()
         except (pyarrow.ArrowInvalid, OSError) as error:
@@ -76,6 +74,11 @@ def rollouts(folder: Path, problems: list[str]) -> tuple[Stage, ...]:
         if rows:
             found.append(stage(step_of(file), rows))
     return tuple(found)
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Return up to `most` of `count` places: the first, the last and those at equal distances between them."""
+    return sorted({round((count - 1) * part / (most - 1)) for part in range(most)}) if count else []
 
 
 def step_of(file: Path) -> int:
@@ -109,8 +112,6 @@ def asked(block: Sequence[Mapping[str, Any]]) -> Asked:
         times[_text(row["completion"])] = times.get(_text(row["completion"]), 0) + 1
     different = {_text(row["completion"]): row for row in block}
     ordered = sorted(different.values(), key=lambda row: -row["judgement"])
-    last = len(ordered) - 1
-    places = sorted({round(last * part / (JUDGEMENTS - 1)) for part in range(JUDGEMENTS)})
     first = block[0]
     return Asked(
         record=first["record"],
@@ -119,7 +120,7 @@ def asked(block: Sequence[Mapping[str, Any]]) -> Asked:
         judgements=len(block),
         different=len(ordered),
         right=sum(row["result"] > 0 for row in block),
-        shown=tuple(_judged(ordered[place], times) for place in places),
+        shown=tuple(_judged(ordered[place], times) for place in spread(len(ordered), JUDGEMENTS)),
     )
 
 

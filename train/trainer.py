@@ -34,6 +34,7 @@ Evaluate = Callable[[nn.Module, int], dict[str, float]]
 """(wrapped model, global step) -> figures named `benchmark/figure`; called on all ranks together."""
 
 SMALL = 2**20
+"""Values of a parameter whose gradient is no memory to speak of."""
 
 UNUSABLE = "dropped/unusable"
 """The figure of the records that showed a fault only when they were used, and that others stood in for."""
@@ -45,10 +46,7 @@ def first(items: list[Step]) -> Step:
 
 
 def small_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return trained parameters whose gradients take no memory to speak of; a backward pass to them goes through all layers.
-
-    Every layer has some: norms and biases, or adapters.
-    """
+    """Return the small trained parameters; every layer has some (norms, adapters), so a backward pass reaches all layers."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.numel() <= SMALL]
 
 

@@ -1,0 +1,24 @@
+"""What a run is put together from: the budget of passes without gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from eval.checkpoint_loading import TOKEN_BUDGET
+from train import parts
+from train.budget import FIRST_BUDGET
+from train.parsing import read_recipe
+
+RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "shapes" / "naive.yaml"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_evaluation_in_a_run_packs_as_one_of_its_checkpoint_does(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "device", lambda: torch.device(device))
+    recipe = read_recipe(RECIPE, ["optim.token_budget=auto"])
+    assert parts.inference_budget(recipe) == TOKEN_BUDGET[device]
+    assert parts.token_budget(recipe) == FIRST_BUDGET
+    assert parts.inference_budget(read_recipe(RECIPE, ["optim.token_budget=777"])) == 777
