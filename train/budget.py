@@ -1,12 +1,17 @@
 """The token budget of a run while it runs: found from measured memory, and lowered instead of dying of a lack of it.
 
-A step's gradient does not depend on its rows, so both may happen at any step, and a resume need not know.
+A step's gradient does not depend on its rows, so both may happen at any step, and a resume need not know. Where ranks
+exchange weights or gradients while they compute, a step cannot be begun anew: the lower budget is written into the run
+folder, and the next start of the run takes it from there.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -17,6 +22,9 @@ from train.steps import Encoded, Pack, Row, StepDataset, make_row
 
 FIRST_BUDGET = 4096
 """Of a run that finds its own, until it has; a CPU keeps it: longer rows are no faster there."""
+LOWERED = "token_budget"
+"""The file of the run folder that holds what a lack of memory has left of the budget."""
+NO_LIMIT = sys.maxsize
 KEPT_FREE = 0.1
 """Share of the device's memory that is left to fragments, collectives and the kernels' own workspace."""
 MEASURED_STEP = 1
@@ -28,11 +36,11 @@ class MemoryBudgetError(ValueError):
 
 
 class RowBudget:
-    """Cuts rows to the present budget. `grows`: the budget may rise to what the second step's memory allows."""
+    """Cuts rows to the present budget, which may rise to `ceiling` as far as the memory of the second step allows."""
 
-    def __init__(self, steps: StepDataset, device: torch.device, *, grows: bool, tell: Callable[[str], None] = print) -> None:
-        self.steps, self.device, self.tell = steps, device, tell
-        self.grows = grows and device.type == "cuda"
+    def __init__(self, steps: StepDataset, device: torch.device, ceiling: int, tell: Callable[[str], None] = print) -> None:
+        self.steps, self.device, self.ceiling, self.tell = steps, device, ceiling, tell
+        self.grows = steps.token_budget < ceiling and device.type == "cuda"
         self.begun = self.proven = 0
         self.found: list[int] = []
 
@@ -57,8 +65,8 @@ class RowBudget:
 
     @contextmanager
     def watch(self, row: Row, number: int) -> Iterator[None]:
-        """Measure the memory of row `number` of the measured step; the first row is left out, as it also makes gradients."""
-        if not (self.grows and self.begun == MEASURED_STEP and number):
+        """Measure the memory of row `number` of a measured step; the first row is left out, as it also makes gradients."""
+        if not (self.grows and self.begun >= MEASURED_STEP and number):
             yield
             return
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -76,15 +84,19 @@ class RowBudget:
         return self.begun <= MEASURED_STEP or row.batch.cost > self.proven
 
     def end_step(self, rows: Sequence[Row]) -> None:
-        """Count the step of `rows`; after the measured one take the budget that all ranks can afford: they call together."""
+        """Count the step of `rows`; after a measured one take the budget that all ranks can afford: they call together."""
         self.begun += 1
         self.proven = max(self.proven, *(row.batch.cost for row in rows))
-        if self.begun != MEASURED_STEP + 1 or not self.grows:
+        if self.begun <= MEASURED_STEP or not self.grows:
             return
-        smallest = -max_over_ranks(-min(self.found, default=0), self.device)
-        if smallest > self.steps.token_budget:
-            self.steps.token_budget = smallest
-            self._say(f"token budget {smallest:,}, from the memory of step {self.begun}")
+        # A rank with a single row has measured nothing; if all ranks had, the next step is measured too.
+        smallest = -max_over_ranks(-min(self.found, default=NO_LIMIT), self.device)
+        if smallest == NO_LIMIT:
+            return
+        self.grows = False
+        self.steps.token_budget = max(self.steps.token_budget, min(smallest, self.ceiling))
+        asked = "" if self.ceiling == NO_LIMIT else f" of {self.ceiling:,}"
+        self._say(f"token budget {self.steps.token_budget:,}{asked}, from the memory of step {self.begun}")
 
     def _say(self, message: str) -> None:
         if rank() == 0:
@@ -105,12 +117,30 @@ def too_dear(cost: int) -> str:
     )
 
 
-def cannot_repeat(cost: int) -> str:
-    """Return what to do where a step cannot be computed anew: its gradients are already on their way to other ranks."""
+def lowered(folder: Path) -> int | None:
+    """Return what a lack of memory in an earlier start has left of the budget of the run in `folder`, None if there was none."""
+    path = folder / LOWERED
+    return int(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def ceiling(asked: int | Literal["auto"], folder: Path) -> int:
+    """Return what a row may cost at most: what the recipe asks for, or what was left of it."""
+    return min(NO_LIMIT if asked == "auto" else asked, lowered(folder) or NO_LIMIT)
+
+
+def cannot_repeat(row: Row, folder: Path) -> str:
+    """Return what to do where a step cannot be computed anew, after writing half of the row's cost into `folder`."""
+    if row.records < 2:
+        return too_dear(row.batch.cost)
+    half = row.batch.cost // 2
+    new = folder / f"{LOWERED}.{rank()}"
+    new.write_text(str(half), encoding="utf-8")
+    new.replace(folder / LOWERED)
     return (
-        f"Out of memory in a packed row of {cost:,} tokens (a vision patch counted as {PATCH_COST}), where the step cannot be "
-        f"repeated with smaller rows. Set optim.token_budget to {cost // 2:,} or less and output.resume to auto: the run goes on "
-        "from its last checkpoint, and the budget does not change what it learns."
+        f"Out of memory in a packed row of {row.batch.cost:,} tokens (a vision patch counted as {PATCH_COST}), where other ranks "
+        f"already have parts of the step. {folder / LOWERED} now says {half:,}: give the same command again with --resume, and "
+        "the run goes on from its last checkpoint with this token budget, which does not change what it learns. "
+        "`torchrun --max-restarts 3` does so by itself."
     )
 
 

@@ -29,7 +29,7 @@ from eval.tables import results_table
 from models.distributed import rank
 from models.encoder import Encoder
 from models.generation import SamplingConfig
-from train.budget import FIRST_BUDGET
+from train.budget import FIRST_BUDGET, ceiling
 from train.checkpoints import evaluation_folder
 from train.critic import CriticEncoder, JointCritique, refuse_missing_critiques
 from train.held_out import held_out_loss
@@ -42,6 +42,7 @@ from train.recipe import HELD_OUT_LOSS, Recipe
 from train.records import MixtureRecords, PairEncoder, expected_costs
 from train.steps import Records
 from train.trainer import Evaluate
+from train.zero import stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,15 @@ def objective(recipe: Recipe) -> Objective:
 
 
 def token_budget(recipe: Recipe) -> int:
-    """Return what one packed row of training may cost, for `auto` at the start."""
-    budget = recipe.optim.token_budget
-    return FIRST_BUDGET if budget == "auto" else budget
+    """Return what one packed row of training may cost at the start.
+
+    `auto` rises from here as memory allows. So does every budget on a CUDA device under ZeRO-3, which cannot take a lack of
+    memory back.
+    """
+    asked = recipe.optim.token_budget
+    most = ceiling(asked, Path(recipe.output.folder))
+    begins_low = asked == "auto" or (stage(recipe.deepspeed) == 3 and device().type == "cuda")
+    return min(most, FIRST_BUDGET) if begins_low else most
 
 
 def inference_budget(recipe: Recipe) -> int:

@@ -24,6 +24,7 @@ from models.encoder import Encoder
 from models.quantisation import QuantisationError
 from models.reward import IncompleteCheckpointError
 from train.arguments import training_arguments
+from train.budget import LOWERED, lowered
 from train.callbacks import BestLink, ConsoleProgress
 from train.checkpoints import MarkComplete, ResumeError, Rotate, find_resume
 from train.critic import MissingCritiquesError
@@ -89,6 +90,10 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
             write_provenance(launch, folder, mixture)
         return trainer, resume, console
     data = training_data(recipe, encoder)
+    if rank() == 0 and (left := lowered(folder)):
+        console.print(
+            f"token budget at most {left:,}: memory ended in an earlier start ({folder / LOWERED}; remove it to forget)"
+        )
     steps = make_steps(recipe, encoder, data)
     arguments = training_arguments(recipe, len(steps), resumes=resume is not None)
     # DeepSpeed's ZeRO-3 shards weights while they are loaded, which needs the arguments above to exist.

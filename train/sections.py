@@ -46,7 +46,8 @@ class OptimConfig(Section):
     max_grad_norm: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     token_budget: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """What one packed row may hold, which bounds the memory of a forward: LM tokens, and a vision patch counted as 0.4 of one.
-    `auto` finds what fits from the memory of the second step on CUDA, and takes 4096 on a CPU. What is learnt stays the same."""
+    `auto` finds what fits from the memory of the second step on CUDA, and takes 4096 on a CPU; under ZeRO-3 a number is reached
+    in the same way. What is learnt stays the same."""
     activation_checkpointing: bool = True
     """Compute the layers anew in the backward pass instead of keeping their activations."""
     compile: Literal["none", "layers"] = "none"

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from models.distributed import gather, max_over_ranks, sum_over_ranks
 from models.reward import refuse_incomplete
-from train.budget import MemoryBudgetError, RowBudget, cannot_repeat
+from train.budget import MemoryBudgetError, RowBudget, cannot_repeat, ceiling
 from train.compilation import compiled_graphs
 from train.objectives import Objective
 from train.optimizer import learning_rates, make_optimizer
@@ -76,7 +77,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
         super().__init__(train_dataset=steps, eval_dataset=[0] if evaluate else None, **trainer)
         self.objective, self.steps, self.optim = objective, steps, optim
         self.evaluate_benchmarks = evaluate
-        self.budget = RowBudget(steps, self.args.device, grows=optim.token_budget == "auto")
+        self.folder = Path(self.args.output_dir)
+        self.budget = RowBudget(steps, self.args.device, ceiling(optim.token_budget, self.folder))
         self._sums: defaultdict[str, Tensor | float] = defaultdict(float)
         self._rates: dict[str, float] = {}
         self._since: float | None = None
@@ -143,7 +145,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
                     total += self._row(model, row, totals, last=last)
             except torch.OutOfMemoryError as error:
                 if self.is_deepspeed_enabled or (last and not alone):
-                    raise MemoryBudgetError(cannot_repeat(row.batch.cost)) from error
+                    raise MemoryBudgetError(cannot_repeat(row, self.folder)) from error
                 short = True
         if short:
             self._sums = sums
@@ -153,7 +155,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
         """Say whether the step's dearest row fits on every rank: one dearer than any before is computed once for nothing.
 
         DeepSpeed's hooks hang on the accumulation of gradients, which `torch.autograd.grad` leaves out, so nothing is sent and
-        nothing kept. ZeRO-3 exchanges weights while it computes; there a lack of memory cannot be taken back.
+        nothing kept. ZeRO-3 exchanges weights while it computes, so that no rank can try alone: there, rows stay within what
+        measured memory allows (train/parts.py, `token_budget`).
         """
         fits = True
         if self.budget.unproven(row) and not is_deepspeed_zero3_enabled():

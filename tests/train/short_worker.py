@@ -14,6 +14,7 @@ from models.distributed import rank, world_size
 from tests.models import tiny
 from tests.train.worker import PlainTrainer, Written
 from train.arguments import training_arguments
+from train.budget import ceiling
 from train.launch import run_environment
 from train.methods import NaiveConfig
 from train.model import make_model
@@ -51,7 +52,7 @@ def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]],
             recipe = read_recipe(recipe_path, changes)
             objective, records = Short(limit), Written(kinds)
             costs = np.array([records[i].group.cost for i in range(len(kinds))]) if dealt else None
-            shape = {"records_per_step": 4, "steps": ceil(len(kinds) / 4), "token_budget": 10**6}
+            shape = {"records_per_step": 4, "steps": ceil(len(kinds) / 4), "token_budget": ceiling(10**6, Path(folder))}
             steps = StepDataset(records, tiny.encoder().pack, **shape, rank=rank(), world_size=world_size(), costs=costs)
             arguments = training_arguments(recipe, shape["steps"], resumes=False)
             trainer = PlainTrainer(objective=objective, steps=steps, optim=recipe.optim, model=make_model(recipe), args=arguments)

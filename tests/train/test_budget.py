@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from tests.models import tiny
 from tests.train import short_worker, worker
 from tests.train.ranks import run_ranks
 from tests.train.worker import difference, lines
-from train.budget import MemoryBudgetError, RowBudget, affordable, split
+from train.budget import LOWERED, NO_LIMIT, MemoryBudgetError, RowBudget, affordable, cannot_repeat, ceiling, split
 from train.steps import Row, StepDataset, make_row
 
 KINDS = "titi" + "tttt" + "iiii" + "t"  # of the last, smaller step one of two ranks has nothing
@@ -25,9 +28,9 @@ def row(kinds: str) -> Row:
     return make_row([records[i] for i in range(len(kinds))], tiny.encoder().pack)
 
 
-def budget(told: list[str]) -> RowBudget:
-    steps = StepDataset(worker.Written("itit"), tiny.encoder().pack, records_per_step=4, steps=1, token_budget=10**6)
-    return RowBudget(steps, torch.device("cpu"), grows=True, tell=told.append)
+def budget(told: list[str], device: str = "cpu", begin: int = 10**6, ceiling: int = NO_LIMIT) -> RowBudget:
+    steps = StepDataset(worker.Written("itit"), tiny.encoder().pack, records_per_step=4, steps=1, token_budget=begin)
+    return RowBudget(steps, torch.device(device), ceiling, tell=told.append)
 
 
 def test_a_row_is_cut_into_rows_of_the_same_records() -> None:
@@ -72,6 +75,81 @@ def test_what_fits_follows_from_what_a_row_used() -> None:
     assert affordable(4000, used=10, free=5, total=100) == 0
 
 
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Pretend a device of 1,000 bytes, of which a computation has used `peak` at most."""
+    held = {"peak": 0}
+    cuda: dict[str, Callable[..., Any]] = {
+        "reset_peak_memory_stats": lambda _: None,
+        "memory_allocated": lambda _: 300,
+        "max_memory_allocated": lambda _: held["peak"],
+        "memory_reserved": lambda _: 350,
+        "mem_get_info": lambda _: (600, 1000),
+        "get_device_properties": lambda _: SimpleNamespace(total_memory=1000),
+    }
+    for name, function in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    return held
+
+
+def step(found: RowBudget, *rows: Row) -> None:
+    for number, one in enumerate(rows):
+        with found.watch(one, number):
+            pass
+    found.end_step(rows)
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "times", "told"), [(NO_LIMIT, 5.5, ""), (500, 5.5, " of 500"), (10**6, 5.5, " of 1,000,000")]
+)
+def test_the_budget_rises_to_what_the_second_step_leaves_room_for(
+    memory: dict[str, int], ceiling: int, times: float, told: str
+) -> None:
+    """The second row of the step used 100 bytes; 650 are free or held in reserve, and 100 of 1,000 stay free."""
+    said: list[str] = []
+    found, one = budget(said, "cuda", 100, ceiling), row("it")
+    memory["peak"] = 310
+    step(found, one, one)
+    assert found.steps.token_budget == 100
+    memory["peak"] = 400
+    step(found, one, one)
+    assert found.steps.token_budget == min(ceiling, int(one.batch.cost * times))
+    assert said == [f"token budget {found.steps.token_budget:,}{told}, from the memory of step 2"]
+    memory["peak"] = 301
+    step(found, one, one)
+    assert len(said) == 1
+
+
+def test_a_step_of_one_row_measures_nothing_and_the_next_one_is_measured(memory: dict[str, int]) -> None:
+    said: list[str] = []
+    found, one = budget(said, "cuda", 100), row("it")
+    memory["peak"] = 400
+    step(found, one)
+    step(found, one)
+    assert (found.steps.token_budget, said) == (100, [])
+    step(found, one, one)
+    assert said == [f"token budget {int(one.batch.cost * 5.5):,}, from the memory of step 3"]
+
+
+def test_a_budget_that_is_reached_is_not_measured(memory: dict[str, int]) -> None:
+    found, one = budget([], "cuda", 100, 100), row("it")
+    step(found, one, one)
+    step(found, one, one)
+    assert found.found == []
+
+
+def test_where_a_step_cannot_be_repeated_the_next_start_takes_half(tmp_path: Path) -> None:
+    whole = row("itit")
+    assert ceiling(5000, tmp_path) == 5000
+    assert ceiling("auto", tmp_path) == NO_LIMIT
+    half = whole.batch.cost // 2
+    assert re.search(rf"now says {half:,}: give the same command again with --resume", cannot_repeat(whole, tmp_path))
+    assert ceiling("auto", tmp_path) == ceiling(5000, tmp_path) == half
+    assert ceiling(1, tmp_path) == 1
+    assert "single record" in cannot_repeat(row("i"), tmp_path)
+    assert ceiling("auto", tmp_path) == half
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("short")
@@ -81,10 +159,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     said = run_ranks(folder / "one", short_worker.train, recipe, KINDS, alone, ranks=1)
     said += run_ranks(folder / "two", short_worker.train, recipe, KINDS, two)
     sharded = [(str(folder / "sharded2"), LIMIT, False)]
-    return folder, said + run_ranks(folder / "zero2", short_worker.train, recipe, KINDS, sharded, "zero2")
+    said += run_ranks(folder / "zero2", short_worker.train, recipe, KINDS, sharded, "zero2")
+    whole = [(str(folder / "sharded3"), LIMIT, False)]
+    said += run_ranks(folder / "zero3", short_worker.train, recipe, KINDS, whole, "zero3", status=1)
+    return folder, said + run_ranks(folder / "zero3", short_worker.train, recipe, KINDS, whole, "zero3")
 
 
-@pytest.mark.parametrize("case", ["short", "short2", "dealt2", "sharded2"])
+@pytest.mark.parametrize("case", ["short", "short2", "dealt2", "sharded2", "sharded3"])
 def test_the_same_is_learnt(trained: tuple[Path, str], case: str) -> None:
     folder, _ = trained
     assert difference(folder / "plain", folder / "base") > 1e-3
@@ -102,13 +183,20 @@ def test_memory_did_end(trained: tuple[Path, str], case: str) -> None:
     assert "out of memory: token budget lowered to" in trained[1]
 
 
+def test_zero3_ends_with_a_budget_for_the_next_start(trained: tuple[Path, str]) -> None:
+    folder, said = trained
+    left = int((folder / "sharded3" / LOWERED).read_text())
+    assert f"{LOWERED} now says {left:,}: give the same command again" in said
+    assert re.search(rf"sharded3: refused 0, budget {left}", said)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_budget_grows_to_what_the_device_holds() -> None:
     """A row that is said to have used all but nothing of a large device may grow, and one on a full device may not."""
     device = torch.device("cuda", 0)
     steps = StepDataset(worker.Written("itit"), tiny.encoder().pack, records_per_step=4, steps=1, token_budget=100)
-    found = RowBudget(steps, device, grows=True, tell=lambda _: None)
+    found = RowBudget(steps, device, NO_LIMIT, tell=lambda _: None)
     found.end_step([row("it")])
     held = torch.empty(0)
     with found.watch(row("it"), 1):
