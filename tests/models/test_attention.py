@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,20 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models import attention, compatibility
+from models import compatibility
 from models.attention import AttentionPlan, flash_windows, shared_prefix
+from tests.models.varlen_reference import attend, put_in_place
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
-    """Attention of q (Q, heads, d) to k, v (K, key heads, d), the last query aligned with the last key."""
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
-    if causal:
-        hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(len(k) - len(q) + 1)
-        scores = scores.masked_fill(hidden, -torch.inf)
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
 
 
 def wanted(q: Tensor, k: Tensor, v: Tensor, row: list[list[int]]) -> Tensor:
@@ -51,28 +41,9 @@ def rows(x: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def reference_varlen(
-    q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Tensor, max_q: int, max_k: int, *, scale: float, **options: Any
-) -> Tensor:
-    """Do what torch documents of varlen_attn: one attention a segment, causal aligned to the bottom right."""
-    assert options.pop("enable_gqa") is True
-    window = options.pop("window_size")
-    assert not options
-    lengths = [[b - a for a, b in pairwise(ends.tolist())] for ends in (ends_q, ends_k)]
-    assert (max(lengths[0]), max(lengths[1])) == (max_q, max_k)
-    out = []
-    parts = (torch.split(x, n) for x, n in ((q, lengths[0]), (k, lengths[1]), (v, lengths[1])))
-    for part_q, part_k, part_v in zip(*parts, strict=True):
-        out.append(attend(part_q, part_k, part_v, scale, window == (-1, 0)))
-    return torch.cat(out)
-
-
 @pytest.fixture
 def varlen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put torch's varlen kernel, which exists on CUDA only, in place by its documented meaning."""
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", reference_varlen)
-    monkeypatch.setattr(attention, "_grouped_heads", lambda: {"enable_gqa": True})
-    monkeypatch.setattr(attention, "_takes_varlen", lambda *_: True)
+    put_in_place(monkeypatch)
 
 
 LENGTHS = st.lists(st.lists(st.sampled_from([1, 2, 3, 5, 9, 40]), min_size=1, max_size=5), min_size=1, max_size=4)

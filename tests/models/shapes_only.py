@@ -1,0 +1,117 @@
+"""Models of the released shapes on tensors that have shapes and no values: 7B runs its forward and backward on a laptop.
+
+PyTorch's fake tensors run every kernel's own shape rule, those of the varlen kernel and its backward too. What cannot be
+seen so are values, times, and on a CPU-only build of PyTorch mistakes about devices.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from models import attention
+from models.compatibility import check_transformers
+from models.groups import Group, PackedBatch, pack
+from train.measure import build
+from train.workload import FULL, pair_group, pair_sizes, vision_tokens
+
+CPU = torch.device("cpu")
+VARLEN = "torch_attn._varlen_attn.default"
+ASKED = "aten._local_scalar_dense.default"
+"""The host asks for a value, and on a device waits for it."""
+
+
+class Host(Tensor):
+    """A tensor that keeps its values, as image grids do: the model reads them on the CPU."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute with values."""
+        with unset_fake_temporarily():
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+
+class Kernels(TorchDispatchMode):
+    """Counts kernels by name, and follows how many bytes are alive: at the peak, and of the largest tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.alive = self.peak = self.largest = 0
+        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one kernel."""
+        self.counts[str(func)] += 1
+        found = func(*args, **(kwargs or {}))
+        self.add(one for one in tree_leaves(found) if isinstance(one, Tensor))
+        return found
+
+    def add(self, tensors: Iterator[Tensor]) -> None:
+        """Count the memory of tensors, views not twice, until it is freed."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage not in self._known:
+                self._known.add(storage)
+                size = storage.nbytes()
+                self.alive += size
+                self.largest = max(self.largest, size)
+                weakref.finalize(storage, self._free, size)
+        self.peak = max(self.peak, self.alive)
+
+    def _free(self, size: int) -> None:
+        self.alive -= size
+
+
+def _always(*query_and_choice: Any) -> bool:
+    """Take the varlen kernel. A mock that returned True would keep every query alive."""
+    return True
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """A model without values, and the mode under which it runs."""
+
+    model: Any
+    mode: FakeTensorMode
+
+    def row(self, groups: Sequence[Group]) -> PackedBatch:
+        """Pack `groups`, and leave the shapes of the row."""
+        batch = pack(groups, vision_tokens(self.model.config))
+        fake = batch._map(lambda one: self.mode.from_tensor(one, static_shapes=True))
+        return replace(fake, image_grid_thw=batch.image_grid_thw.as_subclass(Host))
+
+    def pairs(self, count: int, seed: int = 0) -> list[Group]:
+        """Return pairs of the workload of the speed targets; these have values."""
+        vision = vision_tokens(self.model.config)
+        return [pair_group(size, vision, number) for number, size in enumerate(pair_sizes(count, seed, FULL))]
+
+    @contextmanager
+    def run(self) -> Iterator[Kernels]:
+        """Run what is inside without values, with the varlen kernel; weights count as memory that is there."""
+        with mock.patch.object(attention, "_takes_varlen", _always), self.mode, Kernels() as kernels:
+            kernels.add(iter([*self.model.parameters(), *self.model.buffers()]))
+            yield kernels
+
+
+def shapes_of(kind: type[nn.Module], name: str, *, checkpointing: bool = False) -> Shapes:
+    """Return a model of the class `kind` at the shape `3b` or `7b`, in bf16, ready to be trained."""
+    check_transformers()  # runs a small model, which needs values
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        model = build(kind, name, CPU, torch.bfloat16)
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return Shapes(model.train(), mode)

@@ -1,0 +1,91 @@
+"""The released shapes in full, without values: one kernel a layer, one question to the device a row, memory that is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from models.critic import CriticRewardModel
+from models.groups import Group
+from models.language_model import LanguageModel
+from models.reward import ScalarRewardModel
+from tests.models.shapes_only import ASKED, VARLEN, Kernels, Shapes, shapes_of
+from train.losses import pair_loss
+from train.optimizer import make_optimizer
+from train.sections import OptimConfig
+from train.workload import FULL, judgements_group, pair_sizes, unshared, vision_tokens
+
+VOCABULARY = 152064
+EMBEDDINGS = VOCABULARY * 3584 * 2
+GIB = 2**30
+
+
+def backward(shapes: Shapes, groups: Sequence[Group]) -> Kernels:
+    """Run forward and backward of the pair loss over a row of `groups`."""
+    row = shapes.row(groups)
+    with shapes.run() as kernels:
+        scores = shapes.model(**row.score_inputs())
+        pair_loss(*scores.view(-1, 2).unbind(1), None, 0.0).mean().backward()
+    return kernels
+
+
+@pytest.mark.parametrize(("name", "checkpointing"), [("3b", False), ("7b", True)])
+def test_every_layer_takes_the_varlen_kernel_and_every_weight_gets_a_gradient(name: str, checkpointing: bool) -> None:
+    shapes = shapes_of(ScalarRewardModel, name, checkpointing=checkpointing)
+    kernels = backward(shapes, shapes.pairs(2))
+    layers = len(shapes.model.model.language_model.layers) + len(shapes.model.model.visual.blocks)
+    assert kernels.counts[VARLEN] == layers * (1 + checkpointing)
+    assert not [kernel for kernel in kernels.counts if "scaled_dot_product" in kernel]
+    for weight, parameter in shapes.model.named_parameters():
+        assert parameter.grad is not None, weight
+        assert (parameter.grad.shape, parameter.grad.dtype) == (parameter.shape, torch.bfloat16), weight
+
+
+@pytest.mark.parametrize("pairs", [1, 3])
+def test_the_device_is_asked_once_a_row(pairs: int) -> None:
+    """It is transformers that compares the number of image tokens with the vision tower's output."""
+    shapes = shapes_of(ScalarRewardModel, "3b")
+    assert backward(shapes, shapes.pairs(pairs)).counts[ASKED] == 1
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_sharing_takes_no_more_memory_than_not_sharing(checkpointing: bool) -> None:
+    shapes = shapes_of(ScalarRewardModel, "7b", checkpointing=checkpointing)
+    pairs = shapes.pairs(2)
+    shared = backward(shapes, pairs).peak
+    shapes.model.zero_grad()
+    assert shared < backward(shapes, unshared(pairs)).peak
+
+
+@pytest.mark.parametrize("kind", [LanguageModel, CriticRewardModel])
+def test_no_tensor_holds_a_vocabulary_for_every_token(kind: type[nn.Module]) -> None:
+    """The largest one is that of the embeddings; logits exist for a chunk of labels."""
+    shapes = shapes_of(kind, "7b", checkpointing=True)
+    vision = vision_tokens(shapes.model.config)
+    row = shapes.row([judgements_group(size, vision, 0, 8) for size in pair_sizes(2, 0, FULL)])
+    assert len(row.labels) * VOCABULARY * 4 > 2 * EMBEDDINGS
+    with shapes.run() as kernels:
+        log_probabilities = shapes.model(**row.label_inputs())
+        assert log_probabilities.shape == row.labels.shape
+        log_probabilities.mean().backward()
+    assert kernels.largest == EMBEDDINGS
+
+
+def test_without_gradients_memory_is_that_of_a_layer() -> None:
+    shapes = shapes_of(ScalarRewardModel, "7b")
+    weights = sum(parameter.nbytes for parameter in shapes.model.parameters())
+    row = shapes.row(shapes.pairs(8))
+    with torch.no_grad(), shapes.run() as kernels:
+        shapes.model(**row.score_inputs())
+    assert kernels.peak - weights < 2 * GIB
+
+
+def test_a_full_fine_tune_of_7b_fits_into_one_large_device() -> None:
+    """Weights, gradients and both moments in bf16, eight pairs in a row with activation checkpointing: 139 GiB are there."""
+    shapes = shapes_of(ScalarRewardModel, "7b", checkpointing=True)
+    optimizer = make_optimizer(shapes.model, OptimConfig(learning_rate=1e-6, records_per_step=8, max_steps=1))
+    moments = 2 * sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
+    assert backward(shapes, shapes.pairs(8)).peak + moments < 65 * GIB

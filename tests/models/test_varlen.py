@@ -1,0 +1,125 @@
+"""The varlen kernel against SDPA: values and the gradient of everything, on a CPU as it is documented, on CUDA as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
+from models.backbone import set_attention
+from models.config import HeadConfig
+from models.critic import CriticRewardModel
+from tests.models import tiny
+from tests.models.test_packed_equals_padded import CASES, weigh
+from tests.models.varlen_reference import DEVICES, put_in_place
+
+ROWS = {
+    "one continuation": [[37, 5]],
+    "two continuations": [[64, 16, 64]],
+    "many continuations": [[130, 1, 2, 3, 5, 8, 13, 21, 34]],
+    "prompt alone": [[9]],
+    "uneven": [[300, 7, 1], [3], [1, 90, 2], [129, 128, 127], [4, 4]],
+}
+WINDOWS = {"windows": [64, 64, 32, 64, 16, 32, 64], "frames": [1056, 44, 4]}
+HALF = [torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Return the device; on a CPU the kernel is written out."""
+    if request.param == "cpu":
+        put_in_place(monkeypatch)
+    return torch.device(request.param)
+
+
+def dtypes(device: torch.device) -> list[torch.dtype]:
+    """Return what the kernel is tried in."""
+    return HALF if device.type == "cuda" else [torch.float32]
+
+
+def values_and_gradients(attend: Callable[..., Tensor], x: list[Tensor]) -> list[Tensor]:
+    x = [one.detach().requires_grad_() for one in x]
+    out = attend(*x)
+    weights = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), x)]
+
+
+def compare(attend: Callable[[Kernel], Callable[..., Tensor]], x: list[Tensor], dtype: torch.dtype) -> None:
+    """Hold the kernel in `dtype` against SDPA in fp32: it may err as SDPA in `dtype` does, half as much again."""
+    exact = values_and_gradients(attend("sdpa"), x)
+    half = [one.to(dtype) for one in x]
+    found, stock = (values_and_gradients(attend(kernel), half) for kernel in ("varlen", "sdpa"))
+    for name, one, other, wanted in zip(("output", "query", "key", "value"), found, stock, exact, strict=True):
+        allowed = 1.5 * (other.float() - wanted).norm() + 1e-6 * wanted.norm()
+        assert (one.float() - wanted).norm() <= allowed, name
+        assert wanted.norm() > 0, name
+
+
+def random(device: torch.device, heads: tuple[int, int], length: int, width: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(length)
+    shapes = [(1, count, length, width) for count in (heads[0], heads[1], heads[1])]
+    return [torch.randn(shape, generator=generator).to(device) for shape in shapes]
+
+
+@pytest.mark.parametrize("width", [64, 80, 128])
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (7, 1)])
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_of_the_language_model(device: torch.device, row: str, heads: tuple[int, int], width: int) -> None:
+    plan = AttentionPlan.of(ROWS[row]).to(device)
+
+    def attend(kernel: Kernel) -> Callable[..., Tensor]:
+        return lambda q, k, v: shared_prefix(nn.Module(), q, k, v, plan, scaling=width**-0.5, kernel=kernel)[0]
+
+    for dtype in dtypes(device):
+        compare(attend, random(device, heads, sum(map(sum, ROWS[row])), width), dtype)
+
+
+@pytest.mark.parametrize("width", [64, 80, 128])
+@pytest.mark.parametrize("lengths", WINDOWS)
+def test_a_layer_of_the_vision_tower(device: torch.device, lengths: str, width: int) -> None:
+    parts = torch.tensor([0, *WINDOWS[lengths]])
+    ends: Any = {"cu_seq_lens_q": parts.cumsum(0).int().to(device), "max_length_q": int(parts.max())}
+
+    def attend(kernel: Kernel) -> Callable[..., Tensor]:
+        return lambda q, k, v: flash_windows(nn.Module(), q, k, v, **ends, scaling=width**-0.5, kernel=kernel)[0]
+
+    for dtype in dtypes(device):
+        compare(attend, random(device, (4, 4), int(parts.sum()), width), dtype)
+
+
+def scores_and_gradients(model: CriticRewardModel, batch: Any, kernel: Kernel) -> dict[str, Tensor]:
+    """Return the scores, the log-probabilities and the gradient of every weight."""
+    set_attention(model, kernel)
+    model.zero_grad()
+    inputs = batch.joint_inputs()
+    inputs["pixel_values"] = inputs["pixel_values"].to(next(model.parameters()).dtype)
+    scores, log_probabilities = model(**inputs)
+    torch.autograd.backward(weigh(scores) + weigh(log_probabilities) if len(scores) else log_probabilities.sum() + scores.sum())
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert len(gradients) == len(list(model.parameters()))
+    return {name: one.detach().float().cpu() for name, one in {**gradients, "scores": scores, "text": log_probabilities}.items()}
+
+
+@pytest.mark.parametrize("name", [*CASES, "filler"])
+def test_the_whole_model_in_a_row(device: torch.device, name: str) -> None:
+    """Text only, images, one to five continuations, mixed rows and a rank without work: all weights learn the same."""
+    config = tiny.config()
+    config.reward_head = HeadConfig(width=24).model_dump()
+    torch.manual_seed(0)
+    model: CriticRewardModel = CriticRewardModel._from_config(config).to(device).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2 if parameter.ndim > 1 else 0.5)
+    encoder = tiny.encoder()
+    cases = CASES.get(name, [])
+    batch = encoder.pack([encoder.encode(images, conversations, "end_of_turn") for images, conversations in cases]).to(device)
+    exact = scores_and_gradients(model, batch, "sdpa")
+    for dtype in dtypes(device):
+        model.to(dtype)
+        found, stock = (scores_and_gradients(model, batch, kernel) for kernel in ("varlen", "sdpa"))
+        for weight, wanted in exact.items():
+            allowed = 2.0 * (stock[weight] - wanted).norm() + 1e-5 * max(0.1, float(wanted.norm()))
+            assert (found[weight] - wanted).norm() <= allowed, (dtype, weight)
