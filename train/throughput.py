@@ -55,7 +55,7 @@ def table(results: Sequence[Result], title: str, cuda: bool) -> Table:
     """Return the results for a person."""
     shown = Table(title=title)
     memory = "peak GiB" if cuda else "max RSS GiB (process, only grows)"
-    for name in ("", "variant", "checkpointing", "pairs/s", "MFU", memory, "x stock", "x unshared"):
+    for name in ("", "variant", "checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared"):
         shown.add_column(name, justify="left" if name in ("", "variant") else "right")
     for one in results:
         numbers = (one.pairs_per_second, one.mfu, one.peak_gib, one.times_stock, one.times_unshared)
@@ -63,7 +63,7 @@ def table(results: Sequence[Result], title: str, cuda: bool) -> Table:
         cells = ["-" if value is None else text.format(value) for value, text in zip(numbers, formats, strict=True)]
         if one.pairs_per_second is None:
             cells[0] = "does not fit"
-        shown.add_row(one.what, one.variant, "on" if one.checkpointing else "off", *cells)
+        shown.add_row(one.what, one.variant, "on" if one.checkpointing else "off", str(one.rows), *cells)
     return shown
 
 
@@ -122,7 +122,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=[EMBEDDED, *SHAPES], default="7b" if cuda else EMBEDDED)
-    parser.add_argument("--pairs", type=int, default=8, help="pairs of one step, all in one row")
+    parser.add_argument("--pairs", type=int, default=8, help="pairs of one step, in as few rows as fit")
     parser.add_argument("--repeats", type=int, default=5, help="the median of so many counts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action="store_true", help="also measure compiled MLPs and norms")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,8 @@ class Result:
     pairs_per_second: float | None
     mfu: float | None
     peak_gib: float | None
+    rows: int = 1
+    """Rows (of the stock variant: batches) that the pairs were cut into, because fewer did not fit."""
     times_stock: float | None = None
     times_unshared: float | None = None
 
@@ -42,38 +44,59 @@ class Bench:
         self.device: torch.device = model.device
         self.vision: VisionTokens = vision_tokens(model.config)
 
-    def forward(self, variant: str) -> Callable[[], Tensor]:
-        """Return what scores all pairs at once; the attention it needs is set."""
+    def forwards(self, variant: str, rows: int = 1) -> list[Callable[[], Tensor]]:
+        """Return what scores the pairs, a call for each of `rows` equal shares; the attention it needs is set."""
         if variant == STOCK:
             stock_attention(self.model)
-            inputs, ends = padded_inputs(self.groups, self.vision)
-            inputs, ends = {name: value.to(self.device) for name, value in inputs.items()}, ends.to(self.device)
-            return lambda: stock_scores(self.model, inputs, ends)
-        set_attention(self.model)
+        else:
+            set_attention(self.model)
         if variant == COMPILED:
             compile_layers(self.model.model)
-        batch = pack(unshared(self.groups) if variant == UNSHARED else self.groups, self.vision).to(self.device)
+        return [self._forward(variant, self.groups[number::rows]) for number in range(rows)]
+
+    def _forward(self, variant: str, groups: Sequence[Group]) -> Callable[[], Tensor]:
+        if variant == STOCK:
+            inputs, ends = padded_inputs(groups, self.vision)
+            inputs, ends = {name: value.to(self.device) for name, value in inputs.items()}, ends.to(self.device)
+            return lambda: stock_scores(self.model, inputs, ends)
+        batch = pack(unshared(groups) if variant == UNSHARED else groups, self.vision).to(self.device)
         return lambda: scores(self.model, batch)
 
     def run(self, what: str, variant: str, checkpointing: bool = False) -> Result:
-        """Measure `training` (forward and backward) or `inference` in one variant."""
+        """Measure `training` (forward and backward) or `inference` in one variant, in as few rows as fit."""
+        for rows in (2**power for power in range(len(self.groups).bit_length())):
+            try:
+                return self._run(what, variant, checkpointing, rows)
+            except torch.OutOfMemoryError:
+                continue
+        return Result(what, variant, checkpointing, None, None, None)
+
+    def _run(self, what: str, variant: str, checkpointing: bool, rows: int) -> Result:
         if checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        forward, training = self.forward(variant), what == "training"
+        training = what == "training"
         self.model.train(training)
         try:
-            return self._result(what, variant, checkpointing, self._step(forward) if training else torch.no_grad()(forward))
-        except torch.OutOfMemoryError:
-            return Result(what, variant, checkpointing, None, None, None)
+            call = (self._step if training else self._inference)(self.forwards(variant, rows))
+            return replace(self._result(what, variant, checkpointing, call), rows=rows)
         finally:
             self.model.zero_grad(set_to_none=True)
             self.model.gradient_checkpointing_disable()
             restore_layers(self.model.model)
 
-    def _step(self, forward: Callable[[], Tensor]) -> Callable[[], None]:
+    def _inference(self, forwards: Sequence[Callable[[], Tensor]]) -> Callable[[], None]:
+        @torch.no_grad()
+        def score() -> None:
+            for forward in forwards:
+                forward()
+
+        return score
+
+    def _step(self, forwards: Sequence[Callable[[], Tensor]]) -> Callable[[], None]:
         def step() -> None:
-            chosen, rejected = forward().view(-1, 2).unbind(1)
-            torch.autograd.backward(-torch.nn.functional.logsigmoid(chosen - rejected).mean())
+            for forward in forwards:
+                chosen, rejected = forward().view(-1, 2).unbind(1)
+                torch.autograd.backward(-torch.nn.functional.logsigmoid(chosen - rejected).sum() / len(self.groups))
 
         return step
 

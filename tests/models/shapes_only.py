@@ -43,11 +43,11 @@ class Host(Tensor):
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
 
-class Kernels(TorchDispatchMode):
+class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts kernels by name, and follows how many bytes are alive: at the peak, and of the largest tensor."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
         self.alive = self.peak = self.largest = 0
         self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()

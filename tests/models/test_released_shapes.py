@@ -27,8 +27,8 @@ def backward(shapes: Shapes, groups: Sequence[Group]) -> Kernels:
     """Run forward and backward of the pair loss over a row of `groups`."""
     row = shapes.row(groups)
     with shapes.run() as kernels:
-        scores = shapes.model(**row.score_inputs())
-        pair_loss(*scores.view(-1, 2).unbind(1), None, 0.0).mean().backward()
+        chosen, rejected = shapes.model(**row.score_inputs()).view(-1, 2).unbind(1)
+        torch.autograd.backward(pair_loss(chosen, rejected).mean())
     return kernels
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from models.critic import CriticRewardModel
-from models.groups import pack
+from models.groups import Group, pack
 from models.reward import ScalarRewardModel
 from tests.models import tiny
 from train.compilation import compile_layers, compiled_graphs, element_wise, restore_layers
@@ -47,7 +48,7 @@ def test_the_sizes_are_those_of_the_published_workload() -> None:
 def test_all_variants_give_the_same_scores(model: CriticRewardModel) -> None:
     run = bench(model)
     with torch.no_grad():
-        found = {variant: run.forward(variant)() for variant in (STOCK, UNSHARED, SHARED)}
+        found = {variant: run.forwards(variant)[0]() for variant in (STOCK, UNSHARED, SHARED)}
     assert found[STOCK].shape == (4,)
     assert torch.allclose(found[UNSHARED], found[STOCK], atol=1e-5)
     assert torch.allclose(found[SHARED], found[STOCK], atol=1e-5)
@@ -102,6 +103,30 @@ def test_what_does_not_fit_is_said(model: CriticRewardModel, monkeypatch: pytest
     assert bench(model).run("training", SHARED).pairs_per_second is None
 
 
+@pytest.mark.parametrize("variant", [STOCK, UNSHARED, SHARED])
+def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
+    model: CriticRewardModel, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, gradients = bench(model, 3), []
+    for rows in (1, 2):
+        model.zero_grad()
+        run._step(run.forwards(variant, rows))()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert max(float((a - b).abs().max()) for a, b in zip(*gradients, strict=True)) < 1e-5
+    whole = run._forward
+
+    def short(variant: str, groups: Sequence[Group]) -> Any:
+        if len(groups) > 2:
+            raise torch.OutOfMemoryError("pretended")
+        return whole(variant, groups)
+
+    monkeypatch.setattr(run, "_forward", short)
+    for what in ("training", "inference"):
+        found = run.run(what, variant)
+        assert found.rows == 2
+        assert found.pairs_per_second is not None
+
+
 def test_a_run_writes_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("train.throughput.SMALL", TINY)
     monkeypatch.setattr("train.throughput.matrix_rate", lambda *_: 1e9)
@@ -134,13 +159,13 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names(model: Cri
     gradients = []
     for variant in (SHARED, COMPILED):
         model.zero_grad()
-        torch.autograd.backward(run.forward(variant)().square().sum())
+        torch.autograd.backward(run.forwards(variant)[0]().square().sum())
         gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     assert set(model.state_dict()) == names
     graphs = compiled_graphs()
     assert graphs > 0
     for size in (3, 4, 5):
-        bench(model, size).forward(COMPILED)()
+        bench(model, size).forwards(COMPILED)[0]()
     assert compiled_graphs() <= graphs + 8, "a new row length must not compile anew"
     restore_layers(model.model)
     for name, wanted in gradients[0].items():
@@ -163,8 +188,8 @@ def test_varlen_rows_give_the_padded_scores_within_bf16() -> None:
     run = bench(made.eval())
     with torch.no_grad():
         inputs, ends = padded_inputs(run.groups, run.vision)
-        packed = run.forward(SHARED)()
-        run.forward(STOCK)
+        packed = run.forwards(SHARED)[0]()
+        run.forwards(STOCK)
         wanted = stock_scores(made, {name: value.to(device) for name, value in inputs.items()}, ends.to(device))
     assert pack(run.groups, run.vision).to(device).image_grid_thw.device.type == "cpu"
     assert torch.allclose(packed, wanted, atol=2e-2)

@@ -1,0 +1,65 @@
+"""Work out the peak memory of the released shapes from shapes alone: no GPU, no weights, a few seconds a line.
+
+    python tests/models/measure_peak_memory.py                 # 3B and 7B, 8 pairs of the workload of train/throughput.py
+    python tests/models/measure_peak_memory.py --pairs 4
+
+Every kernel runs on tensors without values (tests/models/shapes_only.py). What it counts is bytes of tensors that are alive;
+an allocator's rounding and a library's workspace come on top.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, installed or not
+
+import argparse
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from models.reward import ScalarRewardModel
+from tests.models.shapes_only import Shapes, shapes_of
+from train.launch import silence
+from train.losses import pair_loss
+from train.workload import unshared
+
+GIB = 2**30
+
+
+def peak(shapes: Shapes, pairs: int, *, shared: bool, training: bool) -> float:
+    """Return the peak in GiB: of a forward, or of forward and backward with the gradients of all weights."""
+    groups = shapes.pairs(pairs)
+    row = shapes.row(groups if shared else unshared(groups))
+    with torch.set_grad_enabled(training), shapes.run() as kernels:
+        chosen, rejected = shapes.model(**row.score_inputs()).view(-1, 2).unbind(1)
+        if training:
+            torch.autograd.backward(pair_loss(chosen, rejected).mean())
+    return kernels.peak / GIB
+
+
+def main() -> None:
+    """Print a line for each shape and task."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=8, help="pairs in the row")
+    pairs = parser.parse_args().pairs
+    silence()
+    table = Table(title=f"GiB at the peak, {pairs} pairs in a row, bf16")
+    for name in ("shape", "", "not shared", "shared", "shared, with both moments of AdamW"):
+        table.add_column(name, justify="left" if name in ("shape", "") else "right")
+    for shape in ("3b", "7b"):
+        for what, checkpointing in (("inference", False), ("training", False), ("training", True)):
+            found = []
+            for shared in (False, True):
+                shapes = shapes_of(ScalarRewardModel, shape, checkpointing=checkpointing)
+                found.append(peak(shapes, pairs, shared=shared, training=what == "training"))
+            moments = 2 * sum(parameter.nbytes for parameter in shapes.model.parameters()) / GIB
+            cells = [*(f"{one:.1f}" for one in found), f"{found[-1] + moments:.1f}" if what == "training" else "-"]
+            table.add_row(shape, what + (" with activation checkpointing" if checkpointing else ""), *cells)
+    Console(width=None if sys.stdout.isatty() else 125).print(table)
+
+
+if __name__ == "__main__":
+    main()
