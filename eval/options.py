@@ -80,8 +80,10 @@ def setting(text: str) -> tuple[str, Any]:
 def task_of(options: argparse.Namespace, judge: Path) -> Task:
     """Return what the options, and for what they leave open the recipe of the judge's run, say.
 
-    Raises: OptionError if nobody names a benchmark, or a value is wrong; RunFolderError for a broken recipe.
+    Raises: OptionError if there is no judge, nobody names a benchmark, or a value is wrong; RunFolderError for a broken recipe.
     """
+    if not judge.exists():
+        raise OptionError(f"{judge}: there is no such folder or file. Give a checkpoint folder, or the YAML file of a judge.")
     run = recorded(judge) if judge.is_dir() else None
     benchmarks = tuple(options.benchmarks) or (run.benchmarks if run else ())
     if not benchmarks:

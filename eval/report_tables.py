@@ -129,7 +129,7 @@ def facts(content: Content) -> list[tuple[str, str]]:
     devices = ", ".join(sorted({device["name"] for device in hardware["devices"]})) or f"CPU, {hardware['cores']} cores"
     found = {
         "Recipe": "/".join(Path(launch["recipe_path"]).parts[-2:])
-        + (f", {changed} settings changed at the start" if changed else ""),
+        + (f", {changed} setting{'s' * (changed > 1)} changed at the start" if changed else ""),
         "Commit": _commit(launch["commit"]),
         "Launched": launch["time"] + (f" (launch {len(content.provenance)})" if len(content.provenance) > 1 else ""),
         "Machine": f"{hardware['world_size']} × {devices}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -92,6 +92,20 @@ def encoder_for(vision: VisionTokens) -> Encoder:
     return Encoder(train_tokenizer([WORD * 20] * 50), processor, config, vision.window)
 
 
+def steps_of(encoder: Encoder, sizes: Sequence[PairSize], per_step: int) -> StepDataset:
+    """Return the pairs of `sizes` as optimizer steps of one row each."""
+    records = Synthetic(tuple(sizes), PairEncoder(encoder, "end_of_turn"))
+    assert records.images
+    return StepDataset(records, encoder.pack, records_per_step=per_step, steps=len(sizes) // per_step, token_budget=2**30)
+
+
+def load(data: StepDataset) -> tuple[list[Step], float]:
+    """Return all steps, and the images a second that this core has decoded, processed and packed."""
+    start = time.process_time()
+    ready = [data[number] for number in range(len(data))]
+    return ready, len(data) * data.records_per_step / (time.process_time() - start)
+
+
 def step_speed(model: ScalarRewardModel, vision: VisionTokens, sizes: list[PairSize], per_step: int, workers: int) -> StepSpeed:
     """Train `model` on the pairs of `sizes`, once with all steps at hand and once through the loader.
 
@@ -100,14 +114,10 @@ def step_speed(model: ScalarRewardModel, vision: VisionTokens, sizes: list[PairS
     """
     encoder = encoder_for(vision)
     model.config.image_token_id = encoder.vision.image  # the small tokenizer counts its special tokens in its own way
-    records = Synthetic(tuple(sizes), PairEncoder(encoder, "end_of_turn"))
-    assert records.images
-    data = StepDataset(records, encoder.pack, records_per_step=per_step, steps=len(sizes) // per_step, token_budget=2**30)
+    data = steps_of(encoder, sizes, per_step)
     optim = OptimConfig(learning_rate=1e-6, records_per_step=per_step, max_steps=len(data))
     stepper = Stepper(model, make_optimizer(model, optim))
-    start = time.process_time()
-    ready = [data[number] for number in range(len(data))]
-    loading = time.process_time() - start
+    ready, images_per_second = load(data)
     stepper.run(ready[:1])
     pure = stepper.run(ready)
     loader = DataLoader(
@@ -120,7 +130,7 @@ def step_speed(model: ScalarRewardModel, vision: VisionTokens, sizes: list[PairS
     )
     whole = stepper.run(loader, own_clock=workers == 0)
     pairs = len(data) * per_step
-    return StepSpeed(pairs / pure, pairs / whole, pairs / loading, workers)
+    return StepSpeed(pairs / pure, pairs / whole, images_per_second, workers)
 
 
 class Stepper:

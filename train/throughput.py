@@ -3,6 +3,7 @@
 python train/throughput.py                       # the embedded shape on a CPU, 7B on a CUDA device
 python train/throughput.py --shape 3b --pairs 8 --json throughput.json
 python train/throughput.py --step                # a whole step, optimizer and loader included
+python train/throughput.py --loader --shape 7b   # the loader alone: no model, so any shape on any machine
 
 All variants run the same random weights and the same pairs (train/workload.py). MFU counts every token and patch once,
 against the rate of large matrix products in this process: what a variant computes twice lowers it.
@@ -32,8 +33,8 @@ from models.critic import CriticRewardModel
 from models.reward import ScalarRewardModel
 from train.compilation import compiled_graphs
 from train.launch import silence
-from train.measure import EMBEDDED, SHAPES, build, matrix_rate, own_time
-from train.step_speed import StepSpeed, step_speed
+from train.measure import EMBEDDED, SHAPES, build, config_of, matrix_rate, own_time
+from train.step_speed import StepSpeed, encoder_for, load, step_speed, steps_of
 from train.variants import COMPILED, JUDGEMENTS, SHARED, STOCK, UNSHARED, Bench, Result
 from train.workload import FULL, SMALL, judgements_group, pair_group, pair_sizes, vision_tokens
 
@@ -101,6 +102,17 @@ def step_table(speed: StepSpeed) -> Table:
     return shown
 
 
+def loader_table(options: argparse.Namespace) -> tuple[Table, dict[str, float]]:
+    """Measure what one core decodes, processes and packs of the workload's images, and return it for people and machines."""
+    vision = vision_tokens(config_of(options.shape))
+    sizes = pair_sizes(options.pairs * options.repeats, options.seed, SMALL if options.shape == EMBEDDED else FULL)
+    images = load(steps_of(encoder_for(vision), sizes, options.pairs))[1]
+    patches = sum(size.height * size.width for size in sizes) / len(sizes)
+    shown = Table(title=f"the loader on one core, images of {patches:,.0f} patches on average", show_header=False)
+    shown.add_row("images/s", f"{images:.1f}")
+    return shown, {"images_per_second_and_core": images, "patches": patches}
+
+
 def about(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> dict[str, str]:
     """Return what a figure must be read with."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU with {torch.get_num_threads()} thread(s)"
@@ -127,6 +139,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action="store_true", help="also measure compiled MLPs and norms")
     parser.add_argument("--step", action="store_true", help="measure the whole step with optimizer and loader instead")
+    parser.add_argument("--loader", action="store_true", help="measure the loader alone instead")
     parser.add_argument("--workers", type=int, default=16 if cuda else 0, help="loader processes of --step")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args(argv)
@@ -141,10 +154,14 @@ def main(argv: Sequence[str]) -> None:
     context: dict[str, Any] = about(options, device, dtype)
     console = Console(width=None if sys.stdout.isatty() else 130)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))
-    if options.step:
+    if options.loader:
+        shown, figures = loader_table(options)
+        console.print(shown)
+        content: dict[str, Any] = {"about": context, "loader": figures}
+    elif options.step:
         speed = whole_step(options, device, dtype)
         console.print(step_table(speed))
-        content: dict[str, Any] = {"about": context, "step": asdict(speed)}
+        content = {"about": context, "step": asdict(speed)}
     else:
         results, rate = bench(options, device, dtype)
         console.print(table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", cuda))

@@ -90,6 +90,11 @@ def test_without_the_recipe_the_checkpoint_says_what_it_can_and_the_result_says_
         main([str(checkpoint)])
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"checkpoint-9: there is no such folder or file. Give a checkpoint folder"):
+        main([str(tmp_path / "checkpoint-9")])
+
+
 def test_ablations_stand_in_the_table_and_in_folders_of_their_own(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,14 @@ def test_the_whole_step_trains_and_is_measured() -> None:
     assert min(found.pure_pairs_per_second, found.pairs_per_second, found.loader_images_per_second_and_core) > 0
     assert found.kept == found.pairs_per_second / found.pure_pairs_per_second
     assert not torch.equal(before, made.head[0].weight)
+
+
+def test_the_loader_is_measured_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--loader", "--shape", "7b", "--pairs", "1", "--repeats", "2", "--json", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())["loader"]
+    assert found["patches"] == (78 * 64 + 60 * 68) / 2
+    assert found["images_per_second_and_core"] > 0
+    assert f"{found['images_per_second_and_core']:.1f}" in capsys.readouterr().out
 
 
 def test_a_call_is_warmed_up_before_it_counts() -> None:
