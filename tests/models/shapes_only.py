@@ -90,7 +90,9 @@ class Shapes:
     def row(self, groups: Sequence[Group]) -> PackedBatch:
         """Pack `groups`, and leave the shapes of the row."""
         batch = pack(groups, vision_tokens(self.model.config))
-        fake = batch._map(lambda one: self.mode.from_tensor(one, static_shapes=True))
+        device = self.model.device
+        with self.mode:
+            fake = batch._map(lambda one: torch.empty_like(self.mode.from_tensor(one, static_shapes=True), device=device))
         return replace(fake, image_grid_thw=batch.image_grid_thw.as_subclass(Host))
 
     def pairs(self, count: int, seed: int = 0) -> list[Group]:
@@ -106,12 +108,15 @@ class Shapes:
             yield kernels
 
 
-def shapes_of(kind: type[nn.Module], name: str, *, checkpointing: bool = False) -> Shapes:
-    """Return a model of the class `kind` at the shape `3b` or `7b`, in bf16, ready to be trained."""
+def shapes_of(kind: type[nn.Module], name: str, *, checkpointing: bool = False, device: torch.device = CPU) -> Shapes:
+    """Return a model of the class `kind` at the shape `3b` or `7b`, in bf16, ready to be trained.
+
+    On `cuda`, which takes a build of PyTorch for CUDA and no device, gradients cannot be computed.
+    """
     check_transformers()  # runs a small model, which needs values
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
-        model = build(kind, name, CPU, torch.bfloat16)
+        model = build(kind, name, device, torch.bfloat16)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Shapes(model.train(), mode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from models.critic import CriticRewardModel
 from models.groups import Group
 from models.language_model import LanguageModel
-from models.reward import ScalarRewardModel
+from models.reward import CompleteCheckpoint, ScalarRewardModel
 from tests.models.shapes_only import ASKED, VARLEN, Kernels, Shapes, shapes_of
 from train.losses import pair_loss
 from train.optimizer import make_optimizer
@@ -89,3 +90,18 @@ def test_a_full_fine_tune_of_7b_fits_into_one_large_device() -> None:
     optimizer = make_optimizer(shapes.model, OptimConfig(learning_rate=1e-6, records_per_step=8, max_steps=1))
     moments = 2 * sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
     assert backward(shapes, shapes.pairs(8)).peak + moments < 65 * GIB
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a build of PyTorch for CUDA, though no device")
+@pytest.mark.parametrize("kind", [ScalarRewardModel, LanguageModel, CriticRewardModel])
+def test_on_cuda_everything_lies_on_the_device(kind: type[CompleteCheckpoint]) -> None:
+    shapes = shapes_of(kind, "7b", device=torch.device("cuda", 0))
+    vision = vision_tokens(shapes.model.config)
+    groups = [judgements_group(size, vision, 0, 3) for size in pair_sizes(2, 0, FULL)]
+    read = [replace(one, continuations=tuple(replace(c, read=c.learned[-1:]) for c in one.continuations)) for one in groups]
+    row = shapes.row(groups if kind is LanguageModel else read)
+    inputs = {ScalarRewardModel: row.score_inputs, LanguageModel: row.label_inputs, CriticRewardModel: row.joint_inputs}[kind]()
+    with torch.no_grad(), shapes.run() as kernels:
+        found = shapes.model(**inputs)
+    assert kernels.counts[VARLEN] == len(shapes.model.model.language_model.layers) + len(shapes.model.model.visual.blocks)
+    assert all(one.is_cuda for one in (found if isinstance(found, tuple) else (found,)))
