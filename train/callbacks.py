@@ -25,6 +25,7 @@ COLUMNS = {
     "learning_rate": "{:.2e}",
     "records_per_second": "{:.1f}",
     "tokens_per_second": "{:.0f}",
+    "compiled_graphs": "{:.0f}",
 }
 """What a console line shows, in this order, of all that is logged."""
 
