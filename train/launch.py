@@ -13,8 +13,9 @@ SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADD
 """What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""
 
 
-OLD_NAMES = (r"`torch\.distributed\.", r"`(is_)?gradient_checkpointing")
-"""Of DeepSpeed's collectives and of transformers' checkpointing: the newest versions warn of them, the older ones need them."""
+OLD_NAMES = (r"`torch\.distributed\.", r"`(is_)?gradient_checkpointing", r"`broadcast_buffers`")
+"""Of DeepSpeed's collectives, of transformers' checkpointing and of what accelerate hands to DDP: the newest versions warn of
+them, the older ones need them."""
 
 
 def free_port() -> int:

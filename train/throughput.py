@@ -55,7 +55,7 @@ def compared(results: Sequence[Result]) -> list[Result]:
 def table(results: Sequence[Result], title: str, cuda: bool) -> Table:
     """Return the results for a person."""
     shown = Table(title=title)
-    memory = "peak GiB" if cuda else "max RSS GiB (process, only grows)"
+    memory = "peak GiB" if cuda else "RSS GiB so far"
     for name in ("", "variant", "checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared"):
         shown.add_column(name, justify="left" if name in ("", "variant") else "right")
     for one in results:
@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> None:
     cuda = torch.cuda.is_available()
     device, dtype = (torch.device("cuda", 0), torch.bfloat16) if cuda else (torch.device("cpu"), torch.float32)
     context: dict[str, Any] = about(options, device, dtype)
-    console = Console(width=None if sys.stdout.isatty() else 130)
+    console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))
     if options.loader:
         shown, figures = loader_table(options)
