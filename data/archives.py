@@ -22,7 +22,7 @@ import numpy.typing as npt
 from data.images import ImageError, image_path
 from data.preference import EncodedImage
 from data.sources.base import SourceError
-from data.tables import digest, hash64, stamp, write_whole
+from data.whole_files import digest, hash64, stamp, write_whole
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("size", "i8"), ("kind", "u1"), ("crc", "u4")])
 """A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""

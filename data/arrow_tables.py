@@ -23,7 +23,7 @@ from rich.progress import track
 
 from data.preference import RecordError
 from data.sources.base import Row, Rows, SourceError
-from data.tables import digest, stamp, write_whole
+from data.whole_files import digest, stamp, write_whole
 from data.workers import worker_processes
 
 ROWS_OF_TEXT, ROWS_OF_BINARY = 64, 4

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from data.images import ImageError, image_size, image_tokens, resized_all
 from data.preference import EncodedImage, Preference, RecordError
 from data.sources.base import LeftOut, Source
-from data.tables import hash64
 from data.validate import validate
+from data.whole_files import hash64
 
 REASONS = (
     "kept",

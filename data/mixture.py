@@ -57,7 +57,7 @@ from data.sources.ultrafeedback import UltraFeedbackConfig
 from data.sources.ultrafeedback_binarized import UltraFeedbackBinarizedConfig
 from data.sources.vlfeedback import VlFeedbackConfig
 from data.sources.wildvision_battle import WildVisionBattleConfig
-from data.tables import digest
+from data.whole_files import digest
 
 SOURCES: dict[str, type[SourceConfig]] = {
     "helpsteer3": HelpSteer3Config,

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from data.config import Section
 from data.facts import BAD, REASONS, ROW, Facts, facts_of
 from data.sources.base import Source
-from data.tables import digest, write_whole
+from data.whole_files import digest, write_whole
 from data.workers import worker_processes
 
 BLOCK = 8192

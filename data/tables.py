@@ -7,7 +7,6 @@ that holds the file's size and time of change, and is written under a temporary 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from data.preference import RecordError
 from data.sources.base import Row, Rows, SourceError
+from data.whole_files import digest, stamp, write_whole
 
 Offsets = npt.NDArray[np.int64]
 READ = 1 << 26
@@ -97,30 +97,6 @@ class Concatenated:
         return digest(" ".join(table.fingerprint() for table in self.tables))
 
 
-def stamp(path: Path) -> str:
-    """Return a file's name, size and time of change as 16 hexadecimal digits."""
-    status = path.stat()
-    return digest(f"{path.name} {status.st_size} {status.st_mtime_ns}")
-
-
-def digest(text: str) -> str:
-    """Return 16 hexadecimal digits."""
-    return f"{hash64(text):016x}"
-
-
-def hash64(text: str) -> int:
-    """Return a hash of 64 bits that is the same in every process."""
-    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file, then put it at `path` in one step: a kill leaves the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    write(temporary)
-    temporary.replace(path)
-
-
 def _line_index(path: Path, cache: Path) -> Path:
     index = cache / "lines" / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}.npy"
     if not index.exists():
@@ -166,7 +142,7 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
 
     Raises: SourceError for another kind of file, a damaged file, or a missing column.
     """
-    from data import arrow_tables
+    from data import arrow_tables  # pyarrow is slow to import, and a recipe is read without it
 
     opener: dict[str, Callable[[Sequence[Path], Path, Sequence[str]], list[Rows]]] = {
         ".jsonl": lambda files, folder, _: [JsonLines(file, folder) for file in files],

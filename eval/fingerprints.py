@@ -29,7 +29,7 @@ from PIL import Image
 from data.facts import LEFT_OVER_MARKER
 from data.images import decode
 from data.preference import EncodedImage
-from data.tables import hash64
+from data.whole_files import hash64
 
 Hashes = npt.NDArray[np.uint32]
 Thumbnail = npt.NDArray[np.uint8]

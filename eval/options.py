@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from eval.benchmarks.benchmark import BenchmarkConfig
+from eval.benchmarks.table import BenchmarkConfig
 from eval.problems import said
 from eval.protocol import Images, ProtocolConfig
 from eval.run_folder import recorded

@@ -32,9 +32,8 @@ from ruamel.yaml.error import YAMLError
 
 from data.mixture import CACHE, section_of
 from data.sources.base import Source
-from data.tables import digest
-from eval.benchmarks.benchmark import BenchmarkConfig
-from eval.benchmarks.table import load
+from data.whole_files import digest
+from eval.benchmarks.table import BenchmarkConfig, load
 from eval.options import benchmark
 from eval.overlap_index import OverlapIndex
 from eval.overlap_report import Overlap, report

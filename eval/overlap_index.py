@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from data.preference import EncodedImage, Message, Preference
-from data.tables import digest
+from data.whole_files import digest
 from eval.fingerprints import Text, file_key, file_size, pair_text, picture, pixel_key, question_text
 from eval.lookup import Hit, ImageIndex, IndexedPicture, Kind, TextIndex
 from eval.protocol import Example

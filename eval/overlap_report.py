@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from data.tables import write_whole
+from data.whole_files import write_whole
 from eval.lookup import IMAGE_KINDS, KINDS
 from eval.overlap_index import OverlapIndex, table_of
 

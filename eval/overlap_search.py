@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from data.facts import pair_key
 from data.preference import Preference, RecordError
 from data.sources.base import Source
-from data.tables import write_whole
 from data.validate import validate
+from data.whole_files import write_whole
 from data.workers import worker_processes
 from eval.overlap_index import Match, OverlapIndex, excerpt, questions, table_of
 from eval.overlap_report import Line

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from eval.benchmarks.benchmark import BenchmarkConfig, PredictionsError
+from eval.benchmarks.benchmark import PredictionsError
 from eval.benchmarks.rows import read_json_lines
+from eval.benchmarks.table import BenchmarkConfig
 from eval.predictions import OWN
 from eval.report_rollouts import Stage, rollouts
 from eval.result import Result

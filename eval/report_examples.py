@@ -15,8 +15,7 @@ from PIL import Image
 
 from data.images import ImageError, decode
 from data.preference import EncodedImage, Message
-from eval.benchmarks.benchmark import BenchmarkConfig
-from eval.benchmarks.table import load
+from eval.benchmarks.table import BenchmarkConfig, load
 from eval.protocol import Example
 from eval.report_content import Outcome, records
 from eval.result import Result

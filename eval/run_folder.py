@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from data.prompts import JudgeTemplate
-from eval.benchmarks.benchmark import BenchmarkConfig
+from eval.benchmarks.table import BenchmarkConfig
 from eval.protocol import ProtocolConfig
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eval.baselines import ablate
-from eval.benchmarks.benchmark import Benchmark, BenchmarkConfig, Loaded
-from eval.benchmarks.table import BENCHMARKS, load
+from eval.benchmarks.benchmark import Benchmark, Loaded
+from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.evaluation import evaluate
 from eval.predictions import write_predictions
 from eval.protocol import Judge, ProtocolConfig

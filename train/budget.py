@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from data.whole_files import write_whole
 from models.distributed import max_over_ranks, rank
 from models.packing import PATCH_COST, fill_rows
 from models.unpacking import unpack
@@ -133,9 +134,7 @@ def cannot_repeat(row: Row, folder: Path) -> str:
     if row.records < 2:
         return too_dear(row.batch.cost)
     half = row.batch.cost // 2
-    new = folder / f"{LOWERED}.{rank()}"
-    new.write_text(str(half), encoding="utf-8")
-    new.replace(folder / LOWERED)
+    write_whole(folder / LOWERED, lambda file: file.write_text(str(half), encoding="utf-8"))
     return (
         f"Out of memory in a packed row of {row.batch.cost:,} tokens (a vision patch counted as {PATCH_COST}), where other ranks "
         f"already have parts of the step. {folder / LOWERED} now says {half:,}: give the same command again with --resume, and "

@@ -10,8 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from eval.benchmarks.benchmark import BenchmarkConfig
-from eval.benchmarks.table import BENCHMARKS
+from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig
 from train.data_size import UNKNOWN, epoch_records, number, source_line
 from train.memory import GIB, Shape, image_tokens, per_rank, shape_of, trained
 from train.methods import CriticConfig, LanguageModelConfig, Method, NaiveConfig

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from data.config import Section
 from data.mixture import MixtureConfig
-from eval.benchmarks.benchmark import BenchmarkConfig
+from eval.benchmarks.table import BenchmarkConfig
 from eval.judging import JudgingConfig
 from eval.protocol import ProtocolConfig
 from models.config import BackboneConfig, HeadConfig

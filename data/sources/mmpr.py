@@ -17,7 +17,8 @@ from data.preference import EncodedImage, Preference
 from data.sources.base import Row, Source, SourceError, field, optional
 from data.sources.conversation import question
 from data.sources.files import FilesConfig, Located
-from data.tables import Concatenated, JsonLines, digest, stamp, write_whole
+from data.tables import Concatenated, JsonLines
+from data.whole_files import digest, stamp, write_whole
 
 
 class MmprConfig(FilesConfig):

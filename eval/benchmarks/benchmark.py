@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from data.config import Section
 from data.preference import Message
@@ -46,24 +45,6 @@ class Location(Section):
         if self.image_root is not None and self.location in ("hub", "embedded"):
             raise ValueError(f"`image_root` is for local files; the location is {self.location!r}, which has its images")
         return self
-
-
-class BenchmarkConfig(Location):
-    """A benchmark and where it lies."""
-
-    name: str
-    """A name in `eval.benchmarks.table.BENCHMARKS`."""
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        from eval.benchmarks.table import BENCHMARKS  # the table imports the benchmarks, and they this file
-
-        if name not in BENCHMARKS:
-            near = get_close_matches(name, BENCHMARKS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise ValueError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.{hint}")
-        return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from eval.benchmarks.benchmark import Benchmark, BenchmarkConfig, Loaded
+from difflib import get_close_matches
+
+from pydantic import field_validator
+
+from eval.benchmarks.benchmark import Benchmark, Loaded, Location
 from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
 from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
@@ -14,6 +18,22 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mm_rlhf_rewardbench": MM_RLHF_REWARDBENCH,
     "preference_folder": PREFERENCE_FOLDER,
 }
+
+
+class BenchmarkConfig(Location):
+    """A benchmark and where it lies."""
+
+    name: str
+    """A name in `BENCHMARKS`."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in BENCHMARKS:
+            near = get_close_matches(name, BENCHMARKS, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise ValueError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.{hint}")
+        return name
 
 
 def load(config: BenchmarkConfig) -> Loaded:

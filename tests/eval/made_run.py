@@ -13,8 +13,8 @@ import pyarrow  # type: ignore[import-untyped]
 from PIL import Image, ImageDraw
 from pyarrow import parquet
 
-from eval.benchmarks.benchmark import BenchmarkConfig, Loaded
-from eval.benchmarks.table import BENCHMARKS, load
+from eval.benchmarks.benchmark import Loaded
+from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.evaluation import evaluate
 from eval.predictions import write_predictions
 from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations

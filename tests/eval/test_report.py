@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from eval import report_examples
-from eval.benchmarks.benchmark import BenchmarkConfig
+from eval.benchmarks.table import BenchmarkConfig
 from eval.measures import wilson
 from eval.report import main, page, write_report
 from eval.report_content import Content, ReportError, read_run, records

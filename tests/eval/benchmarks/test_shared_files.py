@@ -12,8 +12,7 @@ from PIL import Image
 
 from eval.baselines import baseline
 from eval.benchmarks import mm_rlhf_rewardbench_rules, multimodal_rewardbench_rules, vl_rewardbench_official
-from eval.benchmarks.benchmark import BenchmarkConfig
-from eval.benchmarks.table import BENCHMARKS, load
+from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.evaluation import evaluate
 from eval.predictions import score_file
 from eval.protocol import ProtocolConfig

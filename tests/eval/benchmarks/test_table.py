@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from data.preference import placeholders
 from eval.baselines import baseline
-from eval.benchmarks.benchmark import BenchmarkConfig, Known, differences
-from eval.benchmarks.table import BENCHMARKS, load
+from eval.benchmarks.benchmark import Known, differences
+from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.evaluation import evaluate
 from eval.protocol import ProtocolConfig
 
@@ -59,7 +59,7 @@ def test_counts_are_compared_with_the_nearest_edition() -> None:
 
 def test_a_recipe_is_checked_without_heavy_imports() -> None:
     code = (
-        "import sys; from eval.benchmarks.benchmark import BenchmarkConfig; BenchmarkConfig(name='vl_rewardbench');"
+        "import sys; from eval.benchmarks.table import BenchmarkConfig; BenchmarkConfig(name='vl_rewardbench');"
         "import eval.evaluation; heavy = ('torch', 'transformers', 'datasets', 'pyarrow');"
         "print([name for name in heavy if name in sys.modules])"
     )

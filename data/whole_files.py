@@ -1,0 +1,32 @@
+"""Files that are there whole or not at all, and short names for what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def stamp(path: Path) -> str:
+    """Return a file's name, size and time of change as 16 hexadecimal digits."""
+    status = path.stat()
+    return digest(f"{path.name} {status.st_size} {status.st_mtime_ns}")
+
+
+def digest(text: str) -> str:
+    """Return 16 hexadecimal digits."""
+    return f"{hash64(text):016x}"
+
+
+def hash64(text: str) -> int:
+    """Return a hash of 64 bits that is the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file, then put it at `path` in one step: a kill leaves the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    write(temporary)
+    temporary.replace(path)
