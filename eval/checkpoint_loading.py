@@ -16,7 +16,7 @@ from torch import nn
 
 from eval.run_folder import Recorded, recorded
 from models.adapters import base_of, is_adapter, with_adapters
-from models.backbone import load_processor, load_scalar, window_size
+from models.backbone import compute_in_half, load_processor, load_scalar, window_size
 from models.config import BackboneConfig
 from models.encoder import Encoder
 
@@ -65,7 +65,7 @@ def load_with_head(path: Path, runtime: Runtime, load: Callable[..., Any]) -> Ch
     if run is None or not run.nf4:  # what is quantised was loaded onto its device
         model = model.to(runtime.device)
     if run is not None and run.autocast:
-        model.forward = torch.autocast(runtime.device.type, torch.bfloat16)(model.forward)
+        compute_in_half(model.get_base_model() if is_adapter(path) else model, runtime.device)
     notes = () if run else (f"No recipe.yaml lies above {path}: pictures as its processor says, no system prompt of its own.",)
     workers = run.workers if run else 0
     return Checkpoint(model.eval(), encoder_of(path, run), runtime.device, token_budget(run, runtime), workers, notes)

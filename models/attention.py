@@ -164,9 +164,15 @@ def shared_prefix(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return stock
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    q, k, v = (_autocast(x[0].transpose(0, 1)) for x in (query, key, value))
     attend = _varlen_row if _takes_varlen(q, kernel, dropout) else _sdpa_row
     return attend(q, k, v, attention_mask, dropout, scaling)[None], None
+
+
+def _autocast(x: Tensor) -> Tensor:
+    """Return `x` in the dtype of the autocast around it: rotary positions leave queries and keys in fp32 there."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def _takes_varlen(query: Tensor, kernel: Kernel, dropout: float = 0.0) -> bool:
@@ -238,7 +244,7 @@ def flash_windows(
     if _takes_varlen(q, kernel):
         both, longest = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
         return _varlen(q, k, v, both, longest, scaling, causal=False)[None], None
-    segments = Segments.of(cu_seq_lens_q.diff().tolist()) if plan is None else plan.segments(cu_seq_lens_q)
+    segments = Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q) if plan is None else plan.segments(cu_seq_lens_q)
     calls, restore = segments.calls()
     outputs = [_window(q, k, v, call, scaling) for call in calls]
     whole = outputs[0] if calls[0].start == 0 and len(calls) == 1 else torch.cat(outputs).index_select(0, restore)

@@ -161,6 +161,13 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": VISION[kernel]})
 
 
+def compute_in_half(model: Any, device: torch.device) -> None:
+    """Let a model with fp32 weights compute in bf16: under autocast, also where its parts are called by themselves (`write`)."""
+    for part in filter(None, (model, model.model, model.get_output_embeddings())):
+        # One context for each: entered twice, it would forget what was before it and never end.
+        part.forward = torch.autocast(device.type, torch.bfloat16)(part.forward)
+
+
 def freeze(model: Any, parts: Sequence[str]) -> None:
     """Stop the gradients of `vision_tower` (the tower without its merger), `projector` (the merger), `language_model`."""
     backbone = model.model

@@ -66,8 +66,11 @@ class RowBudget:
 
     @contextmanager
     def watch(self, row: Row, number: int) -> Iterator[None]:
-        """Measure the memory of row `number` of a measured step; the first row is left out, as it also makes gradients."""
-        if not (self.grows and self.begun >= MEASURED_STEP and number):
+        """Measure the memory of row `number` of a measured step, if it is the second.
+
+        The first also makes gradients; later ones are cheap, and a filler's fixed share would be taken for the price of a token.
+        """
+        if not (self.grows and self.begun >= MEASURED_STEP and number == 1 and row.records):
             yield
             return
         torch.cuda.reset_peak_memory_stats(self.device)

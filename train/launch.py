@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import sys
 import warnings
@@ -13,6 +14,7 @@ SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADD
 """What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""
 
 
+FILES = 2**16
 OLD_NAMES = (r"`torch\.distributed\.", r"`(is_)?gradient_checkpointing", r"`broadcast_buffers`")
 """Of DeepSpeed's collectives, of transformers' checkpointing and of what accelerate hands to DDP: the newest versions warn of
 them, the older ones need them."""
@@ -36,6 +38,17 @@ def prepare_environment(deepspeed: bool) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
     os.environ.update(ACCELERATE_USE_DEEPSPEED=str(deepspeed).lower(), ACCELERATE_USE_CPU="false")
+
+
+def raise_file_limit() -> None:
+    """Let this process and the loader's workers open as many files as the machine allows, up to FILES.
+
+    Every tensor of a step that a worker hands over takes a descriptor, and many systems begin with 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def spare_compiler() -> None:
@@ -73,6 +86,7 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
     After an error nobody waits for the others: the launcher ends them.
     """
     prepare_environment(deepspeed)
+    raise_file_limit()
     import torch
     from accelerate import PartialState
     from transformers import set_seed

@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from models.backbone import load_critic, load_language_model, load_scalar
+from models.backbone import compute_in_half, load_critic, load_language_model, load_scalar
 from train.compilation import compile_layers
 from train.methods import CriticConfig
 from train.recipe import Recipe
@@ -23,7 +23,7 @@ def make_model(recipe: Recipe) -> nn.Module:
     """Load the recipe's backbone, with the heads that its method needs.
 
     Optimizer steps are smaller than what bf16 can add to a weight. DeepSpeed keeps fp32 copies of what it trains in bf16;
-    without DeepSpeed the trained weights themselves are fp32, and Trainer's autocast computes in bf16.
+    without DeepSpeed the trained weights themselves are fp32, and autocast computes in bf16.
     """
     lora, masters = recipe.optim.lora, recipe.deepspeed != NONE
     backbone = recipe.backbone if masters or lora else recipe.backbone.model_copy(update={"dtype": "float32"})
@@ -36,6 +36,8 @@ def make_model(recipe: Recipe) -> nn.Module:
         "stable_reinforce": lambda: load_language_model(backbone, nf4=nf4),
     }
     model: Any = loaders[recipe.method.type]()
+    if recipe.deepspeed == NONE and recipe.backbone.dtype == "bfloat16":
+        compute_in_half(model, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if recipe.optim.activation_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if recipe.optim.compile == "layers":

@@ -161,12 +161,20 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
         fits = True
         if self.budget.unproven(row) and not is_deepspeed_zero3_enabled():
             try:
+                held = self._gradients_to_come()
                 with self.compute_loss_context_manager():
                     loss, _ = self.objective.loss(self.model, row.to(self.args.device), totals)
                 torch.autograd.grad(loss, small_parameters(self.model), allow_unused=True)
+                del held
             except torch.OutOfMemoryError:
                 fits = False
         return not max_over_ranks(int(not fits), self.args.device)
+
+    def _gradients_to_come(self) -> list[Tensor]:
+        """Return as much memory as the step's gradients will take; ZeRO-2 keeps a share of them on each rank."""
+        kept = self.args.world_size if self.accelerator.state.deepspeed_plugin.zero_stage == 2 else 1
+        missing = [one for one in self.model.parameters() if one.requires_grad and one.grad is None]
+        return [torch.empty(one.numel() // kept, dtype=one.dtype, device=one.device) for one in missing]
 
     def _row(self, model: nn.Module, row: Row, totals: Tensor, *, last: bool) -> Tensor:
         """Forward and backward of one row; gradients are exchanged with the step's last row."""

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from models import attention
 from models.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
-from models.backbone import set_attention
+from models.backbone import compute_in_half, set_attention
 from models.config import HeadConfig
 from models.critic import CriticRewardModel
+from models.generation import SamplingConfig, write
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import CASES, weigh
 from tests.models.varlen_reference import DEVICES, put_in_place
@@ -120,6 +122,41 @@ def test_the_whole_model_in_a_row(device: torch.device, name: str) -> None:
     for dtype in dtypes(device):
         model.to(dtype)
         found, stock = (scores_and_gradients(model, batch, kernel) for kernel in ("varlen", "sdpa"))
-        for weight, wanted in exact.items():
-            allowed = 2.0 * (stock[weight] - wanted).norm() + 1e-5 * max(0.1, float(wanted.norm()))
-            assert (found[weight] - wanted).norm() <= allowed, (dtype, weight)
+        for part in ("scores", "text", "gradients"):
+            one, other, wanted = (joined(values, part) for values in (found, stock, exact))
+            floor = max(1e-5, 4 * torch.finfo(dtype).eps) * max(0.1, float(wanted.norm()))
+            assert (one - wanted).norm() <= 1.5 * (other - wanted).norm() + floor, (dtype, part)
+
+
+def joined(values: dict[str, Tensor], part: str) -> Tensor:
+    """Return scores, log-probabilities, or all gradients as one vector: a single weight's rounding is luck."""
+    chosen = [one for name, one in values.items() if (name == part if part != "gradients" else name not in ("scores", "text"))]
+    return torch.cat([one.flatten() for one in chosen])
+
+
+def test_under_autocast_queries_are_half_wherever_the_model_is_called(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rotary positions of an fp32 model are fp32, and would take queries and keys away from the kernel."""
+    config = tiny.config()
+    config.reward_head = HeadConfig().model_dump()
+    model: CriticRewardModel = CriticRewardModel._from_config(config).to(device).eval()
+    set_attention(model)
+    compute_in_half(model, device)
+    found: list[torch.dtype] = []
+    choose = attention._takes_varlen
+
+    def noted(query: Tensor, kernel: Kernel, dropout: float = 0.0) -> bool:
+        found.append(query.dtype)
+        return choose(query, kernel, dropout)
+
+    monkeypatch.setattr(attention, "_takes_varlen", noted)
+    encoder = tiny.encoder()
+    batch = encoder.pack([encoder.encode(*case, "end_of_turn") for case in CASES["mixed"]]).to(device)
+    scores, log_probabilities = model(**batch.joint_inputs())
+    assert scores.dtype == log_probabilities.dtype == torch.float32
+    torch.autograd.backward(scores.sum() + log_probabilities.sum())
+    write(model, batch, end=0, forbidden=[], sampling=SamplingConfig(max_new_tokens=2), seeds=[""] * len(scores))
+    layers = len(model.model.language_model.layers) + len(model.model.visual.blocks)
+    assert found == [torch.bfloat16] * (2 * layers)
+    assert not torch.is_autocast_enabled(device.type)

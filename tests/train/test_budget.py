@@ -131,6 +131,19 @@ def test_a_step_of_one_row_measures_nothing_and_the_next_one_is_measured(memory:
     assert said == [f"token budget {int(one.batch.cost * 5.5):,}, from the memory of step 3"]
 
 
+def test_only_the_second_row_is_measured_and_no_filler(memory: dict[str, int]) -> None:
+    """Later rows are cheap: what they take beside their tokens would be taken for the price of a token."""
+    said: list[str] = []
+    found, one, filler = budget(said, "cuda", 100), row("it"), row("")
+    memory["peak"] = 400
+    step(found, one, filler)
+    step(found, one, filler)
+    assert said == []
+    step(found, one, one, filler, filler)
+    assert said == [f"token budget {int(one.batch.cost * 5.5):,}, from the memory of step 3"]
+    assert len(found.found) == 1
+
+
 def test_a_budget_that_is_reached_is_not_measured(memory: dict[str, int]) -> None:
     found, one = budget([], "cuda", 100, 100), row("it")
     step(found, one, one)

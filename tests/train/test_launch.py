@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from train.launch import SINGLE_PROCESS, free_port, prepare_environment
+from train.launch import FILES, SINGLE_PROCESS, free_port, prepare_environment, raise_file_limit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,3 +68,14 @@ def test_a_port_that_another_run_has_is_named_with_a_way_out() -> None:
     assert found.returncode == 1
     assert "--master_port" in found.stderr
     assert "they met" not in found.stdout
+
+
+def test_as_many_files_may_be_open_as_the_machine_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(FILES, hard) if hard > 0 else FILES, hard)
+        raise_file_limit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

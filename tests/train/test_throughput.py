@@ -194,6 +194,7 @@ def test_compilation_leaves_attention_alone(model: CriticRewardModel) -> None:
 def test_varlen_rows_give_the_padded_scores_within_bf16() -> None:
     device = torch.device("cuda", 0)
     made: CriticRewardModel = build(CriticRewardModel, EMBEDDED, device, torch.bfloat16)
+    tiny.stir(made.head, 0.05)
     run = bench(made.eval())
     with torch.no_grad():
         inputs, ends = padded_inputs(run.groups, run.vision)
@@ -201,4 +202,5 @@ def test_varlen_rows_give_the_padded_scores_within_bf16() -> None:
         run.forwards(STOCK)
         wanted = stock_scores(made, {name: value.to(device) for name, value in inputs.items()}, ends.to(device))
     assert pack(run.groups, run.vision).to(device).image_grid_thw.device.type == "cpu"
-    assert torch.allclose(packed, wanted, atol=2e-2)
+    assert float(wanted.std()) > 1e-4
+    assert float((packed - wanted).norm()) < 0.05 * float(wanted.norm())
