@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 import argparse
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import date
 from typing import Any
@@ -68,19 +68,27 @@ def table(results: Sequence[Result], title: str, cuda: bool) -> Table:
     return shown
 
 
-def bench(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> tuple[list[Result], float]:
-    """Return all measurements, and the multiply-adds a second of the device."""
-    rate = matrix_rate(device, dtype)
+def told(one: Result, console: Console) -> Result:
+    """Return `one` after a line on it: all of them take minutes, and what is measured should not be lost to what comes."""
+    speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f} pairs/s"
+    console.print(f"{one.what}{', checkpointing' if one.checkpointing else ''}, {one.variant}: {speed}", style="dim")
+    return one
+
+
+def bench(options: argparse.Namespace, device: torch.device, dtype: torch.dtype, rate: float) -> Iterator[Result]:
+    """Yield all measurements, on a device of `rate` multiply-adds a second; compiled ones last, as a compiler may be missing."""
     model: CriticRewardModel = build(CriticRewardModel, options.shape, device, dtype)
     vision = vision_tokens(model.config)
     sizes = pair_sizes(options.pairs, options.seed, SMALL if options.shape == EMBEDDED else FULL)
     pairs = Bench(model, [pair_group(size, vision, seed) for seed, size in enumerate(sizes)], rate, options.repeats)
-    variants = (STOCK, UNSHARED, SHARED, *([COMPILED] if options.compile else []))
-    results = [pairs.run("training", variant, checkpointing) for checkpointing in (False, True) for variant in variants]
-    results += [pairs.run("inference", variant) for variant in variants]
     judged = [judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)]
     judgements = Bench(model, judged, rate, options.repeats)
-    return compared([*results, *(judgements.judgements(variant) for variant in (UNSHARED, SHARED))]), rate
+    tasks = [("training", False), ("training", True), ("inference", False)]
+    for what, checkpointing in tasks:
+        yield from (pairs.run(what, variant, checkpointing) for variant in (STOCK, UNSHARED, SHARED))
+    yield from (judgements.judgements(variant) for variant in (UNSHARED, SHARED))
+    if options.compile:
+        yield from (pairs.run(what, COMPILED, checkpointing) for what, checkpointing in tasks)
 
 
 def whole_step(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> StepSpeed:
@@ -163,7 +171,8 @@ def main(argv: Sequence[str]) -> None:
         console.print(step_table(speed))
         content = {"about": context, "step": asdict(speed)}
     else:
-        results, rate = bench(options, device, dtype)
+        rate = matrix_rate(device, dtype)
+        results = compared([told(one, console) for one in bench(options, device, dtype, rate)])
         console.print(table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", cuda))
         if options.compile:
             console.print(f"graphs compiled: {compiled_graphs()}")

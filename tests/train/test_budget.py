@@ -17,6 +17,7 @@ from tests.train.ranks import run_ranks
 from tests.train.worker import difference, lines
 from train.budget import LOWERED, NO_LIMIT, MemoryBudgetError, RowBudget, affordable, cannot_repeat, ceiling, split
 from train.steps import Row, StepDataset, make_row
+from train.trainer import PackedTrainer
 
 KINDS = "titi" + "tttt" + "iiii" + "t"  # of the last, smaller step one of two ranks has nothing
 LIMIT = 160
@@ -161,6 +162,16 @@ def test_where_a_step_cannot_be_repeated_the_next_start_takes_half(tmp_path: Pat
     assert ceiling(1, tmp_path) == 1
     assert "single record" in cannot_repeat(row("i"), tmp_path)
     assert ceiling("auto", tmp_path) == half
+
+
+@pytest.mark.parametrize(("stage", "kept"), [(1, 1), (2, 2)])
+def test_a_trial_holds_what_the_gradients_will_take(stage: int, kept: int) -> None:
+    """ZeRO-1 has whole gradients until the step's end, ZeRO-2 a share; what a gradient has already taken is not held again."""
+    model = torch.nn.Linear(6, 4)
+    model.bias.grad = torch.zeros(4)
+    plugin: Any = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=stage)))
+    trainer: Any = SimpleNamespace(model=model, accelerator=plugin, args=SimpleNamespace(world_size=2))
+    assert [len(one) for one in PackedTrainer._gradients_to_come(trainer)] == [24 // kept]
 
 
 @pytest.fixture(scope="module")
