@@ -66,11 +66,12 @@ class RowBudget:
 
     @contextmanager
     def watch(self, row: Row, number: int) -> Iterator[None]:
-        """Measure the memory of row `number` of a measured step, if it is the second.
+        """Measure the memory of row `number` of a measured step, if it is the second and at least half full.
 
-        The first also makes gradients; later ones are cheap, and a filler's fixed share would be taken for the price of a token.
+        The first also makes gradients; in a cheap row what it takes beside its tokens would be taken for their price.
         """
-        if not (self.grows and self.begun >= MEASURED_STEP and number == 1 and row.records):
+        half_full = 2 * row.batch.cost >= self.steps.token_budget
+        if not (self.grows and self.begun >= MEASURED_STEP and number == 1 and half_full):
             yield
             return
         torch.cuda.reset_peak_memory_stats(self.device)

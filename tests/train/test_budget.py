@@ -132,16 +132,19 @@ def test_a_step_of_one_row_measures_nothing_and_the_next_one_is_measured(memory:
     assert said == [f"token budget {int(one.batch.cost * 5.5):,}, from the memory of step 3"]
 
 
-def test_only_the_second_row_is_measured_and_no_filler(memory: dict[str, int]) -> None:
-    """Later rows are cheap: what they take beside their tokens would be taken for the price of a token."""
+def test_only_a_second_row_that_is_half_full_is_measured(memory: dict[str, int]) -> None:
+    """In a cheap row what it takes beside its tokens would be taken for their price; a filler is the cheapest."""
     said: list[str] = []
     found, one, filler = budget(said, "cuda", 100), row("it"), row("")
     memory["peak"] = 400
     step(found, one, filler)
     step(found, one, filler)
+    found.steps.token_budget = 2 * one.batch.cost + 1
+    step(found, one, one)
     assert said == []
+    found.steps.token_budget -= 1
     step(found, one, one, filler, filler)
-    assert said == [f"token budget {int(one.batch.cost * 5.5):,}, from the memory of step 3"]
+    assert said == [f"token budget {int(one.batch.cost * 5.5):,}, from the memory of step 4"]
     assert len(found.found) == 1
 
 
