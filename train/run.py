@@ -24,7 +24,7 @@ from models.encoder import Encoder
 from models.quantisation import QuantisationError
 from models.reward import IncompleteCheckpointError
 from train.arguments import training_arguments
-from train.budget import LOWERED, lowered
+from train.budget import LOWERED, MemoryBudgetError, lowered
 from train.callbacks import BestLink, ConsoleProgress
 from train.checkpoints import MarkComplete, ResumeError, Rotate, find_resume
 from train.critic import MissingCritiquesError
@@ -60,7 +60,8 @@ SETUP_ERRORS = (
 def run(launch: Launch) -> None:
     """Train as the recipe says, on this rank; returns when the last checkpoint is saved and evaluated.
 
-    What cannot even begin is told once on every node and ends the process with status 2, without a traceback.
+    What cannot even begin is told once on every node and ends the process with status 2, without a traceback. A row that does
+    not fit into memory is told by the rank that has it, and ends with status 1: a launcher then ends the other ranks.
     """
     try:
         trainer, resume, console = assemble(launch)
@@ -68,7 +69,11 @@ def run(launch: Launch) -> None:
         if os.environ["LOCAL_RANK"] == "0":
             print(error, file=sys.stderr)
         raise SystemExit(2) from None
-    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    try:
+        trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    except MemoryBudgetError as error:
+        print(f"rank {rank()}: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
     if rank() == 0:
         summarise(Path(launch.recipe.output.folder), console, baselines=launch.recipe.evaluation.baselines)
 

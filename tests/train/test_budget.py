@@ -15,6 +15,7 @@ from tests.models import tiny
 from tests.train import short_worker, worker
 from tests.train.ranks import run_ranks
 from tests.train.worker import difference, lines
+from train import run
 from train.budget import LOWERED, NO_LIMIT, MemoryBudgetError, RowBudget, affordable, cannot_repeat, ceiling, split
 from train.steps import Row, StepDataset, make_row
 from train.trainer import PackedTrainer
@@ -215,6 +216,20 @@ def test_zero3_ends_with_a_budget_for_the_next_start(trained: tuple[Path, str]) 
     left = int((folder / "sharded3" / LOWERED).read_text())
     assert f"{LOWERED} now says {left:,}: give the same command again" in said
     assert re.search(rf"sharded3: refused 0, budget {left}", said)
+
+
+def test_a_run_that_must_start_again_says_so_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(**_: Any) -> None:
+        raise MemoryBudgetError("give the same command again")
+
+    monkeypatch.setattr(run, "assemble", lambda _: (SimpleNamespace(train=train), None, None))
+    launch: Any = None
+    with pytest.raises(SystemExit) as end:
+        run.run(launch)
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "rank 0: give the same command again\n"
 
 
 @pytest.mark.gpu
