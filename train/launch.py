@@ -70,6 +70,13 @@ def silence() -> None:
     warnings.simplefilter("ignore")
 
 
+def load_on_numbered_cpus() -> None:
+    """Let torch load what is asked for on `cpu:0`: accelerate numbers CPUs, and transformers 5.17 resumes by that name."""
+    from torch import serialization
+
+    serialization.register_package(9, lambda _: None, lambda storage, place: storage if place.startswith("cpu:") else None)
+
+
 def meeting_failed(error: Exception) -> str:
     """Say what to do when the ranks could not meet; most often another run on this machine has the launcher's port."""
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -96,6 +103,7 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
     cpu = not torch.cuda.is_available()
     if cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        load_on_numbered_cpus()
         if deepspeed:
             spare_compiler()
     try:

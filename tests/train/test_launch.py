@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import socket
@@ -11,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-from train.launch import FILES, SINGLE_PROCESS, free_port, prepare_environment, raise_file_limit
+from train.launch import FILES, SINGLE_PROCESS, free_port, load_on_numbered_cpus, prepare_environment, raise_file_limit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,3 +81,11 @@ def test_as_many_files_may_be_open_as_the_machine_allows() -> None:
         raise_file_limit()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_states_can_be_loaded_on_a_numbered_cpu() -> None:
+    file = io.BytesIO()
+    torch.save(torch.arange(3), file)
+    load_on_numbered_cpus()
+    file.seek(0)
+    assert torch.load(file, map_location=torch.device("cpu", 0), weights_only=True).tolist() == [0, 1, 2]
