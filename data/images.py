@@ -135,7 +135,7 @@ def resized(height: int, width: int, min_pixels: int, max_pixels: int, factor: i
     Raises: ValueError if one side is more than 200 times the other, which the processor refuses too.
     """
     if max(height, width) > 200 * min(height, width):
-        raise ValueError(f"an image of {height} x {width} pixels: Qwen2.5-VL takes at most 200 : 1 between the sides")
+        raise ValueError(f"an image {width} pixels wide and {height} high: Qwen2.5-VL takes at most 200 : 1 between the sides")
     rows, columns = round(height / factor), round(width / factor)
     if rows * columns * factor**2 > max_pixels:
         shrink = math.sqrt(height * width / max_pixels)

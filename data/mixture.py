@@ -158,7 +158,7 @@ class Mixture:
         self.records = Records([(part.source, part.rows) for part in self.parts])
         self.validation: Sequence[Preference] = Records([(part.source, part.held_out) for part in self.parts])
         self.stages = self._stages()
-        self.bad_seen = 0
+        self.bad: set[int] = set()
 
     def __len__(self) -> int:
         """Return the number of different training records; an epoch may draw fewer or more: `epoch_size`."""
@@ -192,20 +192,23 @@ class Mixture:
     def load(self, index: int, use: Callable[[Preference], T]) -> T:
         """Return `use(record)` for training record `index`; under the `skip` policy for the next usable one of its source.
 
-        For what only shows when a record is used: pixels behind a sound header, a file that went away. `bad_seen` counts
-        the records passed over by this process.
+        For what only shows when a record is used: pixels behind a sound header, a file that went away. `bad` holds the
+        records that this process has found so; they are not tried again.
 
         Raises: RecordError under the strict policy; BadRecordsError when more than the allowed share of `len(self)` was bad.
         """
         part, position = self.records.place(index)
         first = index - position
         for step in range(len(self.parts[part].rows)):
+            place = first + (position + step) % len(self.parts[part].rows)
+            if place in self.bad:
+                continue
             try:
-                return use(self[first + (position + step) % len(self.parts[part].rows)])
+                return use(self[place])
             except RecordError as error:
                 if self.config.bad_records.policy == "strict":
                     raise
-                self._count_bad(error)
+                self._count_bad(place, error)
         raise BadRecordsError(f"{self.parts[part].source.name}: not one record can be used")
 
     def lengths(self) -> npt.NDArray[np.float64]:
@@ -232,11 +235,11 @@ class Mixture:
         pixels = self.filters.min_pixels, self.filters.max_pixels
         return DataCard([card_of(part, drawn[part.config.label], *pixels) for part in self.parts], self.epoch_size)
 
-    def _count_bad(self, error: RecordError) -> None:
-        self.bad_seen += 1
-        if self.bad_seen > max(1, self.config.bad_records.limit * len(self)):
+    def _count_bad(self, place: int, error: RecordError) -> None:
+        self.bad.add(place)
+        if len(self.bad) > max(1, self.config.bad_records.limit * len(self)):
             raise BadRecordsError(
-                f"{self.bad_seen:,} records could not be used while training; the recipe allows "
+                f"{len(self.bad):,} records could not be used while training; the recipe allows "
                 f"{self.config.bad_records.limit:.1%} of {len(self):,} (bad_records.limit). The last of them: {error}"
             ) from error
 
@@ -264,8 +267,10 @@ class Mixture:
                 pools += [pool for pool in part.pools(start, split) if pool.text_only in wanted and len(pool.indices)]
             start += len(part.rows)
         if not pools:
+            lost = {part.config.label: part.left_out for part in self.parts if part.left_out}
             raise SourceError(
-                f"stage {stage.name!r}: there is no record to draw ({stage.modality}, sources {stage.sources or 'all'})."
+                f"stage {stage.name!r}: there is no record to draw ({stage.modality}, sources {stage.sources or 'all'}). "
+                f"Left out before: {lost or 'nothing'}. Correct the data, or change data.filters or the stage."
             )
         return pools
 

@@ -21,10 +21,10 @@ PATCHES_PER_TOKEN = 4
 
 
 def load(mixture: Mixture, index: int, encode: Callable[[Preference], Encoded]) -> Encoded:
-    """Return an encoded record, with the number of those that the mixture's policy passed over to find a usable one."""
-    before = mixture.bad_seen
+    """Return an encoded record, with the number of unusable ones that this process met for the first time on the way."""
+    before = len(mixture.bad)
     encoded = mixture.load(index, encode)
-    return replace(encoded, passed_over=mixture.bad_seen - before)
+    return replace(encoded, passed_over=len(mixture.bad) - before)
 
 
 @dataclass(frozen=True, slots=True)

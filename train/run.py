@@ -15,6 +15,7 @@ from rich.console import Console
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from data.composition import CompositionError
+from data.mixture import Mixture
 from data.prepare import BadRecordsError
 from data.sources.base import SourceError
 from eval.benchmarks.benchmark import BenchmarkError
@@ -27,6 +28,7 @@ from train.arguments import training_arguments
 from train.budget import LOWERED, MemoryBudgetError, lowered
 from train.callbacks import BestLink, ConsoleProgress
 from train.checkpoints import MarkComplete, ResumeError, Rotate, find_resume
+from train.continuing import refuse_changes
 from train.critic import MissingCritiquesError
 from train.layers import RecipeError
 from train.methods import StableReinforceConfig
@@ -61,7 +63,8 @@ def run(launch: Launch) -> None:
     """Train as the recipe says, on this rank; returns when the last checkpoint is saved and evaluated.
 
     What cannot even begin is told once on every node and ends the process with status 2, without a traceback. A row that does
-    not fit into memory is told by the rank that has it, and ends with status 1: a launcher then ends the other ranks.
+    not fit into memory, or too many unusable records, is told by the rank that has it, and ends with status 1: a launcher then
+    ends the other ranks.
     """
     try:
         trainer, resume, console = assemble(launch)
@@ -71,8 +74,9 @@ def run(launch: Launch) -> None:
         raise SystemExit(2) from None
     try:
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-    except MemoryBudgetError as error:
-        print(f"rank {rank()}: {error}", file=sys.stderr)
+    except (MemoryBudgetError, BadRecordsError) as error:
+        # A loader's worker hands its error over with the traceback before it.
+        print(f"rank {rank()}: {str(error).rpartition(f'{type(error).__name__}: ')[2].strip()}", file=sys.stderr)
         raise SystemExit(1) from None
     if rank() == 0:
         summarise(Path(launch.recipe.output.folder), console, baselines=launch.recipe.evaluation.baselines)
@@ -84,6 +88,8 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     refuse_missing_device(recipe, cuda=torch.cuda.is_available())
     folder = Path(recipe.output.folder)
     resume = find_resume(folder, recipe.output.resume, console)
+    if resume is not None:
+        refuse_changes(recipe, resume, world_size())
     processor = load_processor(recipe.backbone)
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
     if isinstance(recipe.method, StableReinforceConfig):
@@ -92,9 +98,12 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
         trainer, mixture = reinforce_trainer(recipe, encoder, console, resumes=resume is not None)
         trainer.remove_callback(PrinterCallback)
         if rank() == 0:
+            tell_left_out(mixture, console)
             write_provenance(launch, folder, mixture)
         return trainer, resume, console
     data = training_data(recipe, encoder)
+    if rank() == 0 and data.mixture is not None:
+        tell_left_out(data.mixture, console)
     if rank() == 0 and (left := lowered(folder)):
         console.print(
             f"token budget at most {left:,}: memory ended in an earlier start ({folder / LOWERED}; remove it to forget)"
@@ -117,6 +126,15 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     if rank() == 0:
         write_provenance(launch, folder, data.mixture)
     return trainer, resume, console
+
+
+def tell_left_out(mixture: Mixture, console: Console) -> None:
+    """Print a line for each source that lost records before the first step, with the reasons."""
+    for part in mixture.parts:
+        if part.left_out:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in part.left_out.items())
+            lost, rows = sum(part.left_out.values()), len(part.source)
+            console.print(f"{part.config.label}: {lost:,} of {rows:,} records left out: {reasons}", markup=False, highlight=False)
 
 
 def make_steps(recipe: Recipe, encoder: Encoder, data: TrainingData) -> StepDataset:

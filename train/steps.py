@@ -51,7 +51,7 @@ class Encoded:
     response_tokens: tuple[int, ...] = ()
     """Tokens of each response, for length normalisation."""
     passed_over: int = 0
-    """Records that turned out to be unusable when this one was asked for; it stands in for the first of them."""
+    """Records that turned out to be unusable, for the first time in this process, when this one was asked for."""
     own_critiques: bool = False
     """The last two continuations hold critiques that the critic in training wrote."""
 

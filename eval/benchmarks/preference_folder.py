@@ -24,6 +24,8 @@ from eval.measures import macro
 from eval.protocol import Example, Verdict
 
 NAME = "preference_folder"
+UNSORTED = "uncategorised"
+"""The group of records without a category; not `all`, which would look like the total."""
 
 
 def load(where: Location) -> Loaded:
@@ -46,7 +48,7 @@ def _records(source: Source, limit: int | None) -> list[Preference]:
     found, problems = [], []
     for number, _ in limited([{}] * len(source), limit):
         try:
-            found.append(validate(source.record(number)))
+            found.append(_distinct(validate(source.record(number))))
         except RecordError as error:
             problems.append(str(error))
     if problems:
@@ -57,19 +59,31 @@ def _records(source: Source, limit: int | None) -> list[Preference]:
     return found
 
 
+def _distinct(record: Preference) -> Preference:
+    if record.chosen == record.rejected:
+        raise RecordError(f"{record.identity}: both responses are the same text, and no judge can tell them apart")
+    return record
+
+
 def _example(record: Preference) -> Example:
     responses, better = in_drawn_order(json.dumps(list(record.prompt)), record.chosen, record.rejected)
     references = [_digest(image) for image in record.images]
+    group = record.category or UNSORTED
     return Example(
         key=content_key(record.prompt, sorted(responses), references),
         images=record.images,
         prompt=record.prompt,
         responses=responses,
         better=better,
-        group=record.category or "all",
+        group=group,
         source=record.source or NAME,
         identity=record.identity,
-        row={"id": record.identity, "category": record.category or "all", "chosen": record.chosen, "rejected": record.rejected},
+        row={
+            "id": record.identity,
+            "category": record.category or UNSORTED,
+            "chosen": record.chosen,
+            "rejected": record.rejected,
+        },
     )
 
 

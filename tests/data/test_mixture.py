@@ -268,7 +268,8 @@ def test_a_truncated_header_is_found_in_preparation_a_truncated_body_in_use(tmp_
         return record.identity
 
     assert [found.load(index, use) for index in range(3)] == ["one:0", "one:3", "one:3"]
-    assert found.bad_seen == 1
+    assert [found.load(index, use) for index in range(3)] == ["one:0", "one:3", "one:3"], "a second epoch, and no further loss"
+    assert found.bad == {1}
     strict = mixture(tmp_path, [project(tmp_path, "one", [rows[2]])], bad_records={"policy": "strict"})
     with pytest.raises(RecordError, match=r"one:0: .*truncated"):
         strict.load(0, use)
@@ -290,3 +291,9 @@ def test_a_missing_folder_stops(tmp_path: Path) -> None:
 
 
 # Configuration
+
+
+def test_a_mixture_that_lost_everything_says_to_what(tmp_path: Path) -> None:
+    rows = [row(f"<image> {number}") for number in range(3)]
+    with pytest.raises(SourceError, match=r"no record to draw .*Left out before: \{'one': \{'markers': 3\}\}"):
+        mixture(tmp_path, [project(tmp_path, "one", rows)])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from data.prepare import BadRecordsError
 from tests.models import tiny
 from tests.train import short_worker, worker
 from tests.train.ranks import run_ranks
@@ -218,18 +219,29 @@ def test_zero3_ends_with_a_budget_for_the_next_start(trained: tuple[Path, str]) 
     assert re.search(rf"sharded3: refused 0, budget {left}", said)
 
 
-def test_a_run_that_must_start_again_says_so_without_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+WORKER = "Caught BadRecordsError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  File ...\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryBudgetError("give the same command again"), "give the same command again"),
+        (BadRecordsError("2 records could not be used"), "2 records could not be used"),
+        (BadRecordsError(f"{WORKER}data.prepare.BadRecordsError: 2 records could not be used\n"), "2 records could not be used"),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_so_without_a_traceback(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def train(**_: Any) -> None:
-        raise MemoryBudgetError("give the same command again")
+        raise error
 
     monkeypatch.setattr(run, "assemble", lambda _: (SimpleNamespace(train=train), None, None))
     launch: Any = None
     with pytest.raises(SystemExit) as end:
         run.run(launch)
     assert end.value.code == 1
-    assert capsys.readouterr().err == "rank 0: give the same command again\n"
+    assert capsys.readouterr().err == f"rank 0: {said}\n"
 
 
 @pytest.mark.gpu

@@ -42,7 +42,13 @@ def test_records_that_cannot_be_used_are_listed(tmp_path: Path) -> None:
         load(write(tmp_path, images=["none.png"]))
     with pytest.raises(BenchmarkError, match="rejected"):
         load(write(tmp_path, rejected="  "))
+    with pytest.raises(BenchmarkError, match="both responses are the same text"):
+        load(write(tmp_path, rejected="the black one"))
     assert len(load(Location(location=str(tmp_path), limit=5)).examples) == 5
+
+
+def test_records_without_a_category_are_no_total(tmp_path: Path) -> None:
+    assert load(write(tmp_path, category=None)).examples[7].group == "uncategorised"
 
 
 def test_it_has_no_place_on_the_hub() -> None:
