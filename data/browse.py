@@ -31,6 +31,7 @@ from data.images import decode
 from data.mixture import Mixture, section_of
 from data.parts import Part
 from data.preference import Preference, RecordError
+from data.prepare import BadRecordConfig
 from data.suspicious import suspicious
 from data.validate import validate
 
@@ -143,7 +144,10 @@ def main() -> None:
     if options.out is None and not options.find:
         parser.error("nothing to do: give --out FILE.html, --find or both")
     try:
-        mixture = Mixture(section_of(options.recipe))
+        section = section_of(options.recipe)
+        if options.find:  # the more of them are unusable, the more reason to look
+            section = section.model_copy(update={"bad_records": BadRecordConfig(limit=1.0)})
+        mixture = Mixture(section)
     except (ValueError, OSError, YAMLError) as error:
         sys.exit(f"error: {error}")
     if options.out is not None:

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.progress import track
 
 from data.facts import ORDER, normalised
-from data.images import decode
+from data.images import MAX_PIXELS, decode, resized
 from data.parts import Part
-from data.preference import RecordError
 from data.sources.base import LeftOut
 from data.validate import validate
 
@@ -65,11 +64,13 @@ def _of_record(part: Part, row: int) -> Iterator[Suspicion]:
     try:
         record = validate(part.source.record(row))
         for image in record.images:
-            decode(image, record.identity)
+            picture = decode(image, record.identity)
+            resized(picture.height, picture.width, 1, MAX_PIXELS)  # refuses what the processor would refuse
     except LeftOut:
         return
-    except RecordError as error:
-        yield Suspicion("cannot be used", f"{part.source.name}:{row}", str(error))
+    except ValueError as error:
+        identity = f"{part.source.name}:{row}"
+        yield Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
         return
     if normalised(record.chosen) == normalised(record.rejected):
         yield Suspicion("chosen equals rejected", record.identity, record.chosen[:80])

@@ -109,6 +109,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the page here; the default is report.html in the folder")
     options = parser.parse_args()
     output = options.output or options.folder / "report.html"
+    if not options.folder.is_dir():
+        sys.exit(f"error: {options.folder}: there is no such folder. Give the folder of a run or of a sweep.")
     try:
         write_report(options.folder, output)
     except (ReportError, RunFolderError, PredictionsError, OSError) as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from data.browse import duplicates, histogram, page
 from data.mixture import Mixture, MixtureConfig
@@ -103,3 +104,20 @@ def test_the_command_writes_the_page_and_prints_what_it_finds(tmp_path: Path) ->
     assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
     assert "in all: 1 contradictory labels, 1 chosen equals rejected, 2 cannot be used" in done.stdout
     assert "the same pair in project:0, project:1" in done.stdout
+    assert "project:2: project:2" not in done.stdout
+
+
+def test_unusable_records_are_found_however_many_they_are(tmp_path: Path) -> None:
+    Image.new("RGB", (4000, 8)).save(tmp_path / "long.png")
+    rows = [{"images": ["long.png"], "prompt": f"which {n}?", "chosen": "this", "rejected": "that"} for n in range(3)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*rows, {**rows[0], "images": []}]))
+    data = {
+        "sources": [{"type": "project", "path": str(tmp_path / "rows.jsonl")}],
+        "cache": str(tmp_path / "cache"),
+        "workers": 1,
+    }
+    (tmp_path / "r.yaml").write_text(json.dumps({"data": data}))
+    command = [sys.executable, str(ROOT / "data" / "browse.py"), str(tmp_path / "r.yaml"), "--find"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "cannot be used: project:1: an image 4000 pixels wide and 8 high" in done.stdout
+    assert "in all: 3 cannot be used" in done.stdout
