@@ -126,7 +126,7 @@ def _nothing(reason: str) -> tuple[Any, ...]:
 def _facts(record: Preference) -> RowFacts:
     sizes = [image_size(image, record.identity) for image in record.images]
     for height, width in sizes:
-        _check_shape(height, width, record.identity)
+        check_shape(height, width, record.identity)
     texts = (*_prompt_texts(record), record.chosen, record.rejected)
     tokens = sum(len(text.encode(errors="surrogatepass")) for text in texts) // BYTES_PER_TOKEN
     row = (
@@ -141,7 +141,8 @@ def _facts(record: Preference) -> RowFacts:
     return RowFacts(row, sizes)
 
 
-def _check_shape(height: int, width: int, identity: str) -> None:
+def check_shape(height: int, width: int, identity: str) -> None:
+    """Raise ImageError naming the record for a shape that the backbone's image processor refuses."""
     try:
         image_tokens(height, width)
     except ValueError as error:

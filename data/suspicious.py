@@ -9,9 +9,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from data.facts import ORDER, normalised
-from data.images import MAX_PIXELS, decode, resized
+from data.facts import ORDER, check_shape, normalised
+from data.images import decode
 from data.parts import Part
+from data.preference import RecordError
 from data.sources.base import LeftOut
 from data.validate import validate
 
@@ -65,10 +66,10 @@ def _of_record(part: Part, row: int) -> Iterator[Suspicion]:
         record = validate(part.source.record(row))
         for image in record.images:
             picture = decode(image, record.identity)
-            resized(picture.height, picture.width, 1, MAX_PIXELS)  # refuses what the processor would refuse
+            check_shape(picture.height, picture.width, record.identity)
     except LeftOut:
         return
-    except ValueError as error:
+    except RecordError as error:
         identity = f"{part.source.name}:{row}"
         yield Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
         return

@@ -11,6 +11,7 @@ from torch import nn
 from models.backbone import compute_in_half, load_critic, load_language_model, load_scalar
 from train.compilation import compile_layers
 from train.methods import CriticConfig
+from train.parts import device
 from train.recipe import Recipe
 from train.sections import LoraConfig as LoraSection
 from train.zero import NONE
@@ -37,7 +38,7 @@ def make_model(recipe: Recipe) -> nn.Module:
     }
     model: Any = loaders[recipe.method.type]()
     if recipe.deepspeed == NONE and recipe.backbone.dtype == "bfloat16":
-        compute_in_half(model, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        compute_in_half(model, device())
     if recipe.optim.activation_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if recipe.optim.compile == "layers":

@@ -80,7 +80,7 @@ def _example(record: Preference) -> Example:
         identity=record.identity,
         row={
             "id": record.identity,
-            "category": record.category or UNSORTED,
+            "category": group,
             "chosen": record.chosen,
             "rejected": record.rejected,
         },

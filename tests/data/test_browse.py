@@ -110,13 +110,8 @@ def test_the_command_writes_the_page_and_prints_what_it_finds(tmp_path: Path) ->
 def test_unusable_records_are_found_however_many_they_are(tmp_path: Path) -> None:
     Image.new("RGB", (4000, 8)).save(tmp_path / "long.png")
     rows = [{"images": ["long.png"], "prompt": f"which {n}?", "chosen": "this", "rejected": "that"} for n in range(3)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*rows, {**rows[0], "images": []}]))
-    data = {
-        "sources": [{"type": "project", "path": str(tmp_path / "rows.jsonl")}],
-        "cache": str(tmp_path / "cache"),
-        "workers": 1,
-    }
-    (tmp_path / "r.yaml").write_text(json.dumps({"data": data}))
+    strict = section(tmp_path, rows, bad_records={"policy": "strict"})
+    (tmp_path / "r.yaml").write_text(json.dumps({"data": strict}))
     command = [sys.executable, str(ROOT / "data" / "browse.py"), str(tmp_path / "r.yaml"), "--find"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "cannot be used: project:1: an image 4000 pixels wide and 8 high" in done.stdout

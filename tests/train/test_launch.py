@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import resource
 import socket
@@ -12,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from train.launch import FILES, SINGLE_PROCESS, free_port, load_on_numbered_cpus, prepare_environment, raise_file_limit
+from train.launch import FILES, SINGLE_PROCESS, free_port, prepare_environment, raise_file_limit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,9 +81,21 @@ def test_as_many_files_may_be_open_as_the_machine_allows() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_states_can_be_loaded_on_a_numbered_cpu() -> None:
+ENTERED = """
+import io, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+from train.launch import run_environment
+with run_environment(seed=0, deterministic=False, deepspeed=False):
+    import torch
     file = io.BytesIO()
     torch.save(torch.arange(3), file)
-    load_on_numbered_cpus()
     file.seek(0)
-    assert torch.load(file, map_location=torch.device("cpu", 0), weights_only=True).tolist() == [0, 1, 2]
+    found = torch.load(file, map_location=torch.device("cpu", 0), weights_only=True).tolist()
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256, found)
+"""
+
+
+def test_a_run_may_open_files_and_loads_states_on_a_numbered_cpu() -> None:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    found = subprocess.run([sys.executable, "-c", ENTERED], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert found.stdout.splitlines()[-1:] == ["True [0, 1, 2]"], found.stderr

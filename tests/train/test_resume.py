@@ -58,6 +58,17 @@ def test_a_finished_run_is_left_as_it_is(runs: Path, tmp_path: Path) -> None:
     assert (folder / "best" / "model.safetensors").exists()
 
 
+def test_other_settings_are_refused_and_nothing_is_told_of_old_weights(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "2-none", folder, symlinks=True)
+    before = [(folder / name).read_text() for name in ("recipe.yaml", "provenance.json")]
+    command = [str(runs / "recipe.yaml"), f"output.folder={folder}", "--resume", "optim.learning_rate=0.5"]
+    printed = run_ranks(tmp_path / "log", worker.recipe_run, command, ranks=1, status=2)
+    assert "optim.learning_rate: 0.001 -> 0.5" in printed
+    assert "Traceback" not in printed
+    assert [(folder / name).read_text() for name in ("recipe.yaml", "provenance.json")] == before
+
+
 def test_without_resume_an_old_run_is_not_written_over(runs: Path, tmp_path: Path) -> None:
     command = [str(runs / "recipe.yaml"), f"output.folder={runs}/2-none"]
     printed = run_ranks(tmp_path, worker.recipe_run, command, ranks=1, status=2)
