@@ -66,12 +66,12 @@ class RowBudget:
 
     @contextmanager
     def watch(self, row: Row, number: int) -> Iterator[None]:
-        """Measure the memory of row `number` of a measured step, if it is the second and at least half full.
+        """Measure the memory of row `number` of a measured step, if it is not the first and at least half full.
 
         The first also makes gradients; in a cheap row what it takes beside its tokens would be taken for their price.
         """
         half_full = 2 * row.batch.cost >= self.steps.token_budget
-        if not (self.grows and self.begun >= MEASURED_STEP and number == 1 and half_full):
+        if not (self.grows and self.begun >= MEASURED_STEP and number and half_full):
             yield
             return
         torch.cuda.reset_peak_memory_stats(self.device)

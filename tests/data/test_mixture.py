@@ -262,7 +262,10 @@ def test_a_truncated_header_is_found_in_preparation_a_truncated_body_in_use(tmp_
     assert found.card().sources[0].left_out == {"bad_image": 1}
     assert [record.identity for record in everything(found)] == ["one:0", "one:2", "one:3"]
 
+    tried: list[str] = []
+
     def use(record: Preference) -> str:
+        tried.append(record.identity)
         for image in record.images:
             decode(image, record.identity)
         return record.identity
@@ -270,6 +273,7 @@ def test_a_truncated_header_is_found_in_preparation_a_truncated_body_in_use(tmp_
     assert [found.load(index, use) for index in range(3)] == ["one:0", "one:3", "one:3"]
     assert [found.load(index, use) for index in range(3)] == ["one:0", "one:3", "one:3"], "a second epoch, and no further loss"
     assert found.bad == {1}
+    assert tried.count("one:2") == 1
     strict = mixture(tmp_path, [project(tmp_path, "one", [rows[2]])], bad_records={"policy": "strict"})
     with pytest.raises(RecordError, match=r"one:0: .*truncated"):
         strict.load(0, use)

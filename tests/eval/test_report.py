@@ -310,5 +310,5 @@ def test_the_command_writes_the_page_or_says_what_is_wrong(run: Path, tmp_path: 
     assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
     assert [file.name for file in tmp_path.iterdir()] == ["p.html"]
     monkeypatch.setattr(sys, "argv", ["eval/report.py", str(tmp_path / "nowhere")])
-    with pytest.raises(SystemExit, match=r"error: .*nowhere"):
+    with pytest.raises(SystemExit, match=r"error: .*nowhere: there is no such folder"):
         main()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from data.prepare import BadRecordsError
 from tests.models import tiny
@@ -134,7 +135,7 @@ def test_a_step_of_one_row_measures_nothing_and_the_next_one_is_measured(memory:
     assert said == [f"token budget {int(one.batch.cost * 5.5):,}, from the memory of step 3"]
 
 
-def test_only_a_second_row_that_is_half_full_is_measured(memory: dict[str, int]) -> None:
+def test_only_later_rows_that_are_half_full_are_measured(memory: dict[str, int]) -> None:
     """In a cheap row what it takes beside its tokens would be taken for their price; a filler is the cheapest."""
     said: list[str] = []
     found, one, filler = budget(said, "cuda", 100), row("it"), row("")
@@ -177,6 +178,15 @@ def test_a_trial_holds_what_the_gradients_will_take(stage: int, kept: int) -> No
     plugin: Any = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=stage)))
     trainer: Any = SimpleNamespace(model=model, accelerator=plugin, args=SimpleNamespace(world_size=2))
     assert [len(one) for one in PackedTrainer._gradients_to_come(trainer)] == [24 // kept]
+
+
+def test_a_step_does_not_fit_if_its_gradients_do_not() -> None:
+    def full() -> list[Tensor]:
+        raise torch.OutOfMemoryError("pretended")
+
+    unproven = SimpleNamespace(unproven=lambda _: True)
+    trainer: Any = SimpleNamespace(budget=unproven, _gradients_to_come=full, args=SimpleNamespace(device=torch.device("cpu")))
+    assert not PackedTrainer._fits(trainer, row("i"), torch.ones(1))
 
 
 @pytest.fixture(scope="module")

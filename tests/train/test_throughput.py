@@ -140,6 +140,7 @@ def test_a_run_writes_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_whole_step_trains_and_is_measured() -> None:
     made: Any = build(ScalarRewardModel, EMBEDDED, CPU, torch.float32)
+    assert float(made.head[-1].weight.detach().std()) > 0, "a backward pass of zeros is no measure"
     before = made.head[0].weight.detach().clone()
     found = step_speed(made, vision_tokens(made.config), pair_sizes(4, 0, TINY), 2, workers=0)
     assert min(found.pure_pairs_per_second, found.pairs_per_second, found.loader_images_per_second_and_core) > 0
