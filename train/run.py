@@ -16,6 +16,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from data.composition import CompositionError
 from data.mixture import Mixture
+from data.preference import RecordError
 from data.prepare import BadRecordsError
 from data.sources.base import SourceError
 from eval.benchmarks.benchmark import BenchmarkError
@@ -63,8 +64,8 @@ def run(launch: Launch) -> None:
     """Train as the recipe says, on this rank; returns when the last checkpoint is saved and evaluated.
 
     What cannot even begin is told once on every node and ends the process with status 2, without a traceback. A row that does
-    not fit into memory, or too many unusable records, is told by the rank that has it, and ends with status 1: a launcher then
-    ends the other ranks.
+    not fit into memory, an unusable record too many, or any where the recipe is strict, is told by the rank that has it, and
+    ends with status 1: a launcher then ends the other ranks.
     """
     try:
         trainer, resume, console = assemble(launch)
@@ -74,7 +75,7 @@ def run(launch: Launch) -> None:
         raise SystemExit(2) from None
     try:
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-    except (MemoryBudgetError, BadRecordsError) as error:
+    except (MemoryBudgetError, BadRecordsError, RecordError) as error:
         # A loader's worker hands its error over with the traceback before it.
         print(f"rank {rank()}: {str(error).rpartition(f'{type(error).__name__}: ')[2].strip()}", file=sys.stderr)
         raise SystemExit(1) from None

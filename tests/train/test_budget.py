@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from data.images import ImageError
 from data.prepare import BadRecordsError
 from tests.models import tiny
 from tests.train import short_worker, worker
@@ -237,6 +238,7 @@ WORKER = "Caught BadRecordsError in DataLoader worker process 0.\nOriginal Trace
     [
         (MemoryBudgetError("give the same command again"), "give the same command again"),
         (BadRecordsError("2 records could not be used"), "2 records could not be used"),
+        (ImageError("a:5: the image is truncated"), "a:5: the image is truncated"),
         (BadRecordsError(f"{WORKER}data.prepare.BadRecordsError: 2 records could not be used\n"), "2 records could not be used"),
     ],
 )
