@@ -97,14 +97,13 @@ class DataCard:
 
 def card_of(part: Part, drawn: int, min_pixels: int, max_pixels: int) -> SourceCard:
     """Return the card of one source; `drawn` is its number of records in an epoch."""
-    content, messages = (part.source.fingerprint(), []) if part.read is None else (part.read.content, part.read.messages)
     figures = _sampled(part, min_pixels, max_pixels) if part.read is None else _counted(part, min_pixels, max_pixels)
     return SourceCard(
         name=part.config.label,
         type=part.config.type,
         licence=part.source.licence,
         revision=part.source.revision,
-        content=content,
+        content=part.content,
         rows=len(part.source),
         left_out=part.left_out,
         held_out=len(part.held_out),
@@ -112,7 +111,7 @@ def card_of(part: Part, drawn: int, min_pixels: int, max_pixels: int) -> SourceC
         drawn=drawn,
         **figures,
         estimated=part.read is None,
-        messages=messages,
+        messages=[] if part.read is None else part.read.messages,
     )
 
 

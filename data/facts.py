@@ -1,4 +1,4 @@
-"""What the preparation notes about each row: 28 bytes and its images' sizes, from which filters, plans and cards are computed.
+"""What the preparation notes about each row: 40 bytes and its images' sizes, from which filters, plans and cards are computed.
 
 The facts do not depend on filters, weights, caps or pixel limits, so that changing those never reads the data again.
 """
@@ -6,19 +6,18 @@ The facts do not depend on filters, weights, caps or pixel limits, so that chang
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from data.images import ImageError, image_size, image_tokens, resized_all
-from data.preference import EncodedImage, Preference, RecordError
+from data.preference import Preference, RecordError
 from data.sources.base import LeftOut, Source
 from data.validate import validate
-from data.whole_files import hash64
+from data.whole_files import content_digest, hash64
 
 REASONS = (
     "kept",
@@ -49,6 +48,7 @@ ROW = np.dtype(
         ("rejected", "u4"),
         ("prompt_key", "u8"),  # equal for equal prompts on equal images
         ("pair_key", "u8"),  # equal for equal prompts with the same two responses, whichever is preferred
+        ("record_key", "u8"),  # equal for equal records, to the letter and with all that they carry
     ]
 )
 IDENTICAL, MARKERS, REFUSAL, ORDER = 1, 2, 4, 8
@@ -108,10 +108,12 @@ def facts_of(source: Source, index: int) -> RowFacts:
 def pair_key(record: Preference) -> int:
     """Return the 64-bit key of a prompt (with its images) and its two responses, equal whichever of them is preferred.
 
-    An image counts by its length in bytes and its size in pixels, so that a moved image folder changes nothing. This is
-    the fingerprint that `filters.leave_out` lists, in 16 hexadecimal digits.
+    An image counts by its encoded content: wherever it lies, and no other. This is the fingerprint that
+    `filters.leave_out` lists, in 16 hexadecimal digits.
+
+    Raises: ImageError for an image file that cannot be read.
     """
-    return _keys(record, [image_size(image, record.identity) for image in record.images])[1]
+    return _keys(record)[1]
 
 
 def normalised(text: str) -> str:
@@ -120,7 +122,7 @@ def normalised(text: str) -> str:
 
 
 def _nothing(reason: str) -> tuple[Any, ...]:
-    return (REASONS.index(reason), 0, 0, 0, 0, 0, 0, 0)
+    return (REASONS.index(reason), 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def _facts(record: Preference) -> RowFacts:
@@ -136,7 +138,7 @@ def _facts(record: Preference) -> RowFacts:
         tokens,
         len(record.chosen),
         len(record.rejected),
-        *_keys(record, sizes),
+        *_keys(record),
     )
     return RowFacts(row, sizes)
 
@@ -160,20 +162,17 @@ def _flags(record: Preference) -> int:
     )
 
 
-def _keys(record: Preference, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    images = [f"{_length(image)} {size}" for image, size in zip(record.images, sizes, strict=True)]
+def _keys(record: Preference) -> tuple[int, int, int]:
+    try:
+        images = list(map(content_digest, record.images))
+    except OSError as error:
+        raise ImageError(f"{record.identity}: an image cannot be read ({error}).") from error
     prompt = [*images, *map(normalised, _prompt_texts(record))]
     responses = sorted((normalised(record.chosen), normalised(record.rejected)))
-    return _hash(prompt), _hash([*prompt, *responses])
-
-
-def _hash(texts: Iterable[str]) -> int:
-    return hash64("\x00".join(texts))
+    carried = (record.margin, record.chosen_critique, record.rejected_critique, record.rationale, record.source, record.category)
+    whole = (images, record.prompt, record.chosen, record.rejected, *carried)
+    return hash64(repr(prompt)), hash64(repr((prompt, responses))), hash64(repr(whole))
 
 
 def _prompt_texts(record: Preference) -> list[str]:
     return [part["text"] for message in record.prompt for part in message["content"] if part["type"] == "text"]
-
-
-def _length(image: EncodedImage) -> int:
-    return image.stat().st_size if isinstance(image, Path) else len(image)

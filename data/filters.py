@@ -13,6 +13,9 @@ from data.config import Section
 from data.facts import IDENTICAL, MARKERS, REASONS, REFUSAL, Facts
 from data.sources.base import SourceError
 
+SCHEME, WRITER = "Fingerprints in which an image counts by its content", "found by eval/overlap.py"
+"""Remarks in a `leave_out` file: what eval/overlap.py writes, and what it always wrote; of old, images counted by their size."""
+
 
 class FilterConfig(Section):
     """Rules that leave rows out; each is counted under its own name in the data card."""
@@ -76,16 +79,21 @@ def _too_long(filters: Filters, facts: Facts) -> npt.NDArray[np.bool_]:
 def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
     """Return the sorted fingerprints of a `leave_out` file; lines that begin with # are comments.
 
-    Raises: SourceError naming file and line for a missing file or for anything that is not 16 hexadecimal digits.
+    Raises: SourceError naming file and line for a missing file, one of an older scheme, or anything but 16 hexadecimal digits.
     """
     if path is None:
         return np.empty(0, np.uint64)
     found = []
     try:
-        lines = Path(path).expanduser().read_text().splitlines()
+        content = Path(path).expanduser().read_text()
     except OSError as error:
         raise SourceError(f"filters.leave_out: the file of fingerprints {path} cannot be read ({error}).") from error
-    for number, line in enumerate(lines, start=1):
+    if WRITER in content and SCHEME not in content:
+        raise SourceError(
+            f"{path}: an earlier version wrote these fingerprints, which tell images apart by length and size only; required are "
+            "those of their content, else none of the listed records is left out. Run eval/overlap.py again."
+        )
+    for number, line in enumerate(content.splitlines(), start=1):
         digits = line.partition("#")[0].strip()
         if not digits:
             continue

@@ -223,8 +223,8 @@ class Mixture:
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits that change with the records, the held-out set or the order of any epoch."""
-        contents = [part.source.fingerprint() if part.read is None else part.read.content for part in self.parts]
-        return digest(self.config.model_dump_json(exclude={"workers", "cache"}) + " ".join(contents))
+        contents = " ".join(part.content for part in self.parts)
+        return digest(self.config.model_dump_json(exclude={"workers", "cache"}) + contents)
 
     def card(self) -> DataCard:
         """Return what went into the mixture, and what did not and why."""

@@ -31,6 +31,11 @@ class Part:
     rows: Indices
     held_out: Indices
 
+    @property
+    def content(self) -> str:
+        """A short text that changes with the records: of what was read in them, or of the generator's settings."""
+        return self.source.fingerprint() if self.read is None else self.read.content
+
     def pools(self, start: int, split: bool) -> list[Pool]:
         """Return the training rows as indices of the mixture, where they begin at `start`; by modality if `split`.
 

@@ -77,7 +77,7 @@ def prepared(source: Source, reading: Reading) -> Prepared:
 
     Raises: BadRecordsError beyond the limit; under `strict` the first RecordError.
     """
-    key = f"{_code()} {source.fingerprint()} {len(source)}"
+    key = f"{code()} {source.fingerprint()} {len(source)}"
     folder = reading.cache / "facts" / f"{source.name}-{digest(key)}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "lock"):
@@ -91,12 +91,11 @@ def prepared(source: Source, reading: Reading) -> Prepared:
 
 
 @cache
-def _code() -> str:
+def code() -> str:
     """Return a digest of the code that turns files into facts, so that a change of it reads the data anew."""
     folder = Path(__file__).parent
-    files = [
-        folder / f"{name}.py" for name in ("archives", "arrow_tables", "facts", "images", "preference", "tables", "validate")
-    ]
+    read = "archives", "arrow_tables", "facts", "images", "preference", "prepare", "tables", "validate", "whole_files"
+    files = [folder / f"{name}.py" for name in read]
     return digest("".join(file.read_text() for file in [*files, *sorted((folder / "sources").glob("*.py"))]))
 
 

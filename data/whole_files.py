@@ -9,9 +9,20 @@ from pathlib import Path
 
 
 def stamp(path: Path) -> str:
-    """Return a file's name, size and time of change as 16 hexadecimal digits."""
+    """Return a file's name, size and times of change as 16 hexadecimal digits.
+
+    `cp -p` and the like set the time of the contents; that of the inode nobody can set.
+    """
     status = path.stat()
-    return digest(f"{path.name} {status.st_size} {status.st_mtime_ns}")
+    return digest(f"{path.name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}")
+
+
+def content_digest(content: bytes | Path) -> str:
+    """Return the SHA-256 of bytes, or of a file (read in pieces), in hexadecimal digits: what tells two images apart."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    with content.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(text: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from data.images import grey_like
 from data.preference import EncodedImage, Message
+from data.whole_files import content_digest
 from eval.protocol import Example, Images, Verdict, draw
 
 Seen = tuple[str, ...]
@@ -90,7 +90,7 @@ def _without_images(prompt: Sequence[Message]) -> tuple[Message, ...]:
 
 def _seen(images: Sequence[EncodedImage]) -> Seen:
     """Return a digest of each image's file, so that rows which share a picture are not given it again."""
-    return tuple(hashlib.sha256(image if isinstance(image, bytes) else image.read_bytes()).hexdigest() for image in images)
+    return tuple(map(content_digest, images))
 
 
 def _partners(pictures: Sequence[Seen], seed: int) -> dict[Seen, Seen]:

@@ -14,13 +14,11 @@ the hash cannot: charts of one template, drawings on one background, pictures th
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +27,7 @@ from PIL import Image
 from data.facts import LEFT_OVER_MARKER
 from data.images import decode
 from data.preference import EncodedImage
-from data.whole_files import hash64
+from data.whole_files import content_digest, hash64
 
 Hashes = npt.NDArray[np.uint32]
 Thumbnail = npt.NDArray[np.uint8]
@@ -152,21 +150,7 @@ def _cosines(rows: int, length: int) -> npt.NDArray[np.float32]:
 COSINES = _cosines(8, SIDE)
 
 
-def file_size(image: EncodedImage) -> int:
-    """Return the length of an image file."""
-    return image.stat().st_size if isinstance(image, Path) else len(image)
-
-
-def file_key(image: EncodedImage) -> bytes:
-    """Return 16 bytes that are equal for equal files."""
-    return _key(image.read_bytes() if isinstance(image, Path) else image)
-
-
-def pixel_key(image: EncodedImage, record: str) -> bytes:
-    """Return 16 bytes that are equal for equal pixels; raises ImageError naming `record` if it cannot be decoded."""
+def pixel_key(image: EncodedImage, record: str) -> str:
+    """Return a digest that is equal for equal pixels; raises ImageError naming `record` if it cannot be decoded."""
     pixels = decode(image, record)
-    return _key(f"{pixels.size}".encode() + pixels.tobytes())
-
-
-def _key(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
+    return content_digest(f"{pixels.size}".encode() + pixels.tobytes())

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
+from data.whole_files import content_digest
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.checkpoint_loading import backbone_of, run_of_adapters
@@ -89,7 +90,7 @@ FILES: dict[str, Callable[[Path], list[str]]] = {
 def rows_digest(examples: Sequence[Example]) -> str:
     """Return a digest of the rows of a benchmark: texts, labels, groups, and the contents of the images."""
     images = (image for example in examples for image in example.images)
-    files = {image: _content(image.read_bytes() if isinstance(image, Path) else image) for image in images}
+    files = {image: content_digest(image) for image in images}
     return _digest(
         json.dumps([e.prompt, e.responses, e.better, e.group, e.source, [files[image] for image in e.images]]) for e in examples
     )
@@ -159,16 +160,7 @@ def _base(adapters: Path) -> list[str]:
 
 def _contents(folder: Path) -> list[str]:
     found = {file for pattern in (*WEIGHTS, *TEXTS) for file in folder.glob(pattern) if file.name not in NO_PART}
-    return [f"{file.name} {_file(file)}" for file in sorted(found)]
-
-
-def _file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _content(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return [f"{file.name} {content_digest(file)}" for file in sorted(found)]
 
 
 def _digest(parts: Iterable[str]) -> str:

@@ -17,14 +17,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from datasketch import MinHash, MinHashLSH
 
+from data.images import ImageError
 from data.preference import EncodedImage
+from data.whole_files import content_digest
 from eval.fingerprints import (
     Hashes,
     Picture,
     Text,
     correlation,
-    file_key,
-    file_size,
     picture,
     pixel_key,
     similarity,
@@ -97,11 +97,9 @@ class TextIndex:
 class IndexedPicture:
     """A picture of a benchmark."""
 
-    file: bytes
-    """As `file_key` returns it."""
-    size: int
-    """Bytes of the file."""
-    pixels: bytes
+    file: str
+    """As `content_digest` returns it."""
+    pixels: str
     """As `pixel_key` returns it."""
     picture: Picture
 
@@ -112,34 +110,35 @@ class ImageIndex:
     def __init__(self, pictures: Sequence[IndexedPicture]) -> None:
         self.pictures = pictures
         self._by_file = {one.file: number for number, one in enumerate(pictures)}
-        self._sizes = {one.size for one in pictures}
         self._hashes = np.array([one.picture.hash for one in pictures], np.uint64)
-        self._remembered: dict[object, tuple[str, Hit | None]] = {}
+        self._remembered: dict[str, Hit | None] = {}
 
     def find(self, image: EncodedImage, record: str) -> tuple[str, Hit | None]:
-        """Return the picture's perceptual hash in hexadecimal digits (empty if it is blank), and what was found.
+        """Return the digest of the image's encoded content, and what was found.
 
         Raises: ImageError naming `record` if it cannot be decoded.
         """
-        key = file_key(image) if isinstance(image, bytes) else image
+        try:
+            key = content_digest(image)
+        except OSError as error:
+            raise ImageError(f"{record}: an image cannot be read ({error}).") from error
         if key not in self._remembered:
             if len(self._remembered) >= REMEMBERED:
                 self._remembered.clear()
-            self._remembered[key] = self._look_up(image, record)
-        return self._remembered[key]
+            self._remembered[key] = self._look_up(key, image, record)
+        return key, self._remembered[key]
 
-    def _look_up(self, image: EncodedImage, record: str) -> tuple[str, Hit | None]:
+    def _look_up(self, key: str, image: EncodedImage, record: str) -> Hit | None:
+        if key in self._by_file:
+            return Hit("image_file", self._by_file[key], 1.0)
         one = picture(image, record)
         if one is None:
-            return "", None
-        name = f"{one.hash:016x}"
-        if file_size(image) in self._sizes and (number := self._by_file.get(file_key(image))) is not None:
-            return name, Hit("image_file", number, 1.0)
+            return None
         close = np.flatnonzero(np.bitwise_count(self._hashes ^ np.uint64(one.hash)) <= DISTANCE).tolist()
         scored = [(correlation(one.thumbnail, self.pictures[number].picture.thumbnail), -number) for number in close]
         best, number = max(scored, default=(0.0, 0))
         if best < CORRELATION:
-            return name, None
+            return None
         pixels = pixel_key(image, record)
         same = [number for number in close if self.pictures[number].pixels == pixels]
-        return name, Hit("image_pixels", same[0], 1.0) if same else Hit("image_near", -number, round(best, 4))
+        return Hit("image_pixels", same[0], 1.0) if same else Hit("image_near", -number, round(best, 4))

@@ -30,7 +30,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from ruamel.yaml.error import YAMLError
 
+from data.filters import WRITER
 from data.mixture import CACHE, section_of
+from data.prepare import code
 from data.sources.base import Source
 from data.whole_files import digest
 from eval.benchmarks.table import BenchmarkConfig, load
@@ -41,7 +43,8 @@ from eval.overlap_search import Search, run
 from eval.protocol import Example
 
 CODE = ("fingerprints", "lookup", "overlap_index", "overlap_search")
-"""Files of this folder that decide what is found: a run that was stopped continues only if they are the same."""
+"""Files of this folder that decide, with those that read a source, what is found: a run that was stopped continues only if
+they are the same."""
 
 
 def find(
@@ -53,8 +56,8 @@ def find(
     Raises: ImageError for a benchmark's image that cannot be decoded.
     """
     index = OverlapIndex(examples)
-    code = "".join((Path(__file__).parent / f"{name}.py").read_text() for name in CODE)
-    key = digest(" ".join([code, index.fingerprint, *(f"{source.fingerprint()} {len(source)}" for source in sources)]))
+    own = "".join((Path(__file__).parent / f"{name}.py").read_text() for name in CODE)
+    key = digest(" ".join([code(), own, index.fingerprint, *(f"{source.fingerprint()} {len(source)}" for source in sources)]))
     parts = output.with_name(f"{output.name}.parts")
     found = run(Search(sources, index, parts / key), workers, console)
     blank = [f"{index.blank} blank pictures, which identify nothing, were not compared"] if index.blank else []
@@ -99,7 +102,7 @@ def main() -> None:
         cache = Path(section.cache).expanduser() if section.cache else CACHE
         sources = [source.open(cache) for source in section.sources]
         examples, about = _rows(options.benchmarks, console)
-        about = [f"Records of {options.recipe} found by eval/overlap.py in", *about]
+        about = [f"Records of {options.recipe} {WRITER} in", *about]
         overlap = find(sources, examples, options.output, options.workers, about, Console(stderr=True))
     except (ValueError, OSError, YAMLError) as error:
         sys.exit(f"error: {error}")

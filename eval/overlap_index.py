@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from data.preference import EncodedImage, Message, Preference
-from data.whole_files import digest
-from eval.fingerprints import Text, file_key, file_size, pair_text, picture, pixel_key, question_text
+from data.whole_files import content_digest, digest
+from eval.fingerprints import Text, pair_text, picture, pixel_key, question_text
 from eval.lookup import Hit, ImageIndex, IndexedPicture, Kind, TextIndex
 from eval.protocol import Example
 
@@ -92,15 +92,15 @@ class _Tables:
             self._enter("pair", pair.key, example.identity, " | ".join(example.responses), _names(asked))
 
     def _add_image(self, image: EncodedImage, identity: str) -> str:
-        key = file_key(image)
+        key = content_digest(image)
         if key not in self.pictures:
             found = picture(image, identity)
             if found is None:
                 self.blank += 1
-                return ""
-            self.pictures[key] = IndexedPicture(key, file_size(image), pixel_key(image, identity), found)
+                return key
+            self.pictures[key] = IndexedPicture(key, pixel_key(image, identity), found)
         self._enter("image", key, identity, "", "")
-        return f"{self.pictures[key].picture.hash:016x}"
+        return key
 
     def _enter(self, table: str, key: object, identity: str, content: str, context: str) -> None:
         entry = self.entries[table].setdefault(key, Entry([], excerpt(content), {}))

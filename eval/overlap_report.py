@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from data.filters import SCHEME
 from data.whole_files import write_whole
 from eval.lookup import IMAGE_KINDS, KINDS
 from eval.overlap_index import OverlapIndex, table_of
@@ -83,7 +84,7 @@ def report(parts: Sequence[Path], index: OverlapIndex, output: Path, about: Sequ
     overlap = Overlap({})
     write_whole(output.with_suffix(".jsonl"), lambda temporary: _write_details(temporary, parts, index, common, overlap))
     left_out = sum(count.left_out for count in overlap.sources.values())
-    head = [*about, f"{left_out} records; for the recipe: data.filters.leave_out"]
+    head = [SCHEME, *about, f"{left_out} records; for the recipe: data.filters.leave_out"]
     lines = [*(f"# {line}" for line in head), *(f"{found}  # {remark}" for found, remark in overlap.fingerprints.items())]
     write_whole(output, lambda temporary: temporary.write_text("\n".join(lines) + "\n", encoding="utf-8"))
     return overlap

@@ -74,10 +74,11 @@ def recipe_yaml(recipe: Recipe) -> str:
 def data_fingerprints(recipe: Recipe, mixture: Mixture | None) -> dict[str, dict[str, Any]]:
     """Return what identifies the data of every source; generated sources open without reading anything."""
     cache = Path(recipe.data.cache).expanduser() if recipe.data.cache else CACHE
-    sources = [source.open(cache) for source in recipe.data.sources] if mixture is None else [p.source for p in mixture.parts]
-    return {
-        source.name: {"revision": source.revision, "fingerprint": source.fingerprint(), "rows": len(source)} for source in sources
-    }
+    if mixture is None:
+        found = [(source, source.fingerprint()) for source in (config.open(cache) for config in recipe.data.sources)]
+    else:
+        found = [(part.source, part.content) for part in mixture.parts]
+    return {source.name: {"revision": source.revision, "fingerprint": content, "rows": len(source)} for source, content in found}
 
 
 def commit(clone: Path) -> dict[str, Any]:

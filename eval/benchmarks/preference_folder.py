@@ -6,17 +6,17 @@ content, since these files always name the winner.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data.preference import EncodedImage, Preference, RecordError
+from data.preference import Preference, RecordError
 from data.sources.base import Source
 from data.sources.project import ProjectConfig
 from data.validate import validate
+from data.whole_files import content_digest
 from eval.benchmarks.benchmark import Benchmark, BenchmarkError, Loaded, Location, PredictionsError, Record, Rule, group_figures
 from eval.benchmarks.rows import LISTED, content_key, limited, loaded
 from eval.benchmarks.writers import in_drawn_order, rewards
@@ -67,7 +67,7 @@ def _distinct(record: Preference) -> Preference:
 
 def _example(record: Preference) -> Example:
     responses, better = in_drawn_order(json.dumps(list(record.prompt)), record.chosen, record.rejected)
-    references = [_digest(image) for image in record.images]
+    references = list(map(content_digest, record.images))
     group = record.category or UNSORTED
     return Example(
         key=content_key(record.prompt, sorted(responses), references),
@@ -85,10 +85,6 @@ def _example(record: Preference) -> Example:
             "rejected": record.rejected,
         },
     )
-
-
-def _digest(image: EncodedImage) -> str:
-    return hashlib.sha256(image if isinstance(image, bytes) else image.read_bytes()).hexdigest()
 
 
 def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from data.images import ImageError, decode
 from data.preference import EncodedImage, ImagePart, Message, RecordError, TextPart
+from data.whole_files import content_digest
 from eval.benchmarks.benchmark import BenchmarkError, Known, Loaded, Location, Origin, differences
 from eval.protocol import Example
 
@@ -123,7 +124,7 @@ def encoded(value: object, root: Path, record: str) -> tuple[tuple[EncodedImage,
     if isinstance(value, Mapping):
         content = value.get("bytes")
         if content:
-            return (bytes(content),), hashlib.sha256(content).hexdigest()
+            return (bytes(content),), content_digest(bytes(content))
         value = value.get("path")
     if value is None or value == "":
         return (), ""

@@ -74,6 +74,21 @@ def test_suspicious_records_are_found_and_good_ones_are_not(tmp_path: Path) -> N
     ]
 
 
+def test_images_of_one_length_and_one_size_are_told_apart(tmp_path: Path) -> None:
+    for number, name in [*((number, f"{number}.bmp") for number in range(6)), (0, "copy.bmp")]:
+        Image.new("RGB", (30, 30), (40 * number, 99, 7)).save(tmp_path / name)
+    assert len({path.stat().st_size for path in tmp_path.glob("*.bmp")}) == 1
+    answers = [{"chosen": "Red.", "rejected": "Green."}, {"chosen": "Green.", "rejected": "Red."}]
+    rows = [{"images": [f"{number}.bmp"], "prompt": "Which colour?", **answers[number % 2]} for number in range(6)]
+    part = Mixture(MixtureConfig.model_validate(section(tmp_path, rows, validation=4))).parts[0]
+    assert part.read is not None
+    assert (duplicates(part.read.facts, np.arange(6, dtype=np.int32)), list(suspicious([part]))) == (0, [])
+    assert (len(part.held_out), len(part.rows), part.left_out) == (2, 4, {})  # none shares its prompt with one held out
+    again = [*rows, rows[0] | answers[1] | {"images": ["copy.bmp"]}]
+    part = Mixture(MixtureConfig.model_validate(section(tmp_path, again))).parts[0]
+    assert [suspicion.detail for suspicion in suspicious([part])] == ["the same pair in project:0, project:6"]
+
+
 def test_a_histogram_counts_every_positive_value() -> None:
     values = np.array([0, 1, 1, 7, 100, 4000])
     bars = histogram(values)

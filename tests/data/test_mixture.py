@@ -90,6 +90,8 @@ def test_the_fingerprint_changes_with_what_is_trained_on(two: list[dict[str, Any
     assert len({one, mixture(tmp_path, two, seed=1).fingerprint(), mixture(tmp_path, two[:1]).fingerprint()}) == 3
     told = [row(f"told {number}") for number in range(119)]
     assert one != mixture(tmp_path, [two[0], project(tmp_path, "told", [*told, row("other")])]).fingerprint()
+    written = [row("told") | {"rationale": rationale} for rationale in ("Since it is.", "since it is.")]
+    assert len({mixture(tmp_path, [project(tmp_path, "one", [only])]).fingerprint() for only in written}) == 2
 
 
 def test_validation_is_even_over_sources_and_apart_from_training(two: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -174,6 +176,9 @@ def test_listed_fingerprints_are_left_out(two: list[dict[str, Any]], tmp_path: P
         mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "overlap.txt")})
     with pytest.raises(SourceError, match="cannot be read"):
         mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "gone.txt")})
+    (tmp_path / "overlap.txt").write_text(f"# Records of r.yaml found by eval/overlap.py in\n{pair_key(listed[0]):016x}\n")
+    with pytest.raises(SourceError, match="an earlier version wrote these fingerprints"):
+        mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "overlap.txt")})
 
 
 def test_a_fingerprint_outlives_moving_and_preferring_otherwise(tmp_path: Path) -> None:

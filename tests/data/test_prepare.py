@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,6 +63,28 @@ def test_a_finished_reading_is_not_repeated_and_a_changed_file_is(tmp_path: Path
     second = read(open_source(tmp_path / "cache", type="project", path=str(path)), tmp_path / "cache")
     assert len(second.facts.rows) == len(first.facts.rows)
     assert second.content != first.content
+
+
+def test_a_change_that_leaves_size_and_time_as_they_were_is_seen(tmp_path: Path) -> None:
+    first = read(records(tmp_path, 100), tmp_path / "cache")
+    path, status = tmp_path / "a.jsonl", (tmp_path / "a.jsonl").stat()
+    path.write_text(path.read_text().replace('"a 7"', '"a 8"'))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = read(open_source(tmp_path / "cache", type="project", path=str(path)), tmp_path / "cache")
+    assert path.stat().st_size == status.st_size
+    assert again.content != first.content
+
+
+def test_other_code_reads_the_data_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = records(tmp_path, 100)
+    first = read(source, tmp_path / "cache")
+    clone = tmp_path / "clone" / "data"
+    shutil.copytree(ROOT / "data", clone)
+    (clone / "whole_files.py").write_text((clone / "whole_files.py").read_text().replace("sha256", "sha512"))
+    prepare.code.cache_clear()
+    monkeypatch.setattr(prepare, "__file__", str(clone / "prepare.py"))
+    assert read(source, tmp_path / "cache").folder != first.folder
+    prepare.code.cache_clear()
 
 
 def test_an_interrupted_reading_keeps_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

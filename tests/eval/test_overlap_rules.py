@@ -6,9 +6,10 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
+from data.mixture import Mixture
 from eval.fingerprints import picture
 from eval.overlap_report import COMMON
-from tests.eval.overlap_world import details, encoded, find, item, photo, project
+from tests.eval.overlap_world import config, details, encoded, find, item, photo, project
 
 
 def test_common_texts_are_reported_and_stay(tmp_path: Path) -> None:
@@ -25,6 +26,26 @@ def test_common_texts_are_reported_and_stay(tmp_path: Path) -> None:
 
     rare = project(tmp_path, "rare", rows[1:])
     assert find(tmp_path, [rare], benchmark).sources["rare"].left_out == COMMON - 2
+
+
+def test_pictures_that_a_perceptual_hash_confuses_make_a_question_common(tmp_path: Path) -> None:
+    for kind in ("alike", "blank"):
+        files = [encoded(photo(50), "BMP")] * COMMON if kind == "alike" else [encoded(Image.new("RGB", (9, 9)), "BMP")] * COMMON
+        files = [file[:-1] + bytes([number]) for number, file in enumerate(files)]
+        assert len({found and found.hash for found in (picture(file, "test") for file in files)}) == 1
+        rows = project(tmp_path, kind, [{"prompt": "How many are there?", "image": file} for file in files])
+        found = find(tmp_path, [rows], [item(1, question="How many are there?")])
+        assert (found.sources[kind].only_common, found.sources[kind].left_out) == (COMMON, 0)
+
+
+def test_only_the_record_of_the_benchmarks_own_picture_is_left_out(tmp_path: Path) -> None:
+    files = [encoded(photo(number), "BMP") for number in range(50, 58)]
+    assert len(set(map(len, files))) == 1
+    same = {"prompt": "Which is it?", "chosen": "This one.", "rejected": "That one."}
+    rows = [project(tmp_path, "bmp", [same | {"image": file} for file in files])]
+    find(tmp_path, rows, [item(1, image=files[3])])
+    after = Mixture(config(tmp_path, rows, filters={"leave_out": str(tmp_path / "overlap.txt")}))
+    assert [record.identity for record in after.records] == [f"bmp:{number}" for number in range(8) if number != 3]
 
 
 def test_records_with_a_benchmarks_picture_make_no_question_common(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from data.mixture import Mixture
 from tests.train.minimal import write
 from tests.train.shipped import RECIPES
 from train.parsing import parse_arguments, read_recipe
-from train.provenance import commit, recipe_yaml, write_provenance, write_whole
+from train.provenance import commit, data_fingerprints, recipe_yaml, write_provenance, write_whole
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -63,6 +63,17 @@ def test_other_data_have_another_fingerprint(tmp_path: Path) -> None:
         write_provenance(launch, tmp_path / "run", Mixture(launch.recipe.data))
         prints.append(json.loads((tmp_path / "run" / "provenance.json").read_text())[-1]["data"]["shapes"]["fingerprint"])
     assert prints[0] != prints[1]
+
+
+def test_the_same_records_elsewhere_have_the_same_fingerprint(tmp_path: Path) -> None:
+    prints = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        folder.mkdir()
+        (folder / "a.jsonl").write_text('{"prompt": "p", "chosen": "c", "rejected": "r"}\n')
+        recipe = f"data.sources=[{{type: project, path: {folder}/a.jsonl}}]"
+        launch = parse_arguments([str(write(tmp_path)), recipe, f"data.cache={folder}"], "rm", "")
+        prints.append(data_fingerprints(launch.recipe, Mixture(launch.recipe.data))["project"]["fingerprint"])
+    assert prints[0] == prints[1]
 
 
 def test_the_commit_and_its_changes(tmp_path: Path) -> None:
