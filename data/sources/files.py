@@ -13,6 +13,9 @@ from pydantic import model_validator
 
 from data.sources.base import SourceConfig, SourceError
 
+SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
+"""The name of one file of a set, as the hub writes them: `test-00000-of-00003.parquet`."""
+
 
 class FilesConfig(SourceConfig):
     """A source that reads files: a local copy if `path` is given, else the data set `hub`."""
@@ -37,7 +40,7 @@ class FilesConfig(SourceConfig):
 
         `branch` is the revision on the hub where the recipe names none.
 
-        Raises: SourceError if there are none, or the hub does not answer.
+        Raises: SourceError if there are none, one of a numbered set is missing, or the hub does not answer.
         """
         if self.path is None:
             return _fetched(str(self.hub), self.revision or branch, patterns)
@@ -48,7 +51,10 @@ class FilesConfig(SourceConfig):
             raise SourceError(
                 f"source {self.label!r}: {place} is neither a file nor a folder. Correct `path`, or fetch the data first."
             )
-        return Located(_matching(place, patterns, self.label), place, "local")
+        found = _matching(place, patterns, self.label)
+        if problem := shards_problem(found):
+            raise SourceError(f"source {self.label!r}: {problem} (To read one of them alone, let `path` name that file.)")
+        return Located(found, place, "local")
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,23 @@ class Located:
     root: Path
     """The folder that relative paths inside the data set refer to."""
     revision: str
+
+
+def shards_problem(files: Sequence[Path]) -> str | None:
+    """Say which sets of files `NAME-00000-of-00003…` are not whole (a number is missing, or there twice); None if all are."""
+    sets: dict[tuple[Path, str, str], list[tuple[int, int]]] = {}
+    for path in files:
+        if match := SHARD.fullmatch(path.name):
+            sets.setdefault((path.parent, match[1], path.suffix), []).append((int(match[2]), int(match[3])))
+    for (folder, name, suffix), found in sets.items():
+        total = max(of for _, of in found)
+        if sorted(found) != [(number, total) for number in range(total)]:
+            shown = ", ".join(f"{number:05}-of-{of:05}" for number, of in sorted(found))
+            return (
+                f"of {folder / name}-…{suffix} there are the parts {shown}; required is each of {total} once, "
+                "else rows would be missing, or there twice. Fetch the parts that are missing, remove those of another set."
+            )
+    return None
 
 
 def _matching(folder: Path, patterns: Sequence[str], label: str) -> list[Path]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from data.archives import Images, open_images
 from data.preference import Preference
-from data.sources.base import Row, Source, TableSource, field
+from data.sources.base import Row, Source, SourceError, TableSource, field
 from data.sources.conversation import MARKER, question
 from data.sources.files import FilesConfig
 from data.tables import open_rows
@@ -30,6 +30,9 @@ class OmniAlignVDpoConfig(FilesConfig):
     def open(self, cache: Path) -> Source:
         """Open the topics' files and the images."""
         located = self.locate([*(f"*{topic}*.jsonl" for topic in self.topics or TOPICS), "*images.tar"])
+        missing = [topic for topic in self.topics or () if not any(topic in path.stem for path in located.files)]
+        if missing:
+            raise SourceError(f"{self.label}: {located.root} holds no file of {', '.join(missing)}: fetch it.")
         archives = [path for path in located.files if path.suffix == ".tar"]
         places = [Path(self.images).expanduser()] if self.images else archives or [located.root]
         rows = open_rows([path for path in located.files if path.suffix == ".jsonl"], cache)

@@ -1,6 +1,6 @@
 """MM-RLHF-RewardBench (arXiv 2502.10391): 170 pairs of 46 items; Acc over pairs, Acc+ over items with every pair right.
 
-Read: a local `mm_reward_bench.jsonl` with the images beside it (also the embedded edition), or the repository on the hub.
+Read: a local `mm_reward_bench.jsonl` (else train-*.parquet) with the images beside it (also the embedded edition), or the hub.
 Its video items need folders of frames; of more than 32 frames 32 are taken, evenly spaced. Items whose frames are not
 there are counted as unavailable. The benchmark publishes no prompt that shows both responses: its authors' critic scores
 each alone, and the pairwise script of R1-Reward shows the winner first.
@@ -22,7 +22,7 @@ from eval.benchmarks.rows import (
     content_key,
     embedded_folder,
     encoded,
-    find_file,
+    find_files,
     limited,
     loaded,
     read_rows,
@@ -35,7 +35,7 @@ from eval.protocol import Example, Verdict
 
 NAME = "mm_rlhf_rewardbench"
 HUB = "yifanzhang114/MM-RLHF-RewardBench"
-FILES = ("mm_reward_bench.jsonl",)
+FILES = ("mm_reward_bench.jsonl", "data/train-*.parquet", "train-*.parquet")
 KNOWN = (Known("the released edition", 170, {"mcq": 42, "long": 37, "short": 34, "safety": 32, "video": 25}),)
 ITEMS = 46
 """Items of the released edition: rows that share an id."""
@@ -56,9 +56,9 @@ def load(where: Location) -> Loaded:
         folder, place = embedded_folder(NAME), "embedded"
     else:
         folder = place = where.location
-    file = find_file(folder, FILES, "MM-RLHF-RewardBench")
-    root = Path(where.image_root).expanduser() if where.image_root else file.parent
-    rows, unavailable = read_rows(file), dict[str, str]()
+    files = find_files(folder, FILES, "MM-RLHF-RewardBench")
+    root = Path(where.image_root).expanduser() if where.image_root else files[0].parent
+    rows, unavailable = [row for file in files for row in read_rows(file)], dict[str, str]()
     found = loaded(NAME, list(_examples(rows, root, where.limit, unavailable)), where, place, KNOWN, unavailable)
     items = len({row["id"] for row in rows})
     if items == ITEMS or where.limit is not None or where.location == "embedded":
@@ -90,7 +90,9 @@ def _examples(rows: Sequence[Row], root: Path, limit: int | None, unavailable: d
             group=group,
             source="video" if row.get("video") else "image",
             identity=identity,
-            row={name: value for name, value in row.items() if value is not None and not isinstance(value, dict)},
+            row={
+                name: value.get("path") if isinstance(value, dict) else value for name, value in row.items() if value is not None
+            },
             official_first=better,
         )
 
@@ -103,9 +105,10 @@ def _group(row: Row) -> str:
     """
     if row.get("video"):
         return "video"
-    path = row.get("image") if isinstance(row.get("image"), str) else ""
-    parts = Path(path or "").parts
-    return next((word for word in KEYWORDS if word in parts), next((word for word in KEYWORDS if word in (path or "")), "other"))
+    image = row.get("image")
+    path = str((image.get("path") if isinstance(image, dict) else image) or "")
+    parts = Path(path).parts
+    return next((word for word in KEYWORDS if word in parts), next((word for word in KEYWORDS if word in path), "other"))
 
 
 def _frames(root: Path, reference: str, record: str) -> tuple[EncodedImage, ...]:

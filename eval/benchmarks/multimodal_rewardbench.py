@@ -27,7 +27,7 @@ from eval.protocol import Example, Side, Verdict
 
 NAME = "multimodal_rewardbench"
 HUB = "syhuggingface/multimodal_rewardbench"
-FILES = ("all_data.json", "data/all_data.json", "data/test-*.parquet")
+FILES = ("all_data.json", "data/all_data.json", "data/test-*.parquet", "test-*.parquet")
 COLUMNS = ("Category", "ID", "Text", "Output1", "Output2", "Better")
 KNOWN = (
     Known(

@@ -14,6 +14,7 @@ from typing import Any
 
 from data.preference import Preference, RecordError
 from data.sources.base import Source
+from data.sources.files import shards_problem
 from data.sources.project import ProjectConfig
 from data.validate import validate
 from data.whole_files import content_digest
@@ -38,6 +39,8 @@ def load(where: Location) -> Loaded:
             f"{NAME}: the location is {where.location!r}; required is the path of a file or folder of preference records: this "
             "benchmark is the user's own."
         )
+    if problem := shards_problem([path for path in [Path(where.location).expanduser()] if path.is_file()]):
+        raise BenchmarkError(f"{NAME}: {problem} (The location of a set is its folder.)")
     with tempfile.TemporaryDirectory() as cache:
         source = ProjectConfig(type="project", name=NAME, path=where.location, images=where.image_root).open(Path(cache))
         examples = [_example(record) for record in _records(source, where.limit)]

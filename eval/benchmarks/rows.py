@@ -15,6 +15,7 @@ from typing import Any
 
 from data.images import ImageError, decode
 from data.preference import EncodedImage, ImagePart, Message, RecordError, TextPart
+from data.sources.files import shards_problem
 from data.whole_files import content_digest
 from eval.benchmarks.benchmark import BenchmarkError, Known, Loaded, Location, Origin, differences
 from eval.protocol import Example
@@ -24,16 +25,16 @@ LISTED = 20
 """Broken items that an error lists by name."""
 
 
-def find_file(location: str, names: Sequence[str], what: str) -> Path:
-    """Return the file at `location`, or the first of `names` (paths or patterns) that the folder `location` holds.
+def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
+    """Return the file at `location`, or all files like the first of `names` (paths or patterns) that the folder holds.
 
-    Raises: BenchmarkError if there is none.
+    Raises: BenchmarkError if there is none, or a numbered set of files is not whole.
     """
     place = Path(location).expanduser()
-    if place.is_file():
-        return place
-    for name in names:
-        for found in sorted(place.glob(name)):
+    for found in [[place]] if place.is_file() else (sorted(place.glob(name)) for name in names):
+        if problem := shards_problem(found):
+            raise BenchmarkError(f"{what}: {problem} (The location of a set is its folder.)")
+        if found:
             return found
     state = "holds none of its files" if place.is_dir() else "is not there"
     raise BenchmarkError(
@@ -102,9 +103,10 @@ def located_rows(
     if where.location == "hub":
         return hub_rows(hub, "test", where.revision, image), Path(), f"{hub}@{where.revision or 'main'}"
     embedded = where.location == "embedded"
-    file = find_file(embedded_folder(name) if embedded else where.location, files, title)
-    root = Path(where.image_root).expanduser() if where.image_root else file.parent
-    return read_rows(file), root, "embedded" if embedded else str(file)
+    found = find_files(embedded_folder(name) if embedded else where.location, files, title)
+    root = Path(where.image_root).expanduser() if where.image_root else found[0].parent
+    place = str(found[0] if len(found) == 1 else found[0].parent)
+    return [row for file in found for row in read_rows(file)], root, "embedded" if embedded else place
 
 
 def require_texts(row: Row, names: Sequence[str], record: str) -> None:
@@ -117,19 +119,23 @@ def require_texts(row: Row, names: Sequence[str], record: str) -> None:
 def encoded(value: object, root: Path, record: str) -> tuple[tuple[EncodedImage, ...], str]:
     """Return the image of a row, and a reference to it for the row's key.
 
-    `value` is a path, or a struct of bytes and path as parquet holds it. None and "" mean that the row has no image,
-    which the published benchmarks do not have: it is this project's extension for text-only pairs.
-    Raises: RecordError for anything else.
+    `value` is a path, or a struct of bytes and path as parquet holds it. "" means that the row is text only by design,
+    which no row of the published benchmarks is: it is this project's extension.
+    Raises: RecordError for anything else, as null or a column that is not there.
     """
+    if value == "":
+        return (), ""
     if isinstance(value, Mapping):
         content = value.get("bytes")
         if content:
             return (bytes(content),), content_digest(bytes(content))
-        value = value.get("path")
-    if value is None or value == "":
-        return (), ""
+        value = value.get("path") or None
     if not isinstance(value, str):
-        raise RecordError(f"{record}: the image is a {type(value).__name__}; required is a path or a struct of bytes and path.")
+        found = "null or missing" if value is None else f"a {type(value).__name__}"
+        raise RecordError(
+            f"{record}: the image is {found}; required is a path or a struct of bytes and path, without which the row is "
+            'another question. (Text only by design: "".)'
+        )
     return (under(root, value, record),), value
 
 
@@ -195,6 +201,8 @@ def loaded(
         notes.append(f"Limited to {where.limit} rows: not comparable with any published figure.")
     elif where.location != "embedded":
         notes.extend(differences(counts, known) if known else [])
+    if where.location != "embedded" and (text_only := sum(not example.images for example in rows)):
+        notes.append(f"{text_only} of {len(rows)} rows are text only.")
     if unavailable:
         notes.append(f"{len(unavailable)} of {counts.total()} rows are unavailable and in no figure.")
     return Loaded(rows, Origin(place, tuple(unavailable), tuple(notes)))

@@ -201,6 +201,7 @@ def _pairs(folder: Path, rows: int) -> Path:
                 "prompt": f"What is shown? ({row})",
                 "chosen": f"A cat, {row}." + " It sleeps." * (row % 3 - 1),
                 "rejected": f"Dog {row}." + " It barks." * (row % 4),
+                "image": "",
             }
             for row in range(rows)
         ],

@@ -40,6 +40,23 @@ def test_the_hub_gives_files_and_their_commit(tmp_path: Path, monkeypatch: pytes
     assert asked["revision"] == "refs/convert/parquet"
 
 
+def test_a_numbered_set_is_read_whole_or_refused(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for number in range(3):
+        write_parquet(copy / "data" / f"train-{number:05}-of-00003-a{number}.parquet", [ROW])
+    settings = {"type": "rlaif_v", "path": str(copy)}
+    assert len(open_source(tmp_path / "cache", **settings)) == 3
+    write_parquet(copy / "data" / "train-00000-of-00001.parquet", [ROW])
+    with pytest.raises(SourceError, match="00000-of-00001, 00000-of-00003, 00001-of-00003, 00002-of-00003; required is"):
+        open_source(tmp_path / "cache", **settings)
+    (copy / "data" / "train-00000-of-00001.parquet").unlink()
+    (copy / "data" / "train-00002-of-00003-a2.parquet").unlink()
+    with pytest.raises(SourceError, match=r"'rlaif_v': of .*train-….parquet there are the parts 00000-of-00003, 00001-of-00003;"):
+        open_source(tmp_path / "cache", **settings)
+    part = copy / "data" / "train-00001-of-00003-a1.parquet"
+    assert len(open_source(tmp_path / "cache", type="rlaif_v", path=str(part))) == 1
+
+
 def test_no_network_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(repo: str, **settings: Any) -> str:
         raise LocalEntryNotFoundError("no connection")

@@ -11,6 +11,7 @@ import pytest
 
 from data.images import ImageError
 from data.preference import RecordError
+from data.sources.base import SourceError
 from tests.data.sources.fixtures import (
     RED,
     asked,
@@ -111,6 +112,8 @@ def test_omnialign_v_dpo(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"omnialign_v_dpo:1: the image 'images/chart/two\.png' is not in images\.tar"):
         source.record(1)
     assert len(source_of(tmp_path, "omnialign_v_dpo", topics=["poster"])) == 1
+    with pytest.raises(SourceError, match="holds no file of diagram"):
+        source_of(tmp_path, "omnialign_v_dpo", topics=["poster", "diagram"])
 
 
 def critic_row(prompt: str, judgement: str) -> dict[str, Any]:
@@ -145,8 +148,8 @@ BENCH = (
     ],
 )
 def test_llava_critic(prompt: str, judgement: str, chosen: str | None, tmp_path: Path) -> None:
-    write_parquet(tmp_path / "set" / "pairwise" / "train-00000-of-00005.parquet", [critic_row(prompt, judgement)])
-    write_parquet(tmp_path / "set" / "pointwise" / "train-00000-of-00006.parquet", [critic_row("x", "y")])
+    write_parquet(tmp_path / "set" / "pairwise" / "train-00000-of-00001.parquet", [critic_row(prompt, judgement)])
+    write_parquet(tmp_path / "set" / "pointwise" / "train-00000-of-00001.parquet", [critic_row("x", "y")])
     source = source_of(tmp_path, "llava_critic")
     assert len(source) == 1
     if chosen is None:
@@ -162,7 +165,7 @@ def test_llava_critic(prompt: str, judgement: str, chosen: str | None, tmp_path:
 
 def test_llava_critic_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     rows = [critic_row("Which?", "[[A>B]]"), critic_row(ARENA, "I cannot say."), critic_row(BENCH, "Both fine.")]
-    write_parquet(tmp_path / "set" / "pairwise" / "train-00000-of-00005.parquet", rows)
+    write_parquet(tmp_path / "set" / "pairwise" / "train-00000-of-00001.parquet", rows)
     source = source_of(tmp_path, "llava_critic")
     for index, message in ((0, "none of the three templates"), (1, "no verdict"), (2, "no verdict")):
         with pytest.raises(RecordError, match=f"llava_critic:{index}: .*{message}"):

@@ -53,6 +53,12 @@ def test_the_official_file(tmp_path: Path) -> None:
     assert "3 items; the released edition has 46." in found.origin.notes
 
 
+def test_a_row_without_image_and_video_is_refused(tmp_path: Path) -> None:
+    for shown in ({}, {"image": None, "video": None}):
+        with pytest.raises(RecordError, match=r"mm_rlhf_rewardbench:1 \(d\): the image is null or missing"):
+            load(write_file(tmp_path, [ROWS[0], row("d") | shown]))
+
+
 def test_the_order_of_the_responses_says_nothing(tmp_path: Path) -> None:
     examples = load(write_file(tmp_path, [row(f"{place}", place, image="mcq/a.png") for place in range(60)])).examples
     assert 15 < sum(example.better for example in examples) < 45

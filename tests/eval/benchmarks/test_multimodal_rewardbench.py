@@ -78,7 +78,12 @@ def test_a_row_without_image_is_a_text_only_pair(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"Text": None}, "0_download_data.py"), ({"Better": "A"}, "Better is 'A'"), ({"Image": 3}, "the image is a int")],
+    [
+        ({"Text": None}, "0_download_data.py"),
+        ({"Better": "A"}, "Better is 'A'"),
+        ({"Image": 3}, "the image is a int"),
+        ({"Image": None}, "the image is null or missing"),
+    ],
 )
 def test_rows_that_cannot_be_used_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises((BenchmarkError, RecordError), match=message):

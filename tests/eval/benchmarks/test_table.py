@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -13,6 +15,11 @@ from eval.benchmarks.benchmark import Known, differences
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.evaluation import evaluate
 from eval.protocol import ProtocolConfig
+from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
+from tests.eval.benchmarks.test_multimodal_rewardbench import row as multimodal_row
+from tests.eval.benchmarks.test_vl_rewardbench import hub_row as vl_row
+from tests.eval.benchmarks.test_vl_rewardbench import write_parquet
+from tests.eval.make import png
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,6 +41,34 @@ def test_the_embedded_edition_loads_and_scores(name: str) -> None:
     result = evaluate(found.examples, verdicts, BENCHMARKS[name], ProtocolConfig(), found.origin)
     assert result.micro == result.baselines["random"].micro
     assert result.origin == "embedded"
+
+
+BYTES = {"bytes": png(), "path": "short/a.png"}
+PARTS: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
+    "vl_rewardbench": ("data/test", lambda number: vl_row(f"RLAIF-V-{number}", [0, 1], BYTES)),
+    "multimodal_rewardbench": ("test", lambda number: multimodal_row("vqa", f"MMBench_{number}", BYTES)),
+    "mm_rlhf_rewardbench": ("data/train", lambda number: rlhf_row(f"{number}", image=BYTES)),
+    "preference_folder": ("rows", lambda number: {"prompt": f"{number}", "chosen": "a", "rejected": "b", "images": [BYTES]}),
+}
+"""Name of a benchmark to the beginning of its parquet files' names, and its rows."""
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -> None:
+    start, row = PARTS[name]
+    parts = [tmp_path / f"{start}-{number:05}-of-00003.parquet" for number in range(3)]
+    for number, part in enumerate(parts):
+        write_parquet([row(2 * number), row(2 * number + 1)], part)
+    found = load(BenchmarkConfig(name=name, location=str(tmp_path)))
+    assert len({example.key for example in found.examples}) == len(found.examples) == 6
+    assert {len(example.images) for example in found.examples} == {1}
+    assert load(BenchmarkConfig(name=name, location=found.origin.location)).examples == found.examples
+    result = evaluate(found.examples, baseline("first", found.examples), BENCHMARKS[name], ProtocolConfig(), found.origin)
+    assert result.micro.n == 6
+    parts[2].unlink()
+    for location in (parts[1], tmp_path):
+        with pytest.raises(ValueError, match=r"there are the parts .*00001-of-00003; required is each of 3 once"):
+            load(BenchmarkConfig(name=name, location=str(location)))
 
 
 def test_an_unknown_benchmark_is_refused_with_the_nearest_name() -> None:

@@ -134,11 +134,24 @@ def test_missing_and_broken_images_are_listed(tmp_path: Path) -> None:
     assert "… and 19 more" in message
 
 
-def test_text_only_rows_are_allowed(tmp_path: Path) -> None:
-    write_parquet([{**row, "image": None} for row in hub_rows()], tmp_path / "test-0.parquet")
-    (first, *_) = load(Location(location=str(tmp_path))).examples
+def test_rows_that_say_so_are_text_only(tmp_path: Path) -> None:
+    write_parquet([{**row, "image": ""} for row in hub_rows()], tmp_path / "test-0.parquet")
+    found = load(Location(location=str(tmp_path)))
+    first = found.examples[0]
     assert (first.images, len(first.prompt[0]["content"])) == ((), 1)
     assert ask(first, 0)[0]["content"][1:] == []
+    assert "4 of 4 rows are text only." in found.origin.notes
+
+
+@pytest.mark.parametrize("image", [None, {"bytes": None, "path": None}, {"bytes": b"", "path": ""}, "no column"])
+def test_rows_without_their_image_are_refused(image: Any, tmp_path: Path) -> None:
+    rows = hub_rows()
+    rows[2]["image"] = image
+    if image == "no column":
+        rows = [{name: value for name, value in row.items() if name != "image"} for row in rows]
+    write_parquet(rows, tmp_path / "test-0.parquet")
+    with pytest.raises(RecordError, match="the image is null or missing"):
+        load(Location(location=str(tmp_path)))
 
 
 def test_counts_that_differ_from_the_published_ones_are_noted(tmp_path: Path) -> None:
