@@ -82,7 +82,12 @@ def prepared(source: Source, reading: Reading) -> Prepared:
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "lock"):
         if not (folder / "summary.json").exists():
-            _read_blocks(source, reading, folder)
+            try:
+                _read_blocks(source, reading, folder)
+            except BadRecordsError:  # what is then corrected may be images, of which the source's fingerprint does not tell
+                for block in folder.glob("*.npz"):
+                    block.unlink()
+                raise
             _join(folder, len(source))
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     read = Prepared(folder, summary["messages"], summary["content"])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from data import prepare
 from data.facts import ROW, Facts, facts_of
 from data.images import image_tokens, resized_all
-from data.prepare import BadRecordConfig, Prepared, Reading, prepared
+from data.prepare import BadRecordConfig, BadRecordsError, Prepared, Reading, prepared
 from data.sources.base import Source
 from tests.data.sources.fixtures import open_source, png, write_images, write_jsonl
 
@@ -107,6 +107,15 @@ def test_an_interrupted_reading_keeps_its_blocks(tmp_path: Path, monkeypatch: py
     assert seen[450] == 400
     assert (resumed.content, resumed.messages) == (whole.content, whole.messages)
     assert resumed.facts.sizes.tobytes() == whole.facts.sizes.tobytes()
+
+
+def test_images_that_were_missing_are_found_once_they_are_there(tmp_path: Path) -> None:
+    row = {"images": ["late.png"], "prompt": "?", "chosen": "a", "rejected": "b"}
+    source = open_source(tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", [row])))
+    with pytest.raises(BadRecordsError, match=r"late\.png.* is not there"):
+        read(source, tmp_path / "cache")
+    write_images(tmp_path, late=png())
+    assert read(source, tmp_path / "cache").facts.rows["images"].tolist() == [1]
 
 
 def test_a_kill_loses_nothing(tmp_path: Path) -> None:
