@@ -47,3 +47,11 @@ def test_every_schedule_begins_with_the_warm_up(tmp_path: Path, entry: Any, sche
         scheduler.step()
     assert (rates[0], rates[2], rates[4]) == (0.0, 0.25, 0.5)
     assert rates[STEPS] == pytest.approx(0.5 if schedule == "constant" else 0.0)
+
+
+@pytest.mark.parametrize("correction", get_args(StableReinforceConfig.model_fields["importance_correction"].annotation))
+def test_what_vllm_sampled_is_weighted_as_the_recipe_says(tmp_path: Path, correction: str) -> None:
+    found = arguments(tmp_path, "rl", "method.engine=vllm_colocate", f"method.importance_correction={correction}")
+    assert found.vllm_importance_sampling_correction == (correction != "none")
+    assert found.vllm_importance_sampling_mode == correction
+    assert (found.vllm_importance_sampling_clip_min, found.vllm_importance_sampling_clip_max) == (None, 3.0)
