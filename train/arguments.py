@@ -32,7 +32,8 @@ def training_arguments(
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": 1,
         "learning_rate": optim.learning_rate,
-        "lr_scheduler_type": optim.schedule,
+        # Trainer's "constant" knows no warm-up.
+        "lr_scheduler_type": "constant_with_warmup" if optim.schedule == "constant" else optim.schedule,
         "warmup_steps": round(optim.warmup_ratio * steps),
         "max_grad_norm": optim.max_grad_norm,
         "weight_decay": optim.weight_decay,

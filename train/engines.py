@@ -50,8 +50,24 @@ def refuse_broken_weights(model: nn.Module, step: int) -> None:
 
 
 def _by_vllm(trainer: StableReinforceTrainer, prompt_ids: list[list[int]]) -> tuple[list[list[int]], list[list[float | None]]]:
-    """Sample through trl's vLLM client or engine; it has the policy's current weights by then."""
-    pictures = [list(prompt.pictures) or None for prompt in trainer._asked for _ in range(trainer.num_generations)]
-    images = pictures if any(pictures) else None
-    _, completions, log_p, _ = trainer.vllm_generation.generate(prompt_ids, images, trainer.num_generations)
+    """Sample through trl's vLLM client or engine; it has the policy's current weights by then.
+
+    An image is a run of pads between its vision_start and vision_end. trl's client wants the whole run; an engine in this
+    process expands the first pad it finds, so it must find one an image. Raises RuntimeError where other ids come of it.
+    """
+    asked = [prompt for prompt in trainer._asked for _ in range(trainer.num_generations)]
+    images = [list(prompt.pictures) or None for prompt in asked]
+    pad, given = trainer.parts.encoder.vision.image, prompt_ids
+    if trainer.vllm_mode == "colocate":
+        given = [[token for i, token in enumerate(ids) if token != pad or ids[i - 1] != pad] for ids in prompt_ids]
+    count = trainer.num_generations
+    used, completions, log_p, _ = trainer.vllm_generation.generate(given, images if any(images) else None, count)
+    for prompt, wanted, found in zip(asked, prompt_ids, used, strict=True):
+        if found != wanted:
+            raise RuntimeError(
+                f"{prompt.record}: vLLM sampled from {len(found)} tokens, {found.count(pad)} of them image pads, where training "
+                f"reads {len(wanted)} with {wanted.count(pad)}. vLLM takes an image's size from the backbone's "
+                "preprocessor_config.json, training from the recipe: make backbone.min_pixels and max_pixels agree with that "
+                "file, or set method.engine=transformers."
+            )
     return completions, [[token[0] for token in one] for one in log_p]

@@ -187,9 +187,18 @@ class StableReinforceConfig(Section):
     """Where `trl vllm-serve` listens, for the engine vllm_server."""
     vllm_memory: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
     """Share of the GPU for the engine vllm_colocate."""
+    # vLLM's probabilities differ from those in training, and uncorrected that is a bias (trl#3867). A token's weight stays near
+    # 1 however long the judgement is; a judgement's weight is the product of hundreds, which shrinks or drops the longest
+    # (trl#5815: 0.57 on average, where the tokens agree).
+    importance_correction: Literal["none", "token_truncate", "sequence_mask"] = "token_truncate"
+    """How the loss is weighted by (probability in training / probability in vLLM), for the vLLM engines: not at all; every
+    token, by at most 3; every judgement, dropped above 3. The share truncated or dropped is logged as `importance/...`."""
     rollouts_shown: int = Field(default=2, ge=0)
     """Judgements printed at every log line; all of them go to the run folder, and to wandb where it is on."""
 
+
+IMPORTANCE_CAP = 3.0
+"""The largest importance weight; trl's default, stated here so that it cannot change with trl."""
 
 Method = Annotated[
     NaiveConfig | LanguageModelConfig | CriticConfig | StableReinforceConfig,

@@ -101,8 +101,9 @@ def method_line(method: Method) -> str:
         return f"language_model: cross-entropy on {lessons if method.target == 'lessons' else 'judgements'}"
     advantages = method.advantages
     kept = "no filter" if advantages.filter is None else f"filter at {advantages.filter:g}"
+    weights = "" if method.engine == "transformers" else f" with importance weights {method.importance_correction}"
     return (
-        f"stable_reinforce: {method.num_generations} judgements a pair by {method.engine}, epsilon {method.epsilon:g}, "
+        f"stable_reinforce: {method.num_generations} judgements a pair by {method.engine}{weights}, epsilon {method.epsilon:g}, "
         f"advantages by {advantages.normalisation} with {kept}, KL {method.kl_coefficient:g}"
     )
 

@@ -11,7 +11,7 @@ from models.distributed import world_size
 from models.encoder import Encoder
 from train.arguments import training_arguments
 from train.layers import Problem, RecipeError
-from train.methods import StableReinforceConfig
+from train.methods import IMPORTANCE_CAP, StableReinforceConfig
 from train.recipe import Recipe
 
 
@@ -79,5 +79,8 @@ def vllm_arguments(method: StableReinforceConfig, encoder: Encoder) -> dict[str,
         "vllm_server_base_url": method.vllm_url if method.engine == "vllm_server" else None,
         "vllm_gpu_memory_utilization": method.vllm_memory,
         "vllm_max_model_length": method.max_prompt_tokens + method.max_new_tokens,
+        "vllm_importance_sampling_correction": method.importance_correction != "none",
+        "vllm_importance_sampling_mode": method.importance_correction,
+        "vllm_importance_sampling_clip_max": IMPORTANCE_CAP,
         "generation_kwargs": {"logit_bias": {encoder.vision.image: -100.0}},
     }

@@ -21,7 +21,7 @@ from trl import GRPOTrainer
 from models.distributed import rank, sum_over_ranks
 from models.encoder import Encoder
 from train.engines import roll_out
-from train.methods import StableReinforceConfig
+from train.methods import IMPORTANCE_CAP, StableReinforceConfig
 from train.non_finite import refuse_non_finite
 from train.optimizer import make_optimizer
 from train.reinforce import divergence, policy_loss, pre_clipped, sequence_mean, weigh
@@ -102,6 +102,8 @@ class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
         mine = slice(self.accelerator.process_index * len(rows), (self.accelerator.process_index + 1) * len(rows))
         rollout["advantages"] = weighed.advantages[mine]
         self._logs["advantages"].extend(weighed.advantages.tolist())  # trl's own are not what is trained on; they fall out
+        if method.engine != "transformers" and method.importance_correction != "none":
+            self._note_importance(rollout["importance_sampling_ratio"], rollout["completion_mask"])
         self._note("filtered/advantages", weighed.filtered.float().mean())
         self._note("largest_advantage", weighed.advantages.abs().max())
         self._note("rollouts/prompts_too_long", sum_over_ranks(rewards.new_tensor(self.parts.prompts.too_long)))
@@ -185,6 +187,14 @@ class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
         for name, value in zip(shares, sums[1:], strict=True):
             self._note(name, value / sums[0])
         self._note("largest_log_ratio", (log_ratio.abs() * mask).max())
+
+    def _note_importance(self, weights: Tensor, mask: Tensor) -> None:
+        """Log what the correction cut off: `weights` are (rollouts, T) of tokens, or (rollouts, 1) of judgements."""
+        tokens = self.parts.method.importance_correction == "token_truncate"
+        name, cut = ("truncated_tokens", weights == IMPORTANCE_CAP) if tokens else ("dropped_judgements", weights == 0)
+        counted = mask if tokens else torch.ones_like(weights)
+        sums = sum_over_ranks(torch.stack([(cut * counted).sum().float(), counted.sum().float()]))
+        self._note(f"importance/{name}", sums[0] / sums[1])
 
     def _over_ranks(self, value: Tensor) -> Tensor:
         mean: Tensor = sum_over_ranks(value) / self.accelerator.num_processes

@@ -21,6 +21,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
 READ: dict[str, tuple[str, ...]] = {
     "_prepare_inputs": ("_step", "_buffered_inputs", "steps_per_generation"),
     "_generate": ("rollout_func", "completion_ids", "logprobs"),
+    "_generate_single_turn": ("_, completion_ids, logprobs, _ = self.vllm_generation.generate(",),
     "_generate_and_score_completions": (
         *("_get_per_token_logps_and_entropies", "old_per_token_logps, _, _ =", "_calculate_rewards"),
         *('"completion_ids"', '"completion_mask"', '"advantages"', '"old_per_token_logps"', '"importance_sampling_ratio"'),

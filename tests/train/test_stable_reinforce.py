@@ -87,8 +87,15 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     def one(*overrides: str, **more: Any) -> dict[str, Any]:
         return {"recipe": str(path), "overrides": list(overrides), **more}
 
+    # vLLM's double runs on texts, where one pad or many make no difference.
+    texts = "data.sources=[{type: shapes, level: demo, rows: 64, text_only: 1.0}]"
+    vllm = ["optim.max_steps=2", "method.engine=vllm_colocate", texts]
+    weighed = [
+        one(f"output.folder={tmp_path / mode}", *vllm, f"method.importance_correction={mode}")
+        for mode in ("none", "token_truncate", "sequence_mask")
+    ]
     cut = tmp_path / "cut" / "checkpoint-3"
-    whole, _, resumed, small, single, kl, lora, spoilt, judged = train(
+    whole, _, resumed, small, single, kl, lora, spoilt, judged, *weighted = train(
         one(f"output.folder={tmp_path / 'whole'}"),
         one(f"output.folder={cut.parent}", "optim.max_steps=3"),
         one(f"output.folder={cut.parent}", f"output.resume={cut}"),
@@ -98,6 +105,7 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
         one(f"output.folder={tmp_path / 'lora'}", "optim.lora={rank: 2}", "method.kl_coefficient=0.1"),
         one(f"output.folder={tmp_path / 'spoilt'}", reward="endless"),
         one(f"output.folder={tmp_path / 'judged'}", "optim.max_steps=3", reward="judgement"),
+        *weighed,
     )
     assert [line["reward"] for line in whole["log"] if "reward" in line]
     assert curve(whole)[0]["grad_norm"] > 0
@@ -113,6 +121,13 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert "not finite" in spoilt["error"]
     assert list((tmp_path / "spoilt").glob("non-finite-step-0-rank-0.pt"))
     assert (tmp_path / "whole" / "checkpoint-3" / "preprocessor_config.json").exists()
+    # One judgement of three has weights far above the cap.
+    plain, truncated, dropped = (found["log"][0] for found in weighted)
+    assert not [name for name in plain if name.startswith(("importance/", "sampling/"))]
+    assert truncated["importance/truncated_tokens"] == pytest.approx(1 / 3)
+    assert truncated["sampling/importance_sampling_ratio/max"] == 3.0
+    assert dropped["importance/dropped_judgements"] == pytest.approx(1 / 3)
+    assert 0 < dropped["grad_norm"] < plain["grad_norm"]
     assert judged["log"][0]["rewards/format"] == 0.0
     problems: list[str] = []
     stages = rollouts(tmp_path / "judged", problems)
