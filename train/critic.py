@@ -48,7 +48,7 @@ class CriticEncoder:
         true, own = critiques_of(record), None if self.written is None else self.written(record)
         conversations = self._criticised(record, true, "last") + self._criticised(record, own, "none") or self._bare(record)
         group = self.encoder.encode(pictures, conversations, "end_of_turn")
-        return Encoded(group, record.margin or 0.0, own_critiques=own is not None)
+        return Encoded(group, record.margin or 0.0, record=record.identity, own_critiques=own is not None)
 
     def _criticised(self, record: Preference, critiques: tuple[str, str] | None, learned: Learned) -> list[tuple[Span, ...]]:
         if critiques is None:

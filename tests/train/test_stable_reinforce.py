@@ -110,8 +110,8 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert len(curve(single)) == 4
     assert kl["log"][0]["kl"] == 0.0
     assert lora["log"][2]["kl"] > 0.0
-    assert "not finite" in spoilt["error"]
-    assert list((tmp_path / "spoilt").glob("non-finite-step-0-rank-0.pt"))
+    assert "Not finite at step 1" in spoilt["error"]
+    assert list((tmp_path / "spoilt").glob("non-finite-step-1-rank-0.pt"))
     assert (tmp_path / "whole" / "checkpoint-3" / "preprocessor_config.json").exists()
     assert judged["log"][0]["rewards/format"] == 0.0
     problems: list[str] = []
