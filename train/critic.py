@@ -103,6 +103,11 @@ class JointCritique:
                 figures[f"accuracy_{kind}_critique"] = sums[f"{kind}_right"] / sums[f"{kind}_pairs"]
         return figures
 
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return both losses as the recipe weighs them, the score's without its warm-up: checkpoints are compared by it."""
+        critique, ranking = sums["surprise"] / max(sums["labels"], 1.0), sums["ranking"] / max(sums["records"], 1.0)
+        return self.config.cross_entropy_weight * critique + self.config.score_weight * ranking
+
 
 def critique_sums(pairs: Tensor, last: Tensor, row: Row) -> dict[str, Tensor]:
     """Count pairs, and those ranked right, with the records' critiques (their tokens are learned) and with the model's own.

@@ -35,6 +35,10 @@ class Objective(Protocol):
         """Turn the sums since the last log line, over all ranks, into the figures that a person reads."""
         ...
 
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return the loss of the rows that `sums` were taken over."""
+        ...
+
 
 def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
     """Return the sums over pairs that `score_report` turns into figures; `chosen`, `rejected` are (pairs,) fp32."""
@@ -82,11 +86,16 @@ class PairwiseScores:
         chosen, rejected = used.view(-1, 2).unbind(1)
         losses = pair_loss(chosen, rejected, margins, self.config.zero_coefficient)
         raw = scores.detach().view(-1, 2)
-        return losses.sum() / totals[0], score_sums(raw[:, 0], raw[:, 1])
+        ranking = losses.sum()
+        return ranking / totals[0], {"ranking": ranking.detach(), **score_sums(raw[:, 0], raw[:, 1])}
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return accuracy, ties, margin, reward mean and spread."""
         return score_report(sums)
+
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return the mean over pairs."""
+        return sums["ranking"] / max(sums["records"], 1.0)
 
 
 class LanguageModelling:
@@ -107,3 +116,7 @@ class LanguageModelling:
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the perplexity of the learned tokens."""
         return {"perplexity": exp(min(sums["surprise"] / max(sums["labels"], 1.0), 50.0))}
+
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return the mean over learned tokens."""
+        return sums["surprise"] / max(sums["labels"], 1.0)

@@ -66,7 +66,7 @@ def reinforce_trainer(
         encoder=encoder,
         token_budget=inference_budget(recipe),
         seed=recipe.seed,
-        evaluate=evaluation(recipe, encoder, Path(recipe.output.folder), console),
+        evaluate=evaluation(recipe, encoder, Path(recipe.output.folder), console, mixture),
         reference=load_language_model(backbone) if method.kl_coefficient and recipe.optim.lora is None else None,
     )
     end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")

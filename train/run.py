@@ -123,7 +123,7 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
         objective=objective(recipe),
         steps=steps,
         optim=recipe.optim,
-        evaluate=evaluation(recipe, encoder, folder, console, data.mixture.validation if data.mixture else ()),
+        evaluate=evaluation(recipe, encoder, folder, console, data.mixture),
         model=model,
         args=arguments,
         processing_class=processor,

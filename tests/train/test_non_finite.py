@@ -48,12 +48,13 @@ def test_what_is_not_finite_on_one_rank_ends_the_run(tmp_path: Path, entry: str,
 
 
 def test_every_weight_is_looked_at(tmp_path: Path) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2, dtype=torch.bfloat16))
+    last = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), last)
     model.register_parameter("whole", torch.nn.Parameter(torch.ones(2, dtype=torch.uint8), requires_grad=False))
     model.register_parameter("none", torch.nn.Parameter(torch.ones(0)))
     refuse_weights(model, 4, tmp_path)
     for value in (float("nan"), float("-inf")):
         with torch.no_grad():
-            model[1].bias[1] = value
+            last.bias[1] = value
         with pytest.raises(NonFiniteError, match=r"Not finite at step 4: the weights 1\.bias,.* no good checkpoint"):
             refuse_weights(model, 4, tmp_path)

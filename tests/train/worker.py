@@ -100,7 +100,7 @@ def spoilt_run(arguments: Sequence[str], entry: Entry, kind: Literal["loss", "gr
         checked(self, arguments, state, control, **rest)
 
     if kind == "weights":
-        FiniteWeights.on_step_end = on_step_end
+        FiniteWeights.on_step_end = on_step_end  # type: ignore[assignment, method-assign]
     else:
         objective.loss = loss
     start(arguments, entry, "")
