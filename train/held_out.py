@@ -121,8 +121,8 @@ def held_out_loss(model: nn.Module, objective: Objective, encode: Encode, held: 
         places = [used[item] for item in items]
         numbers = held.margins[places], held.response_tokens[places].flatten(), torch.zeros(len(places), dtype=torch.bool)
         row = Row(batch, len(places), *numbers).to(packed.device)
-        _, sums = objective.loss(model, row, torch.ones(2, device=packed.device))
-        found = {name: float(value) for name, value in sums.items()} | {"records": float(len(places))}
+        loss, sums = objective.loss(model, row, torch.ones(2, device=packed.device))
+        found = {name: float(value) for name, value in sums.items()} | {"loss": float(loss), "records": float(len(places))}
         return [found if number == 0 else {} for number in range(len(places))]
 
     total: defaultdict[str, float] = defaultdict(float)

@@ -36,7 +36,7 @@ class Objective(Protocol):
         ...
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return the loss of the rows that `sums` were taken over."""
+        """Return the loss of the rows that `sums` were taken over; `loss` among them is the sum of their undivided losses."""
         ...
 
 
@@ -86,8 +86,7 @@ class PairwiseScores:
         chosen, rejected = used.view(-1, 2).unbind(1)
         losses = pair_loss(chosen, rejected, margins, self.config.zero_coefficient)
         raw = scores.detach().view(-1, 2)
-        ranking = losses.sum()
-        return ranking / totals[0], {"ranking": ranking.detach(), **score_sums(raw[:, 0], raw[:, 1])}
+        return losses.sum() / totals[0], score_sums(raw[:, 0], raw[:, 1])
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return accuracy, ties, margin, reward mean and spread."""
@@ -95,7 +94,7 @@ class PairwiseScores:
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return the mean over pairs."""
-        return sums["ranking"] / max(sums["records"], 1.0)
+        return sums["loss"] / max(sums["records"], 1.0)
 
 
 class LanguageModelling:

@@ -139,4 +139,4 @@ def loss_by_hand(checkpoint: Path, records: list[dict[str, Any]]) -> float:
             scores = model(**encoder.pack([encoded.group]).score_inputs()).double()
         one, two = (scores / torch.log(torch.tensor(encoded.response_tokens) + 1.0)).tolist()
         losses.append(math.log1p(math.exp(record["margin"] - one + two)) + 0.1 * (one + two) ** 2)
-    return sum(losses) / len(losses)
+    return math.fsum(losses) / len(losses)

@@ -40,6 +40,7 @@ optim:
 output: {{folder: {folder}, save_every_steps: 3, log_every_steps: 1, keep_checkpoints: 9}}
 workers: 0
 """
+HELD_OUT = ("data.validation=4", "evaluation.judging={max_new_tokens: 2}", "evaluation.best_metric=held_out/accuracy")
 FIGURES = ("loss", "reward", "grad_norm", "largest_log_ratio", "entropy")
 SUMS = ("loss", "reward", "grad_norm")
 """Figures that do not depend on how a step is divided into passes."""
@@ -97,7 +98,7 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
         one(f"output.folder={tmp_path / 'kl'}", "method.kl_coefficient=0.1", "method.kl_in=reward", "method.kl_form=k1"),
         one(f"output.folder={tmp_path / 'lora'}", "optim.lora={rank: 2}", "method.kl_coefficient=0.1"),
         one(f"output.folder={tmp_path / 'spoilt'}", reward="endless"),
-        one(f"output.folder={tmp_path / 'judged'}", "optim.max_steps=3", reward="judgement"),
+        one(f"output.folder={tmp_path / 'judged'}", "optim.max_steps=3", *HELD_OUT, reward="judgement"),
     )
     assert [line["reward"] for line in whole["log"] if "reward" in line]
     assert curve(whole)[0]["grad_norm"] > 0
@@ -113,7 +114,10 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert "Not finite at step 1" in spoilt["error"]
     assert list((tmp_path / "spoilt").glob("non-finite-step-1-rank-0.pt"))
     assert (tmp_path / "whole" / "checkpoint-3" / "preprocessor_config.json").exists()
-    assert judged["log"][0]["rewards/format"] == 0.0
+    evaluated = [line for line in judged["log"] if "eval_held_out/accuracy" in line]
+    assert [line["step"] for line in evaluated] == [0, 3]
+    assert len((tmp_path / "judged" / "validation.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+    assert next(line for line in judged["log"] if "reward" in line)["rewards/format"] == 0.0
     problems: list[str] = []
     stages = rollouts(tmp_path / "judged", problems)
     assert not problems
