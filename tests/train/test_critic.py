@@ -116,7 +116,9 @@ def test_the_mean_loss_is_that_of_training_after_its_warm_up() -> None:
     row, settings = mixed_row(), {"score_weight": 0.5, "cross_entropy_weight": 2.0, "zero_coefficient": 0.1}
     totals = torch.tensor([3.0, len(row.batch.labels)])
     loss, sums = JointCritique(config(**settings)).loss(Stub(SCORES), row, totals)
-    found = JointCritique(config(**settings, score_warmup_steps=2)).mean_loss({**sums, "records": 3.0})
+    found = JointCritique(config(**settings, score_warmup_steps=2)).mean_loss(
+        {name: float(one) for name, one in sums.items()} | {"records": 3.0}
+    )
     assert float(found) == pytest.approx(float(loss.detach()))
 
 
