@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A section of a recipe: unknown keys are errors, nothing is coerced, nothing changes after parsing."""
+    """A section of a recipe: unknown keys are errors, nothing is coerced, numbers are finite, nothing changes after parsing."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)

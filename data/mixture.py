@@ -166,7 +166,10 @@ class Mixture:
 
     def __getitem__(self, index: int) -> Preference:
         """Return training record `index`, validated; raise RecordError if it has become unusable since the first reading."""
-        record = self.records[index]
+        return self.shown(self.records[index])
+
+    def shown(self, record: Preference) -> Preference:
+        """Return a record with its pictures as `images` of the recipe says."""
         if self.config.images == "grey":
             return replace(record, images=tuple(grey_like(image, record.identity) for image in record.images))
         return record

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from data.preference import Message, Preference, RecordError, placeholders
 
@@ -19,12 +20,16 @@ CONTROL_TOKENS = (
 """Qwen's special tokens: as text inside a record they would be read as the end of a turn or as the place of an image."""
 
 
+LARGEST = float(np.finfo(np.float32).max)
+"""Of a margin: the loss is computed in float32."""
+
+
 def validate(record: Preference) -> Preference:
     """Return `record` unchanged if it can be trained or evaluated on.
 
     Raises: RecordError naming the record, if the prompt is empty or does not end with the user's turn, if turns of
     user and assistant do not alternate, if image parts and images differ in number, if a response is empty, if text
-    holds one of Qwen's control tokens, or if the margin is not finite.
+    holds one of Qwen's control tokens, or if the margin is not a finite number in float32.
     """
     _check_turns(record.prompt, record.identity)
     if placeholders(record.prompt) != len(record.images):
@@ -37,8 +42,10 @@ def validate(record: Preference) -> Preference:
             raise RecordError(f"{record.identity}: the {name} response is empty; both responses must hold text.")
     for name, content in _texts(record):
         _check_text(name, content, record.identity)
-    if record.margin is not None and not math.isfinite(record.margin):
-        raise RecordError(f"{record.identity}: the margin is {record.margin}; required is a finite number, or none.")
+    if record.margin is not None and not abs(record.margin) <= LARGEST:
+        raise RecordError(
+            f"{record.identity}: the margin is {record.margin}; required is a finite number of at most {LARGEST:.4g}, or none."
+        )
     return record
 
 

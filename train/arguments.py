@@ -23,7 +23,7 @@ def training_arguments(
     it saves, so that the best checkpoint is one that exists. It removes none: train/checkpoints.py does.
     """
     optim, output = recipe.optim, recipe.output
-    cpu, evaluates = not torch.cuda.is_available(), bool(recipe.evaluation.benchmarks)
+    cpu, evaluates = not torch.cuda.is_available(), recipe.evaluates
     if output.wandb_project is not None and rank() == 0:
         prepare_wandb(output.wandb_project, Path(output.folder))
     shared: dict[str, Any] = {

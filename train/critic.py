@@ -48,7 +48,7 @@ class CriticEncoder:
         true, own = critiques_of(record), None if self.written is None else self.written(record)
         conversations = self._criticised(record, true, "last") + self._criticised(record, own, "none") or self._bare(record)
         group = self.encoder.encode(pictures, conversations, "end_of_turn")
-        return Encoded(group, record.margin or 0.0, own_critiques=own is not None)
+        return Encoded(group, record.margin or 0.0, record=record.identity, own_critiques=own is not None)
 
     def _criticised(self, record: Preference, critiques: tuple[str, str] | None, learned: Learned) -> list[tuple[Span, ...]]:
         if critiques is None:
@@ -102,6 +102,11 @@ class JointCritique:
             if sums[f"{kind}_pairs"]:
                 figures[f"accuracy_{kind}_critique"] = sums[f"{kind}_right"] / sums[f"{kind}_pairs"]
         return figures
+
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return both losses as the recipe weighs them, the score's without its warm-up: checkpoints are compared by it."""
+        critique, ranking = sums["surprise"] / max(sums["labels"], 1.0), sums["ranking"] / max(sums["records"], 1.0)
+        return self.config.cross_entropy_weight * critique + self.config.score_weight * ranking
 
 
 def critique_sums(pairs: Tensor, last: Tensor, row: Row) -> dict[str, Tensor]:

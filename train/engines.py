@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
 from trl.models.utils import unwrap_model_for_generation
 
 from models.generation import SamplingConfig
-from train.non_finite import NonFiniteError
+from train.non_finite import refuse_weights
 from train.rollouts import sample
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[str, Any]:
     """Sample the judgements of a rollout batch, in trl's form: token lists and, from vLLM, their log-probabilities."""
     asked, count = trainer._asked, trainer.num_generations
+    refuse_weights(trainer.model, trainer.state.global_step, Path(trainer.args.output_dir))
     prompt_ids = [list(prompt.group.prompt_ids) for prompt in asked for _ in range(count)]
     if trainer.use_vllm:
         completions, log_p = _by_vllm(trainer, prompt_ids)
@@ -31,22 +31,11 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
     # Under ZeRO-3 this gathers the weights once, instead of once a token.
     with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as gathered:
         inner = trainer.unwrapped(gathered)
-        refuse_broken_weights(inner, trainer.state.global_step)
         written = sample(inner, parts.encoder, asked, count, sampling, parts.token_budget, parts.seed)
     model.train(training)
     end = trainer.eos_token_ids[0]
     completions = [[*one.ids] if one.truncated else [*one.ids, end] for one in written]
     return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": None}
-
-
-def refuse_broken_weights(model: nn.Module, step: int) -> None:
-    """Raise NonFiniteError if the last update left no numbers: with one NaN in the gradients all clipped gradients are NaN."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not torch.isfinite(trained[-1].float().sum()):
-        raise NonFiniteError(
-            f"step {step}: the weights are not finite any more, so an update before this rollout was not. Resume from the last "
-            "checkpoint with a lower learning rate, or with method.pre_clip on."
-        )
 
 
 def _by_vllm(trainer: StableReinforceTrainer, prompt_ids: list[list[int]]) -> tuple[list[list[int]], list[list[float | None]]]:

@@ -66,7 +66,7 @@ class JudgementEncoder:
         pictures = [decode(image, record.identity) for image in record.images]
         request = ask(self.template, record.prompt, *shown)
         spans = self.encoder.render((*request, text("assistant", write_judgement(rationale, answer))), learned="last")
-        return Encoded(self.encoder.encode(pictures, [spans], None))
+        return Encoded(self.encoder.encode(pictures, [spans], None), record=record.identity)
 
 
 @dataclass(frozen=True, slots=True)

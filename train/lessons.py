@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -57,7 +57,7 @@ class Lessons:
         lesson = self.world.lesson(index, self.questions, weights, near_misses=self.stated)
         texts = [_is_drawn(index + number, self.text_share) for number in range(len(lesson.turns))]
         forms = [self._form(index * self.questions + number) for number in range(len(lesson.turns))]
-        return encode_lesson(self.encoder, lesson, texts, forms)
+        return replace(encode_lesson(self.encoder, lesson, texts, forms), record=f"lesson:{index}")
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:
         """Return the indices of epoch `epoch`: the world is endless, so every epoch is new."""

@@ -35,6 +35,10 @@ class Objective(Protocol):
         """Turn the sums since the last log line, over all ranks, into the figures that a person reads."""
         ...
 
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return the loss of the rows that `sums` were taken over; `loss` among them is the sum of their undivided losses."""
+        ...
+
 
 def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
     """Return the sums over pairs that `score_report` turns into figures; `chosen`, `rejected` are (pairs,) fp32."""
@@ -88,6 +92,10 @@ class PairwiseScores:
         """Return accuracy, ties, margin, reward mean and spread."""
         return score_report(sums)
 
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return the mean over pairs."""
+        return sums["loss"] / max(sums["records"], 1.0)
+
 
 class LanguageModelling:
     """Supervised fine-tuning: cross-entropy on the learned tokens of every continuation."""
@@ -107,3 +115,7 @@ class LanguageModelling:
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the perplexity of the learned tokens."""
         return {"perplexity": exp(min(sums["surprise"] / max(sums["labels"], 1.0), 50.0))}
+
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return the mean over learned tokens."""
+        return sums["surprise"] / max(sums["labels"], 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from rich.console import Console
 from torch import nn
 
 from data.mixture import Mixture
-from data.preference import Preference
 from data.prompts import JudgeTemplate
 from data.shapes import ShapesWorld
 from data.sources.shapes import ShapesConfig
@@ -32,13 +31,13 @@ from models.generation import SamplingConfig
 from train.budget import FIRST_BUDGET, ceiling
 from train.checkpoints import evaluation_folder
 from train.critic import CriticEncoder, JointCritique, refuse_missing_critiques
-from train.held_out import held_out_loss
+from train.held_out import HeldOut, held_out_loss
 from train.judgements import JudgementEncoder, JudgementRecords
 from train.lessons import Lessons
 from train.methods import CriticConfig, LanguageModelConfig, NaiveConfig, StableReinforceConfig
 from train.objectives import LanguageModelling, Objective, PairwiseScores
 from train.own_critiques import CritiqueStore, Write
-from train.recipe import HELD_OUT_LOSS, Recipe
+from train.recipe import HELD_OUT, HELD_OUT_LOSS, Recipe
 from train.records import MixtureRecords, PairEncoder, expected_costs
 from train.steps import Records
 from train.trainer import Evaluate
@@ -63,17 +62,28 @@ def training_data(recipe: Recipe, encoder: Encoder) -> TrainingData:
         return TrainingData(lessons(recipe, method, encoder))
     backbone = recipe.backbone
     mixture = Mixture(recipe.data, min_pixels=backbone.min_pixels, max_pixels=backbone.max_pixels)
-    if isinstance(method, LanguageModelConfig):
-        encode_judgement = JudgementEncoder(encoder, method.template)
-        return TrainingData(JudgementRecords(mixture, encode_judgement, method.both_orders), mixture)
-    if not isinstance(method, CriticConfig):
-        return TrainingData(MixtureRecords(mixture, PairEncoder(encoder, recipe.head.read)), mixture)
-    if method.records_without_critique == "refuse":
-        refuse_missing_critiques(mixture)
-    own = method.critique != "ground_truth"
-    store = CritiqueStore(Path(recipe.output.folder) / "critiques", method, recipe.seed) if own else None
-    encode = CriticEncoder(encoder, method.writing.request, store)
+    store = None
+    if isinstance(method, CriticConfig):
+        if method.records_without_critique == "refuse":
+            refuse_missing_critiques(mixture)
+        if method.critique != "ground_truth":
+            store = CritiqueStore(Path(recipe.output.folder) / "critiques", method, recipe.seed)
+    encode = record_encoder(recipe, encoder, store)
+    if isinstance(encode, JudgementEncoder):
+        assert isinstance(method, LanguageModelConfig)
+        return TrainingData(JudgementRecords(mixture, encode, method.both_orders), mixture)
     return TrainingData(MixtureRecords(mixture, encode), mixture, store)
+
+
+def record_encoder(
+    recipe: Recipe, encoder: Encoder, store: CritiqueStore | None = None
+) -> PairEncoder | CriticEncoder | JudgementEncoder:
+    """Return how the method turns a record into a group."""
+    if isinstance(recipe.method, LanguageModelConfig):
+        return JudgementEncoder(encoder, recipe.method.template)
+    if isinstance(recipe.method, CriticConfig):
+        return CriticEncoder(encoder, recipe.method.writing.request, store)
+    return PairEncoder(encoder, recipe.head.read)
 
 
 def record_costs(data: TrainingData) -> npt.NDArray[np.float32] | None:
@@ -185,26 +195,35 @@ def critique_writer(recipe: Recipe, encoder: Encoder) -> Write:
 
 
 def evaluation(
-    recipe: Recipe, encoder: Encoder, folder: Path, console: Console, held_out: Sequence[Preference] = ()
+    recipe: Recipe, encoder: Encoder, folder: Path, console: Console, mixture: Mixture | None = None
 ) -> Evaluate | None:
-    """Return what scores the benchmarks inside the loop, None where the recipe names none.
+    """Return what scores the benchmarks and the held-out records of `mixture` inside the loop, None where there are none.
 
-    A cold start also finds the loss on `held_out` records.
+    The held-out records are written into `folder`. Raises BadRecordsError if too many of them cannot be used.
     """
-    if not recipe.evaluation.benchmarks:
+    if not recipe.evaluates:
         return None
-    suite = Suite.load(recipe.evaluation.benchmarks, recipe.evaluation.protocol)
+    suite, held_out = Suite.load(recipe.evaluation.benchmarks, recipe.evaluation.protocol), None
+    if mixture is not None and len(mixture.validation):
+        held_out = HeldOut.load(mixture, PairEncoder(encoder, recipe.head.read), console)
+        if rank() == 0:
+            held_out.write(folder)
+        if f"{HELD_OUT}/accuracy" in recipe.held_out_figures:
+            suite = replace(suite, benchmarks={**suite.benchmarks, HELD_OUT: held_out.benchmark()})
 
     def evaluate(model: nn.Module, step: int) -> dict[str, float]:
         judging = judge(recipe, encoder, model)
         results = suite.run(judging, evaluation_folder(folder, step))
-        if rank() == 0:
+        if rank() == 0 and results:
             console.print(results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines))
         cost = judging.spent.figures() if isinstance(judging, CriticJudge | GenerativeJudge) else {}
         figures = headline(results) | {f"judging/{name}": value for name, value in cost.items()}
-        if isinstance(recipe.method, LanguageModelConfig) and len(held_out):
+        if held_out is not None and HELD_OUT_LOSS in recipe.held_out_figures:
             packed = Packed(encoder, device(), inference_budget(recipe), recipe.workers)
-            figures[HELD_OUT_LOSS] = held_out_loss(model, JudgementEncoder(encoder, recipe.method.template), held_out, packed)
+            encode = record_encoder(recipe, encoder)
+            figures[HELD_OUT_LOSS] = held_out_loss(model, objective(recipe), encode, held_out, packed)
+            if rank() == 0:
+                console.print(f"{HELD_OUT_LOSS} {figures[HELD_OUT_LOSS]:.4f}", highlight=False)
         return figures
 
     return evaluate

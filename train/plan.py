@@ -170,12 +170,14 @@ def benchmark_line(benchmark: BenchmarkConfig) -> str:
 def evaluation_lines(recipe: Recipe) -> list[str]:
     """Return which benchmarks are evaluated, when, and what chooses the best checkpoint."""
     evaluation = recipe.evaluation
-    if not evaluation.benchmarks:
+    if not recipe.evaluates:
         return ["none"]
     start = ", and before the first step" if evaluation.at_start else ""
     best = "no best checkpoint is kept" if evaluation.best_metric is None else f"best checkpoint by {evaluation.best_metric}"
     return [
         *map(benchmark_line, evaluation.benchmarks),
+        *[f"{recipe.data.validation:,} records withheld from training: {' and '.join(recipe.held_out_figures)}"]
+        * bool(recipe.data.validation),
         f"at every save{start}; protocol: {evaluation.protocol.label}",
         best + ("; content-blind baselines beside" if evaluation.baselines else ""),
     ]

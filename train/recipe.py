@@ -20,23 +20,24 @@ from models.config import BackboneConfig, HeadConfig
 from train.methods import WITH_HEAD, Method
 from train.sections import OptimConfig, OutputConfig
 
-HELD_OUT_LOSS = "held_out/loss"
-"""The figure of a cold start's held-out records; see train/held_out.py."""
+HELD_OUT = "held_out"
+"""What the records of data.validation are called among the benchmarks; see train/held_out.py."""
+HELD_OUT_LOSS = f"{HELD_OUT}/loss"
 
 
 class EvaluationConfig(Section):
     """Which benchmarks score every saved checkpoint, and which figure chooses the best one."""
 
     benchmarks: list[BenchmarkConfig] = Field(default=[])
-    """Empty evaluates nothing; checkpoints are then only kept by age."""
+    """Empty, and without data.validation, evaluates nothing; checkpoints are then only kept by age."""
     protocol: ProtocolConfig = ProtocolConfig()
     judging: JudgingConfig = JudgingConfig()
     """How a judge that writes does so; of no use, and refused, for one that scores."""
     at_start: bool = True
     """Also evaluate before the first step: the figure to improve on."""
     best_metric: str | None = None
-    """`benchmark/figure` whose highest value chooses `best/`, or `held_out/loss`, of which the lowest does (for a cold start
-    with data.validation); null keeps no best checkpoint."""
+    """`benchmark/figure` whose highest value chooses `best/`; with data.validation also `held_out/accuracy` (not in a cold
+    start) and `held_out/loss`, of which the lowest does (not in RL). Null keeps no best checkpoint."""
     baselines: bool = True
     """Print what judges that see no content reach, beside every figure."""
 
@@ -65,6 +66,18 @@ class Recipe(Section):
     def has_head(self) -> bool:
         """Say whether the method trains a reward head."""
         return self.method.type in WITH_HEAD
+
+    @property
+    def evaluates(self) -> bool:
+        """Say whether anything is evaluated."""
+        return bool(self.evaluation.benchmarks or self.data.validation)
+
+    @property
+    def held_out_figures(self) -> tuple[str, ...]:
+        """The figures on the records of data.validation: RL has no loss on pairs, a cold start is measured by its loss."""
+        figures = {"language_model": (HELD_OUT_LOSS,), "stable_reinforce": (f"{HELD_OUT}/accuracy",)}
+        both = (f"{HELD_OUT}/accuracy", HELD_OUT_LOSS)
+        return figures.get(self.method.type, both) if self.data.validation else ()
 
     def steps(self, records: int) -> int:
         """Return the optimizer steps of a run over an epoch of `records` records, whose last step may be a smaller one."""

@@ -64,7 +64,7 @@ class PairEncoder:
         responses = (record.chosen, record.rejected)
         conversations = [self.encoder.render((*record.prompt, text("assistant", response))) for response in responses]
         group = self.encoder.encode(pictures, conversations, self.read)
-        return Encoded(group, record.margin or 0.0, self._lengths(responses))
+        return Encoded(group, record.margin or 0.0, self._lengths(responses), record=record.identity)
 
     def _lengths(self, responses: tuple[str, str]) -> tuple[int, ...]:
         return tuple(len(self.encoder.tokenizer(response, add_special_tokens=False)["input_ids"]) for response in responses)

@@ -22,6 +22,7 @@ from train.consistency import ByCheckpoint
 from train.methods import CheckpointJudge, ServerJudge, StableReinforceConfig
 from train.model import make_model
 from train.model_card import About, WriteCard
+from train.non_finite import FiniteWeights
 from train.parts import device, evaluation, inference_budget, unwrapped
 from train.provenance import data_fingerprints
 from train.recipe import Recipe
@@ -65,7 +66,7 @@ def reinforce_trainer(
         encoder=encoder,
         token_budget=inference_budget(recipe),
         seed=recipe.seed,
-        evaluate=evaluation(recipe, encoder, Path(recipe.output.folder), console),
+        evaluate=evaluation(recipe, encoder, Path(recipe.output.folder), console, mixture),
         reference=load_language_model(backbone) if method.kl_coefficient and recipe.optim.lora is None else None,
     )
     end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
@@ -89,7 +90,8 @@ def reinforce_trainer(
 def callbacks(recipe: Recipe, mixture: Mixture, steps: int, console: Console) -> list[TrainerCallback]:
     """Return what happens beside the loop."""
     card = WriteCard(About(recipe, data_fingerprints(recipe, mixture), steps))
-    return [card, MarkComplete(), BestLink(), Rotate(recipe.output.keep_checkpoints), ConsoleProgress(console, COLUMNS)]
+    kept = [FiniteWeights(), card, MarkComplete(), BestLink(), Rotate(recipe.output.keep_checkpoints)]
+    return [*kept, ConsoleProgress(console, COLUMNS)]
 
 
 def places(recipe: Recipe, method: StableReinforceConfig, steps: int) -> Dataset:

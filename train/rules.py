@@ -18,13 +18,13 @@ from train.method_rules import (
     filter_can_fire,
     group_size,
     judging_used,
-    learns_judgements,
     lessons_world,
     passes_divide,
     ratio_in_order,
     rationales_to_learn,
 )
-from train.recipe import HELD_OUT_LOSS, Recipe
+from train.methods import LanguageModelConfig
+from train.recipe import Recipe
 from train.validation import Path, dotted, written
 from train.zero import deepspeed_names, stage
 
@@ -141,23 +141,23 @@ def quantised_stage(recipe: Recipe) -> str | None:
 def metric_exists(recipe: Recipe) -> str | None:
     """Refuse to choose the best checkpoint by a figure that is not computed."""
     metric, names = recipe.evaluation.best_metric, [benchmark.name for benchmark in recipe.evaluation.benchmarks]
-    if metric is None or (metric == HELD_OUT_LOSS and names):
+    if metric is None or metric in recipe.held_out_figures:
         return None
     name, _, figure = metric.partition("/")
     if name in names and (figure in ("accuracy", "macro") or figure.endswith("/accuracy")):
         return None
     possible = [f"{name}/{figure}" for name in names for figure in ("accuracy", "macro", "GROUP/accuracy")]
     return (
-        "the best checkpoint is chosen by benchmark/figure, with a benchmark of evaluation.benchmarks; possible are "
-        f"{', '.join(possible) or 'none, as it is empty'}"
+        "the best checkpoint is chosen by benchmark/figure, with a benchmark of evaluation.benchmarks, or by a figure on the "
+        f"records of data.validation; possible are {', '.join([*possible, *recipe.held_out_figures]) or 'none: both are empty'}"
     )
 
 
-def held_out_loss_exists(recipe: Recipe) -> str | None:
-    """Refuse to choose the best checkpoint by a held-out loss where nothing is held out."""
-    if recipe.evaluation.best_metric != HELD_OUT_LOSS or (learns_judgements(recipe) and recipe.data.validation):
+def validation_of_records(recipe: Recipe) -> str | None:
+    """Refuse to hold records out of lessons, which are no records."""
+    if not recipe.data.validation or not isinstance(recipe.method, LanguageModelConfig) or recipe.method.target != "lessons":
         return None
-    return "only a cold start on judgements, with data.validation records held out, has that loss; take benchmark/figure"
+    return "lessons are generated anew and none is held out; remove this key"
 
 
 def benchmark_names(recipe: Recipe) -> str | None:
@@ -186,8 +186,8 @@ RULES = (
     Rule(("deepspeed",), known_deepspeed),
     Rule(("optim.lora.quantise", "deepspeed"), quantised_stage),
     Rule(("evaluation.benchmarks",), benchmark_names),
-    Rule(("evaluation.best_metric", "evaluation.benchmarks"), metric_exists),
-    Rule(("evaluation.best_metric", "method.target", "data.validation"), held_out_loss_exists),
+    Rule(("evaluation.best_metric", "evaluation.benchmarks", "data.validation"), metric_exists),
+    Rule(("data.validation", "method.target"), validation_of_records),
     Rule(("method.target", "data.sources"), lessons_world),
     Rule(("method.target", "data.sources"), rationales_to_learn),
     Rule(("method.pairs_per_pass", "optim.records_per_step"), passes_divide),

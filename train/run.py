@@ -21,7 +21,7 @@ from data.prepare import BadRecordsError
 from data.sources.base import SourceError
 from eval.benchmarks.benchmark import BenchmarkError
 from models.backbone import BackboneError, load_processor, window_size
-from models.distributed import rank, world_size
+from models.distributed import barrier, rank, world_size
 from models.encoder import Encoder
 from models.quantisation import QuantisationError
 from models.reward import IncompleteCheckpointError
@@ -35,6 +35,7 @@ from train.layers import RecipeError
 from train.methods import StableReinforceConfig
 from train.model import make_model
 from train.model_card import About, WriteCard
+from train.non_finite import FiniteWeights, NonFiniteError
 from train.own_critiques import OwnCritiqueSteps, WriteCritiques
 from train.parsing import Launch, refuse_missing_device
 from train.parts import TrainingData, critique_writer, evaluation, objective, record_costs, token_budget, training_data
@@ -65,7 +66,7 @@ def run(launch: Launch) -> None:
 
     What cannot even begin is told once on every node and ends the process with status 2, without a traceback. A row that does
     not fit into memory, an unusable record too many, or any where the recipe is strict, is told by the rank that has it, and
-    ends with status 1: a launcher then ends the other ranks.
+    ends with status 1: a launcher then ends the other ranks. A loss or weights that are not finite end all ranks so.
     """
     try:
         trainer, resume, console = assemble(launch)
@@ -78,6 +79,11 @@ def run(launch: Launch) -> None:
     except (MemoryBudgetError, BadRecordsError, RecordError) as error:
         # A loader's worker hands its error over with the traceback before it.
         print(f"rank {rank()}: {str(error).rpartition(f'{type(error).__name__}: ')[2].strip()}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except NonFiniteError as error:
+        if rank() == 0:
+            print(error, file=sys.stderr, flush=True)
+        barrier()  # a launcher ends the other ranks with the first one that ends
         raise SystemExit(1) from None
     if rank() == 0:
         summarise(Path(launch.recipe.output.folder), console, baselines=launch.recipe.evaluation.baselines)
@@ -117,7 +123,7 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
         objective=objective(recipe),
         steps=steps,
         optim=recipe.optim,
-        evaluate=evaluation(recipe, encoder, folder, console, data.mixture.validation if data.mixture else ()),
+        evaluate=evaluation(recipe, encoder, folder, console, data.mixture),
         model=model,
         args=arguments,
         processing_class=processor,
@@ -160,7 +166,14 @@ def callbacks(
 ) -> list[TrainerCallback]:
     """Return what happens beside the loop."""
     about = About(recipe, data_fingerprints(recipe, data.mixture), len(steps))
-    found = [WriteCard(about), MarkComplete(), BestLink(), Rotate(recipe.output.keep_checkpoints), ConsoleProgress(console)]
+    found = [
+        FiniteWeights(),
+        WriteCard(about),
+        MarkComplete(),
+        BestLink(),
+        Rotate(recipe.output.keep_checkpoints),
+        ConsoleProgress(console),
+    ]
     if data.store is not None and data.mixture is not None:
         found.append(WriteCritiques(data.store, steps, data.mixture, critique_writer(recipe, encoder)))
     return found

@@ -22,7 +22,7 @@ from models.distributed import rank, sum_over_ranks
 from models.encoder import Encoder
 from train.engines import roll_out
 from train.methods import IMPORTANCE_CAP, StableReinforceConfig
-from train.non_finite import refuse_non_finite
+from train.non_finite import FiniteTrainer
 from train.optimizer import make_optimizer
 from train.reinforce import divergence, policy_loss, pre_clipped, sequence_mean, weigh
 from train.rollouts import Prompt, Prompts, log_probabilities
@@ -49,7 +49,7 @@ class Parts:
     """The frozen policy of the start, for a KL term; with adapters None, as switching them off gives it."""
 
 
-class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
+class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer whose rows are places of `Prompts`; `args` are those of `train.reinforce_run.reinforce_arguments`."""
 
     def __init__(self, parts: Parts, unwrapped: Callable[[Any], Any], **trainer: Any) -> None:
@@ -165,8 +165,9 @@ class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
             token_loss = token_loss + method.kl_coefficient * kl
             self._note("kl", self._over_ranks(sequence_mean(kl.detach(), mask).mean()))
         loss: Tensor = sequence_mean(token_loss, mask).mean() / self.current_gradient_accumulation_steps
-        folder, step = Path(self.args.output_dir), self.state.global_step
-        refuse_non_finite(loss, log_p, {**inputs, "prompts": self._asked}, folder, step)
+        asked = [self._asked[place] for place in sorted({sample // self.num_generations for sample in inputs["sample"].tolist()})]
+        shown = {**inputs, "prompts": asked, "records": [prompt.record for prompt in asked], "log_probabilities": log_p.detach()}
+        self.passes.append({**shown, "loss": loss.detach()})
         self._note_ratios(log_ratio.detach(), log_p.detach(), mask, inputs["advantages"])
         return loss
 

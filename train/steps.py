@@ -52,6 +52,8 @@ class Encoded:
     """Tokens of each response, for length normalisation."""
     passed_over: int = 0
     """Records that turned out to be unusable, for the first time in this process, when this one was asked for."""
+    record: str = ""
+    """The identity of the record."""
     own_critiques: bool = False
     """The last two continuations hold critiques that the critic in training wrote."""
 
@@ -84,6 +86,8 @@ class Step(TypedDict):
     """A rank's share of one optimizer step; `passed_over` sums up that of its records."""
 
     rows: list[Row]
+    records: list[str]
+    """Their identities."""
     passed_over: int
 
 
@@ -172,4 +176,5 @@ class StepDataset(Dataset[Step]):
         encoded = [self.records[index] for index in self.indices(step)]
         rows = fill_rows([one.group.cost for one in encoded], self.token_budget) or [[]]
         packed = [make_row([encoded[i] for i in row], self.pack) for row in rows]
-        return {"rows": packed, "passed_over": sum(one.passed_over for one in encoded)}
+        records = [one.record for one in encoded]
+        return {"rows": packed, "records": records, "passed_over": sum(one.passed_over for one in encoded)}

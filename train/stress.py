@@ -30,7 +30,7 @@ ARMS = {
 """Name to what is laid over the recipe."""
 COLOURS = {"StableReinforce": "tab:blue", "Reinforce++": "tab:red"}
 DONE = "stress-outcome.json"
-NOT_FINITE = "NonFiniteError"
+NOT_FINITE = "Not finite at step"
 """What the last words of a run hold that stopped because of its numbers (train/non_finite.py)."""
 
 

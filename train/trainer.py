@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
-from transformers import Trainer, TrainerControl
+from transformers import TrainerControl
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from models.distributed import gather, max_over_ranks, sum_over_ranks
 from models.reward import refuse_incomplete
 from train.budget import MemoryBudgetError, RowBudget, cannot_repeat, ceiling
 from train.compilation import compiled_graphs
+from train.non_finite import FiniteTrainer
 from train.objectives import Objective
 from train.optimizer import learning_rates, make_optimizer
 from train.sections import OptimConfig
@@ -59,7 +60,7 @@ def dice(seed: int, step: int, rank: int) -> int:
     return random.Random(f"{seed}/{step}/{rank}").getrandbits(63)
 
 
-class PackedTrainer(Trainer):  # type: ignore[misc]
+class PackedTrainer(FiniteTrainer):
     """Hugging Face's Trainer over packed rows; `train_dataset` must be a `StepDataset`."""
 
     control: TrainerControl
@@ -116,6 +117,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]
             rows = self.budget.fit(rows)
         self.budget.end_step(rows)
         self._sums[UNUSABLE] += inputs["passed_over"]
+        self.passes.append({**inputs, "loss": total})
         return total
 
     def _attempt(self, model: nn.Module, rows: list[Row]) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -138,7 +139,7 @@ def field(row: Row, name: str, kind: tuple[type[T], type[U]], record: str) -> T 
 def field(row: Row, name: str, kind: type[Any] | tuple[type[Any], ...], record: str) -> Any:
     """Return `row[name]`.
 
-    Raises: RecordError if the column is missing or its value is not of (one of) the type(s) `kind`.
+    Raises: RecordError if the column is missing, or its value is not of (one of) the type(s) `kind` or beyond every float.
     """
     if name not in row:
         raise RecordError(f"{record}: there is no {name!r}; found are {', '.join(map(repr, sorted(row)))}.")
@@ -146,6 +147,8 @@ def field(row: Row, name: str, kind: type[Any] | tuple[type[Any], ...], record: 
     if not isinstance(value, kind):
         allowed = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
         raise RecordError(f"{record}: {name!r} is {_shown(value)}; required is {allowed}.")
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise RecordError(f"{record}: {name!r} is {_shown(value)}; required is a number of at most {sys.float_info.max:.4g}.")
     return value
 
 

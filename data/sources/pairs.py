@@ -96,7 +96,7 @@ def number(value: Any, record: str) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"{record}: the rating {value!r} is no number.") from error
 
 

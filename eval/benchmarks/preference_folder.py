@@ -43,7 +43,7 @@ def load(where: Location) -> Loaded:
         raise BenchmarkError(f"{NAME}: {problem} (The location of a set is its folder.)")
     with tempfile.TemporaryDirectory() as cache:
         source = ProjectConfig(type="project", name=NAME, path=where.location, images=where.image_root).open(Path(cache))
-        examples = [_example(record) for record in _records(source, where.limit)]
+        examples = [as_example(record) for record in _records(source, where.limit)]
     return loaded(NAME, examples, where, where.location, (), {})
 
 
@@ -51,7 +51,7 @@ def _records(source: Source, limit: int | None) -> list[Preference]:
     found, problems = [], []
     for number, _ in limited([{}] * len(source), limit):
         try:
-            found.append(_distinct(validate(source.record(number))))
+            found.append(distinct(validate(source.record(number))))
         except RecordError as error:
             problems.append(str(error))
     if problems:
@@ -62,13 +62,15 @@ def _records(source: Source, limit: int | None) -> list[Preference]:
     return found
 
 
-def _distinct(record: Preference) -> Preference:
+def distinct(record: Preference) -> Preference:
+    """Return the record; raise RecordError if its responses are equal."""
     if record.chosen == record.rejected:
         raise RecordError(f"{record.identity}: both responses are the same text, and no judge can tell them apart")
     return record
 
 
-def _example(record: Preference) -> Example:
+def as_example(record: Preference) -> Example:
+    """Return a record as a row of a benchmark."""
     responses, better = in_drawn_order(json.dumps(list(record.prompt)), record.chosen, record.rejected)
     references = list(map(content_digest, record.images))
     group = record.category or UNSORTED

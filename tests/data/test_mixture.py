@@ -284,6 +284,14 @@ def test_a_truncated_header_is_found_in_preparation_a_truncated_body_in_use(tmp_
         strict.load(0, use)
 
 
+def test_margins_that_float32_does_not_hold_are_bad_records(tmp_path: Path) -> None:
+    margins = [1.0, float("nan"), float("inf"), -1e39, 10**400, 3.4e38]
+    rows = [row(f"question {number}", margin=margin) for number, margin in enumerate(margins)]
+    found = mixture(tmp_path, [project(tmp_path, "one", rows)], bad_records={"limit": 0.7})
+    assert found.card().sources[0].left_out == {"bad_record": 4}
+    assert [record.margin for record in everything(found)] == [1.0, 3.4e38]
+
+
 def test_too_many_bad_records_in_use_stop_the_run(two: list[dict[str, Any]], tmp_path: Path) -> None:
     found = mixture(tmp_path, two)
 

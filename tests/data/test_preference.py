@@ -39,6 +39,7 @@ def test_a_good_record_comes_back_unchanged() -> None:
         ({"prompt": (text("user", "  "),), "images": ()}, r"turn 0 of the prompt \(user\) is empty"),
         ({"margin": float("nan")}, "the margin is nan"),
         ({"margin": float("inf")}, "the margin is inf"),
+        ({"margin": -3.5e38}, r"the margin is -3.5e\+38; required is a finite number of at most 3.403e\+38"),
     ],
 )
 def test_a_fault_names_the_record(changes: dict[str, Any], message: str) -> None:

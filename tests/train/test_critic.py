@@ -112,6 +112,16 @@ def test_weights_margins_and_the_centring_term() -> None:
     assert float(loss.detach()) == pytest.approx(2 * log(2) + 3 * sum(terms) / 3)
 
 
+def test_the_mean_loss_is_that_of_training_after_its_warm_up() -> None:
+    row, settings = mixed_row(), {"score_weight": 0.5, "cross_entropy_weight": 2.0, "zero_coefficient": 0.1}
+    totals = torch.tensor([3.0, len(row.batch.labels)])
+    loss, sums = JointCritique(config(**settings)).loss(Stub(SCORES), row, totals)
+    found = JointCritique(config(**settings, score_warmup_steps=2)).mean_loss(
+        {name: float(one) for name, one in sums.items()} | {"records": 3.0}
+    )
+    assert float(found) == pytest.approx(float(loss.detach()))
+
+
 def test_the_score_loss_sets_in_after_the_warm_up() -> None:
     row, model, objective = mixed_row(), Stub(SCORES), JointCritique(config(score_warmup_steps=2))
     totals = torch.tensor([3.0, len(row.batch.labels)])

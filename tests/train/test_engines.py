@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import nn
 
 from models.encoder import Encoder
 from tests.models import tiny
@@ -55,7 +56,15 @@ class Double:
 def trainer(mode: str, asked: list[Prompt]) -> Any:
     parts = SimpleNamespace(encoder=ENCODER)
     return SimpleNamespace(
-        _asked=asked, num_generations=2, use_vllm=True, vllm_mode=mode, parts=parts, vllm_generation=Double(mode)
+        _asked=asked,
+        num_generations=2,
+        use_vllm=True,
+        vllm_mode=mode,
+        parts=parts,
+        vllm_generation=Double(mode),
+        model=nn.Linear(1, 1),
+        state=SimpleNamespace(global_step=0),
+        args=SimpleNamespace(output_dir="."),
     )
 
 

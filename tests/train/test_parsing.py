@@ -227,3 +227,10 @@ def test_whatever_is_broken_something_can_be_salvaged(raw: dict[str, Any]) -> No
 
 def test_the_stand_in_is_a_recipe() -> None:
     assert Recipe.model_validate_json(json.dumps(STAND_IN)).method.type == "naive"
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan"])
+def test_numbers_of_a_recipe_are_finite(tmp_path: Path, value: str) -> None:
+    for key in ("optim.learning_rate", "optim.weight_decay", "data.sources.0.weight"):
+        with pytest.raises(RecipeError, match="should be a finite number"):
+            read_recipe(write(tmp_path), [f"{key}={value}"])

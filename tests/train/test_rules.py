@@ -51,7 +51,7 @@ CASES = {
     "quantised_stage": (["optim.lora={quantise: nf4}", "deepspeed=zero3"], ["deepspeed=zero2"]),
     "benchmark_names": (["evaluation.benchmarks=[{name: vl_rewardbench}, {name: vl_rewardbench, limit: 5}]"], [BENCHMARK]),
     "metric_exists": (["evaluation.best_metric=vl_rewardbench/accuracy"], [BENCHMARK]),
-    "held_out_loss_exists": ([JUDGE, SHAPES, BENCHMARK, "evaluation.best_metric=held_out/loss"], ["data.validation=2"]),
+    "validation_of_records": (["method={type: language_model, target: lessons}", "data.validation=2"], ["data.validation=0"]),
 }
 """Rule: (what it refuses, what to add as the way out)."""
 
@@ -83,12 +83,27 @@ def test_the_best_checkpoint_is_not_chosen_by_these(tmp_path: Path, figure: str)
         read_recipe(write(tmp_path), [BENCHMARK, f"evaluation.best_metric={figure}"])
 
 
-def test_the_held_out_loss_is_computed_in_a_cold_start_that_evaluates(tmp_path: Path) -> None:
-    by_loss = [JUDGE, SHAPES, BENCHMARK, "evaluation.best_metric=held_out/loss", "data.validation=2"]
-    with pytest.raises(RecipeError, match="none, as it is empty"):
-        read_recipe(write(tmp_path), [*by_loss, "evaluation.benchmarks=[]"])
-    with pytest.raises(RecipeError, match="only a cold start on judgements"):
-        read_recipe(write(tmp_path), [*by_loss, "method={type: naive}"])
+@pytest.mark.parametrize(
+    ("method", "figures"),
+    [
+        ("method.type=naive", {"loss", "accuracy"}),
+        ("method={type: critic}", {"loss", "accuracy"}),
+        (JUDGE, {"loss"}),
+        (RL, {"accuracy"}),
+    ],
+)
+def test_a_held_out_figure_chooses_where_the_method_has_it_and_records_are_held_out(
+    tmp_path: Path, method: str, figures: set[str]
+) -> None:
+    for figure in ("loss", "accuracy", "ties"):
+        chosen = [method, SHAPES, f"evaluation.best_metric=held_out/{figure}"]
+        with pytest.raises(RecipeError, match="none: both are empty"):
+            read_recipe(write(tmp_path), chosen)
+        if figure in figures:
+            read_recipe(write(tmp_path), [*chosen, "data.validation=2"])
+            continue
+        with pytest.raises(RecipeError, match="possible are held_out/"):
+            read_recipe(write(tmp_path), [*chosen, "data.validation=2"])
 
 
 def test_a_frozen_vision_tower_has_no_learning_rate(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ optim:
 output: {{folder: {folder}, save_every_steps: 3, log_every_steps: 1, keep_checkpoints: 9}}
 workers: 0
 """
+HELD_OUT = ("data.validation=4", "evaluation.judging={max_new_tokens: 2}", "evaluation.best_metric=held_out/accuracy")
 FIGURES = ("loss", "reward", "grad_norm", "largest_log_ratio", "entropy")
 SUMS = ("loss", "reward", "grad_norm")
 """Figures that do not depend on how a step is divided into passes."""
@@ -104,7 +105,7 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
         one(f"output.folder={tmp_path / 'kl'}", "method.kl_coefficient=0.1", "method.kl_in=reward", "method.kl_form=k1"),
         one(f"output.folder={tmp_path / 'lora'}", "optim.lora={rank: 2}", "method.kl_coefficient=0.1"),
         one(f"output.folder={tmp_path / 'spoilt'}", reward="endless"),
-        one(f"output.folder={tmp_path / 'judged'}", "optim.max_steps=3", reward="judgement"),
+        one(f"output.folder={tmp_path / 'judged'}", "optim.max_steps=3", *HELD_OUT, reward="judgement"),
         *weighed,
     )
     assert [line["reward"] for line in whole["log"] if "reward" in line]
@@ -118,8 +119,8 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert len(curve(single)) == 4
     assert kl["log"][0]["kl"] == 0.0
     assert lora["log"][2]["kl"] > 0.0
-    assert "not finite" in spoilt["error"]
-    assert list((tmp_path / "spoilt").glob("non-finite-step-0-rank-0.pt"))
+    assert "Not finite at step 1" in spoilt["error"]
+    assert list((tmp_path / "spoilt").glob("non-finite-step-1-rank-0.pt"))
     assert (tmp_path / "whole" / "checkpoint-3" / "preprocessor_config.json").exists()
     # One judgement of three has weights far above the cap.
     plain, truncated, dropped = (found["log"][0] for found in weighted)
@@ -128,7 +129,10 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert truncated["sampling/importance_sampling_ratio/max"] == 3.0
     assert dropped["importance/dropped_judgements"] == pytest.approx(1 / 3)
     assert 0 < dropped["grad_norm"] < plain["grad_norm"]
-    assert judged["log"][0]["rewards/format"] == 0.0
+    evaluated = [line for line in judged["log"] if "eval_held_out/accuracy" in line]
+    assert [line["step"] for line in evaluated] == [0, 3]
+    assert len((tmp_path / "judged" / "validation.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+    assert next(line for line in judged["log"] if "reward" in line)["rewards/format"] == 0.0
     problems: list[str] = []
     stages = rollouts(tmp_path / "judged", problems)
     assert not problems

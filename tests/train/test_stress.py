@@ -49,7 +49,7 @@ def test_the_curve_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
     assert stress.curve(tmp_path) == {"steps": [1, 3], "reward": [1.0, 0.5], "entropy": [0.5, 0.25]}
 
 
-@pytest.mark.parametrize(("status", "said", "diverged"), [(0, "", False), (1, "train.non_finite.NonFiniteError: step 3", True)])
+@pytest.mark.parametrize(("status", "said", "diverged"), [(0, "", False), (1, "Not finite at step 3: the weights", True)])
 def test_numbers_that_are_not_finite_are_a_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str, diverged: bool
 ) -> None:

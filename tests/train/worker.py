@@ -24,7 +24,8 @@ from train.checkpoints import MarkComplete
 from train.launch import run_environment
 from train.methods import NaiveConfig
 from train.model import make_model
-from train.objectives import PairwiseScores
+from train.non_finite import FiniteWeights
+from train.objectives import LanguageModelling, PairwiseScores
 from train.optimizer import parameter_groups
 from train.parsing import Entry, read_recipe
 from train.start import start
@@ -78,6 +79,31 @@ def dying_run(arguments: Sequence[str], step: int, moment: Literal["step", "save
 
     setattr(owner, method, deadly)
     start(arguments, "rm", "")
+
+
+def spoilt_run(arguments: Sequence[str], entry: Entry, kind: Literal["loss", "gradient", "weights"]) -> None:
+    """Start a run in which, on the last rank alone, the third step's loss, gradient or updated weights are not finite."""
+    bad = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
+    objective: Any = {"rm": PairwiseScores, "sft": LanguageModelling}[entry]
+    learned, checked = objective.loss, FiniteWeights.on_step_end
+
+    def loss(self: Any, model: Any, row: Any, totals: Any) -> Any:
+        value, sums = learned(self, model, row, totals)
+        if bad and self.step == 2:
+            value = value * float("nan") if kind == "loss" else value + (value * 0).sqrt()  # whose derivative is infinity times 0
+        return value, sums
+
+    def on_step_end(self: Any, arguments: Any, state: Any, control: Any, **rest: Any) -> None:
+        if bad and state.global_step == 3:
+            parameter = next(rest["model"].parameters())
+            getattr(parameter, "ds_tensor", parameter).data[0] = float("inf")
+        checked(self, arguments, state, control, **rest)
+
+    if kind == "weights":
+        FiniteWeights.on_step_end = on_step_end  # type: ignore[assignment, method-assign]
+    else:
+        objective.loss = loss
+    start(arguments, entry, "")
 
 
 def published_run(arguments: Sequence[str], calls: Path, server: str) -> None:

@@ -127,6 +127,10 @@ def test_a_folder_of_files_is_one_source(tmp_path: Path) -> None:
         ({"prompt": 5, "chosen": "a", "rejected": "b"}, "'prompt' is int 5; required is str or list"),
         ({"prompt": "?", "chosen": "a", "rejected": "b", "margn": 1}, "unknown 'margn'"),
         ({"prompt": "?", "chosen": "a", "rejected": "b", "margin": "2"}, "'margin' is str '2'; required is int or float"),
+        (
+            {"prompt": "?", "chosen": "a", "rejected": "b", "margin": 10**400},
+            "'margin' is int 10+….*number of at most",
+        ),
         ({"prompt": [{"role": "bot", "content": "?"}], "chosen": "a", "rejected": "b"}, "role 'bot'"),
         ({"prompt": [{"role": "user", "content": [{"type": "video"}]}], "chosen": "a", "rejected": "b"}, "of type 'video'"),
         ({"prompt": ["?"], "chosen": "a", "rejected": "b"}, "a turn is a str"),
