@@ -32,7 +32,7 @@ NO_PART = ("trainer_state.json", "training_args.bin")
 """Files of these kinds that decide nothing about a verdict."""
 ELSEWHERE = ("file", "backbone", "token_budget", "workers", "benchmarks", "protocol", "baselines")
 """What a recipe says that decides no verdict, or stands in the fingerprint by itself."""
-SCORES = ("eval.suite", "eval.judge_loading", "data.images")
+SCORES = ("eval.suite", "eval.judge_loading", "data.images", "data.decoding")
 """Where scoring begins: these modules, and all of models/ and eval/ that they import, are the version of the scoring code."""
 
 

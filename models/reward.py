@@ -1,11 +1,15 @@
 """The scalar reward model: a Qwen2.5-VL backbone and a small head that turns hidden states into a score.
 
-This file travels with every checkpoint as its remote code, so it imports torch and transformers and nothing else.
+This file travels with every checkpoint as its remote code, and the decoder of images with it, so it imports torch and
+transformers and nothing else.
 Elsewhere, `AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)` runs it.
 """
 
 from __future__ import annotations
 
+import inspect
+import shutil
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2_5_VLConfig, Qwen2_5_VLModel, Qwen2_5_VLPreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
+
+from .decoding import upright_rgb  # relative, because that file travels too
 
 RELEASED_LAYOUT = {r"^visual": "model.visual", r"^model(?!\.(language_model|visual))": "model.language_model"}
 """Names in the released Qwen2.5-VL checkpoints -> names in the current classes; current names pass unchanged."""
@@ -58,6 +64,9 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
     The second half matters on resume: what is saved in the released layout, a plain `load_state_dict` skips silently.
     """
 
+    decode = staticmethod(upright_rgb)
+    """How training and evaluation decode: what `Image.open` gives becomes upright RGB, for the image processor."""
+
     @classmethod
     def from_pretrained(
         cls, path: Any, *args: Any, fresh_head: bool = False, output_loading_info: bool = False, **kwargs: Any
@@ -79,9 +88,11 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         else:
             super()._init_weights(module)
 
-    def save_pretrained(self, *args: Any, save_original_format: bool = False, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: Any, *args: Any, save_original_format: bool = False, **kwargs: Any) -> None:
         """Save as transformers does, in the current key layout whatever the layout that was loaded."""
-        super().save_pretrained(*args, save_original_format=save_original_format, **kwargs)
+        super().save_pretrained(save_directory, *args, save_original_format=save_original_format, **kwargs)
+        if self._auto_class is not None:  # transformers copies our `decoding.py`, which only names where the decoder lies
+            shutil.copyfile(inspect.getfile(upright_rgb), Path(save_directory, "decoding.py"))
 
 
 class Fp32Linear(nn.Linear):
