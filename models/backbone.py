@@ -15,6 +15,7 @@ from models.attention import TEXT, VISION, Kernel, register
 from models.compatibility import check_transformers
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from models.critic import CriticRewardModel
+from models.encoder import assistant_turn
 from models.language_model import LanguageModel
 from models.quantisation import nf4_arguments
 from models.reward import ScalarRewardModel
@@ -117,6 +118,10 @@ def load_critic(
 def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, *, fresh_head: bool, nf4: bool) -> Any:
     settings = _read_config(config)
     own, wanted = vars(settings).get("reward_head"), (head or HeadConfig()).model_dump()
+    if "assistant_turn" not in vars(settings):
+        if own is not None and own["read"] == "last_token":
+            own = own | {"read": "last_response_token"}  # what such a checkpoint was trained with under the other's name
+        settings.assistant_turn = assistant_turn(load_processor(config).tokenizer)
     if own is None and not fresh_head:
         raise BackboneError(
             f"{config.path} is not a reward model: its config.json names no `reward_head`. Give a checkpoint that "

@@ -33,7 +33,7 @@ image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
 def score(image: Image.Image, question: str, answer: str) -> float:
     asked = [{"type": "image"}, {"type": "text", "text": question}]
     turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
-    text = tokenizer.apply_chat_template(turns, tokenize=False).rstrip("\\n")  # the end-of-turn token comes last
+    text = tokenizer.apply_chat_template(turns, tokenize=False)
     vision = image_processor(images=[model.decode(image)], return_tensors="pt")  # upright RGB, as in training
     pads = int(vision["image_grid_thw"].prod()) // image_processor.merge_size**2
     tokens = tokenizer(text.replace("<|image_pad|>", "<|image_pad|>" * pads), return_tensors="pt")
