@@ -17,7 +17,7 @@ from eval.critic_config import CriticJudgeConfig
 from eval.endpoint_config import EndpointConfig
 from eval.ensemble import EnsembleConfig
 from eval.judge_loading import kind_of, read_settings
-from eval.judging import GenerativeJudgeConfig
+from eval.judging import GenerativeJudgeConfig, ScalarJudgeConfig
 from eval.protocol import Example, ProtocolConfig
 from eval.run_folder import recorded
 from models.adapters import is_adapter
@@ -63,6 +63,11 @@ def _critic(path: Path) -> list[str]:
     return [config.model_dump_json(exclude={"checkpoint"}), judge_digest(Path(config.checkpoint).expanduser())]
 
 
+def _scalar(path: Path) -> list[str]:
+    config = read_settings(path, ScalarJudgeConfig)
+    return [config.read, *_checkpoint(Path(config.checkpoint).expanduser())]
+
+
 def _generative(path: Path) -> list[str]:
     config = read_settings(path, GenerativeJudgeConfig)
     place = Path(resolve(config.checkpoint))
@@ -79,6 +84,7 @@ def _ensemble(path: Path) -> list[str]:
 
 FILES: dict[str, Callable[[Path], list[str]]] = {
     "endpoint": _endpoint,
+    "scalar": _scalar,
     "critic": _critic,
     "generative": _generative,
     "ensemble": _ensemble,

@@ -20,8 +20,12 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .decoding import upright_rgb  # relative, because that file travels too
 
-RELEASED_LAYOUT = {r"^visual": "model.visual", r"^model(?!\.(language_model|visual))": "model.language_model"}
-"""Names in the released Qwen2.5-VL checkpoints -> names in the current classes; current names pass unchanged."""
+RELEASED_LAYOUT = {
+    r"^visual": "model.visual",
+    r"^model(?!\.(language_model|visual))": "model.language_model",
+    r"^score\.": "head.0.",
+}
+"""Names in the released Qwen2.5-VL checkpoints, and of ms-swift's head -> names in the current classes, which pass unchanged."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
