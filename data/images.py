@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from data.decoding import ImageModeError, orientation, upright_rgb
 from data.preference import EncodedImage, RecordError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -30,20 +31,6 @@ MAX_PIXELS = 89_478_485
 """The size at which Pillow itself begins to warn of a decompression bomb; a 24-bit image of 256 MiB."""
 MIN_PIXELS_OF_BACKBONE, MAX_PIXELS_OF_BACKBONE = 3136, 1_003_520
 """The pixel limits of Qwen2.5-VL's processor in the recipes of the papers; the defaults of `image_tokens`."""
-ORIENTATION_TAG = 0x0112
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""What brings an image of each EXIF orientation upright; orientation 1 is upright."""
-DIRECT_MODES = ("1", "L", "P", "RGB", "CMYK", "YCbCr", "HSV")
-ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
-SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
 """What Pillow's readers raise on a damaged file (each plug-in its own; found by feeding it damaged files)."""
 
@@ -100,7 +87,7 @@ def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
     """
     with _opened(image, record) as opened:
         width, height = opened.size
-        return (width, height) if _orientation(opened) >= 5 else (height, width)
+        return (width, height) if orientation(opened) >= 5 else (height, width)
 
 
 def grey_like(image: EncodedImage, record: str) -> bytes:
@@ -123,10 +110,7 @@ def decode(image: EncodedImage, record: str, max_pixels: int = MAX_PIXELS) -> Im
     agreed RGB form (32-bit integer, float, Lab), and more than `max_pixels` pixels, which are counted before decoding.
     """
     with _opened(image, record, max_pixels) as opened:
-        orientation = _orientation(opened)
-        opened.load()
-        image_rgb = _rgb(opened, record)
-        return image_rgb.transpose(TURNS[orientation]) if orientation in TURNS else image_rgb
+        return upright_rgb(opened)
 
 
 def resized(height: int, width: int, min_pixels: int, max_pixels: int, factor: int = 28) -> tuple[int, int]:
@@ -181,6 +165,8 @@ def _opened(image: EncodedImage, record: str, max_pixels: int = MAX_PIXELS) -> I
             yield opened
     except ImageError:
         raise
+    except ImageModeError as error:
+        raise ImageError(f"{record}: {error}") from error
     except Image.DecompressionBombError as error:
         raise ImageError(_bomb(where, str(error), max_pixels)) from error
     except FileNotFoundError as error:
@@ -193,28 +179,3 @@ def _opened(image: EncodedImage, record: str, max_pixels: int = MAX_PIXELS) -> I
 
 def _bomb(where: str, found: str, limit: int) -> str:
     return f"{where} is too large to decode: {found}, allowed are {limit:,} pixels. Scale it down on disk, or leave it out."
-
-
-def _orientation(opened: Image.Image) -> int:
-    """Return the EXIF orientation, 1 (upright) to 8.
-
-    Pillow turns a TIFF by itself. Asking a PNG without EXIF for its EXIF decodes it whole, hence the look into `info`.
-    """
-    if opened.format == "TIFF" or (opened.format == "PNG" and "exif" not in opened.info):
-        return 1
-    found = opened.getexif().get(ORIENTATION_TAG, 1)
-    return found if found in TURNS else 1
-
-
-def _rgb(image: Image.Image, record: str) -> Image.Image:
-    if image.mode in SIXTEEN_BIT_MODES:
-        return image.point(lambda value: value / 256, "L").convert("RGB")
-    if image.mode in ALPHA_MODES or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
-    if image.mode in DIRECT_MODES:
-        return image.convert("RGB")
-    raise ImageError(
-        f"{record}: the image has mode {image.mode!r} ({image.format}), for which no conversion to RGB is agreed on. "
-        "Save it as 8-bit or 16-bit grey, or as RGB."
-    )

@@ -102,11 +102,15 @@ def backbone_of(path: Path, run: Recorded | None) -> BackboneConfig:
     Raises: JudgeError if the checkpoint's own files do not say the rest.
     """
     try:
-        known = {} if is_adapter(path) else {"dtype": _json(path / "config.json")["dtype"]}
+        settings = {} if is_adapter(path) else _json(path / "config.json")
+        known = {"dtype": settings.get("dtype") or settings["torch_dtype"]} if settings else {}
         if run is not None:
             return run.backbone.model_copy(update={"path": str(path), "revision": None, "freeze": [], **known})
-        size = _json(path / "preprocessor_config.json")["size"]
-        pixels = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+        whole = path / "processor_config.json"  # other trainers write this one, and older releases the names of old
+        sees = _json(whole)["image_processor"] if whole.is_file() else _json(path / "preprocessor_config.json")
+        size = sees.get("size") or {}
+        ends = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
+        pixels = {name: sees.get(name) or size[end] for name, end in ends.items()}
         return BackboneConfig(path=str(path), **known, **pixels)
     except (OSError, ValueError, KeyError) as error:
         raise JudgeError(

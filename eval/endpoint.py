@@ -11,7 +11,8 @@ from typing import Any
 
 from PIL import Image
 
-from data.images import FORMATS, ORIENTATION_TAG, decode
+from data.decoding import orientation
+from data.images import FORMATS, decode
 from data.preference import EncodedImage, Message
 from eval.benchmarks.benchmark import Benchmark, PairwisePrompt
 from eval.benchmarks.general_prompt import GENERAL_PROMPT
@@ -21,7 +22,7 @@ from eval.protocol import Example, ProtocolConfig, Side, Verdict, Vote, presenta
 from models.distributed import gather, rank, world_size
 
 SENT_AS_IT_IS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
-"""What such endpoints read; other formats, and pictures that are stored turned, are sent as PNG."""
+"""What such endpoints read; other formats, and pictures that are stored turned, transparent or in 16 bits, are sent as PNG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,10 @@ def data_uri(image: EncodedImage, record: str) -> str:
 
 
 def _mime(content: bytes) -> str | None:
-    """Return the type of a file that endpoints read and show upright, None for any other."""
+    """Return the type of a file that every reader shows alike, None for any other."""
     with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-        turned = "exif" in opened.info and opened.getexif().get(ORIENTATION_TAG, 1) != 1
-        return None if turned else SENT_AS_IT_IS.get(opened.format or "")
+        plain = opened.mode in ("L", "P", "RGB") and "transparency" not in opened.info and orientation(opened) == 1
+        return SENT_AS_IT_IS.get(opened.format or "") if plain else None
 
 
 def usage_of(answers: Sequence[Answer]) -> Usage:

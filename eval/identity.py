@@ -18,7 +18,7 @@ from eval.critic_config import CriticJudgeConfig
 from eval.endpoint_config import EndpointConfig
 from eval.ensemble import EnsembleConfig
 from eval.judge_loading import kind_of, read_settings
-from eval.judging import GenerativeJudgeConfig
+from eval.judging import GenerativeJudgeConfig, ScalarJudgeConfig
 from eval.protocol import Example, ProtocolConfig
 from eval.run_folder import recorded
 from models.adapters import is_adapter
@@ -33,7 +33,7 @@ NO_PART = ("trainer_state.json", "training_args.bin")
 """Files of these kinds that decide nothing about a verdict."""
 ELSEWHERE = ("file", "backbone", "token_budget", "workers", "benchmarks", "protocol", "baselines")
 """What a recipe says that decides no verdict, or stands in the fingerprint by itself."""
-SCORES = ("eval.suite", "eval.judge_loading", "data.images")
+SCORES = ("eval.suite", "eval.judge_loading", "data.images", "data.decoding")
 """Where scoring begins: these modules, and all of models/ and eval/ that they import, are the version of the scoring code."""
 
 
@@ -64,6 +64,11 @@ def _critic(path: Path) -> list[str]:
     return [config.model_dump_json(exclude={"checkpoint"}), judge_digest(Path(config.checkpoint).expanduser())]
 
 
+def _scalar(path: Path) -> list[str]:
+    config = read_settings(path, ScalarJudgeConfig)
+    return [config.read, *_checkpoint(Path(config.checkpoint).expanduser())]
+
+
 def _generative(path: Path) -> list[str]:
     config = read_settings(path, GenerativeJudgeConfig)
     place = Path(resolve(config.checkpoint))
@@ -80,6 +85,7 @@ def _ensemble(path: Path) -> list[str]:
 
 FILES: dict[str, Callable[[Path], list[str]]] = {
     "endpoint": _endpoint,
+    "scalar": _scalar,
     "critic": _critic,
     "generative": _generative,
     "ensemble": _ensemble,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from ruamel.yaml.error import YAMLError
 from data.config import Section
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.checkpoint_loading import JudgeError, Runtime, load_scalar_checkpoint, run_of_adapters
+from eval.checkpoint_loading import JudgeError, Runtime, load_scalar_checkpoint, load_with_head, run_of_adapters
 from eval.critic_config import CriticJudgeConfig
 from eval.critic_loading import load_critic_checkpoint
 from eval.endpoint import endpoint_judge
@@ -23,11 +24,13 @@ from eval.endpoint_config import EndpointConfig
 from eval.ensemble import EnsembleConfig, EnsembleJudge, combination
 from eval.generative_loading import load_generative
 from eval.judges import ResponsesEncoder, ScalarJudge
-from eval.judging import GenerativeJudgeConfig
+from eval.judging import GenerativeJudgeConfig, ScalarJudgeConfig
 from eval.problems import said
 from eval.protocol import Judge, ProtocolConfig
 from eval.scoring import Scorer
 from models.adapters import is_adapter
+from models.backbone import load_scalar
+from models.config import HeadConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def settings_of(path: Path) -> dict[str, Any]:
     except (YAMLError, UnicodeDecodeError) as error:
         raise JudgeError(f"{path} is no YAML: {error}") from error
     if not isinstance(found, dict) or "type" not in found:
-        raise JudgeError(f"{path}: required is a mapping with `type: ensemble`, `type: critic` or `type: endpoint`.")
+        raise JudgeError(f"{path}: required is a mapping with `type: scalar`, `ensemble`, `critic`, `generative` or `endpoint`.")
     return found
 
 
@@ -99,7 +102,12 @@ def _seat(judge: Judge, *notes: str) -> JudgeFor:
 
 
 def _scalar(path: Path, runtime: Runtime) -> JudgeFor:
-    found = load_scalar_checkpoint(path, runtime)
+    if path.is_file():
+        config = read_settings(path, ScalarJudgeConfig)
+        head = HeadConfig(layers=1, activation="none", read=config.read)
+        found = load_with_head(Path(config.checkpoint).expanduser(), runtime, partial(load_scalar, head=head))
+    else:
+        found = load_scalar_checkpoint(path, runtime)
     scorer = Scorer(found.model, found.encoder, found.device, found.token_budget, found.workers)
     return _seat(ScalarJudge(scorer, ResponsesEncoder(found.encoder, found.model.config.reward_head["read"])), *found.notes)
 
@@ -166,6 +174,7 @@ ADAPTED = {
 """Method of the recipe to the class that its adapters sit on."""
 LOADERS: dict[str, Callable[[Path, Runtime], JudgeFor]] = {
     "ScalarRewardModel": _scalar,
+    "scalar": _scalar,
     "CriticRewardModel": _critic,
     "critic": _critic,
     "Qwen2_5_VLForConditionalGeneration": _generative,

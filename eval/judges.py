@@ -9,7 +9,7 @@ from data.images import decode
 from data.preference import EncodedImage, Message, text
 from eval.protocol import Example, Verdict
 from eval.scoring import Scorer
-from models.config import Read
+from models.config import StoredRead
 from models.encoder import Encoder
 from models.groups import Group
 
@@ -19,7 +19,7 @@ class ResponsesEncoder:
     """An example (or any prompt with candidate responses) as one group with read positions; runs in loader workers."""
 
     encoder: Encoder
-    read: Read
+    read: StoredRead
 
     def __call__(self, example: Example) -> Group:
         """Encode an example's prompt once with both of its responses."""

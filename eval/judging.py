@@ -1,4 +1,4 @@
-"""How a generative judge writes when it is evaluated; imports no torch, so that a recipe is checked in a moment."""
+"""How judges whose checkpoints do not say it all are asked; imports no torch, so that a recipe is checked in a moment."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import Field
 
 from data.config import Section
 from data.prompts import JudgeTemplate
+from models.config import Read
 
 
 class JudgingConfig(Section):
@@ -32,3 +33,16 @@ class GenerativeJudgeConfig(JudgingConfig):
     checkpoint: str
     template: JudgeTemplate | Literal["benchmark"] | None = None
     """None takes the one of the checkpoint's own training, `benchmark` the benchmark's own prompt and parser."""
+
+
+class ScalarJudgeConfig(Section):
+    """A scalar reward model that another trainer saved (ms-swift, LLaMA-Factory), as a YAML file says it.
+
+    type: scalar
+    checkpoint: /models/their-reward-model
+    """
+
+    type: Literal["scalar"]
+    checkpoint: str
+    read: Read = "last_token"
+    """Where it was trained to read; nothing in such a checkpoint says so."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoTokenizer, Qwen2_5_VLConfig, Qwen2VLImageProcessorPil
 
@@ -15,6 +16,7 @@ from models.attention import TEXT, VISION, Kernel, register
 from models.compatibility import check_transformers
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from models.critic import CriticRewardModel
+from models.encoder import assistant_turn
 from models.language_model import LanguageModel
 from models.quantisation import nf4_arguments
 from models.reward import ScalarRewardModel
@@ -89,8 +91,9 @@ def load_scalar(
     """Load a backbone with a reward head, which may be new where `fresh_head` is true.
 
     `head` describes the new head (default: the paper's). A checkpoint that brings a head of this very description keeps
-    it, and one that brings another is refused. `nf4` loads the language model's matrices in 4 bits onto the current CUDA
-    device. Raises BackboneError or IncompleteCheckpointError.
+    it, and one that brings another is refused. Another trainer's has a single layer: ms-swift's `score`, or, where
+    `fresh_head` is false, LLaMA-Factory's value head, whose bias shifts all scores alike and is left out. `nf4` loads the
+    language model's matrices in 4 bits onto the current CUDA device. Raises BackboneError or IncompleteCheckpointError.
     """
     model: ScalarRewardModel = _load_with_head(ScalarRewardModel, config, head, fresh_head=fresh_head, nf4=nf4)
     return model
@@ -117,18 +120,26 @@ def load_critic(
 def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, *, fresh_head: bool, nf4: bool) -> Any:
     settings = _read_config(config)
     own, wanted = vars(settings).get("reward_head"), (head or HeadConfig()).model_dump()
-    if own is None and not fresh_head:
+    if "assistant_turn" not in vars(settings):
+        if own is not None and own["read"] == "last_token":
+            own = own | {"read": "last_response_token"}  # what such a checkpoint was trained with under the other's name
+        settings.assistant_turn = assistant_turn(load_processor(config).tokenizer)
+    if own is None and not fresh_head and head is None:
         raise BackboneError(
             f"{config.path} is not a reward model: its config.json names no `reward_head`. Give a checkpoint that "
             "train/rm.py wrote, or start a fresh head on this backbone."
         )
-    if own is not None and fresh_head and own != wanted:
+    if own is not None and (fresh_head or head is not None) and own != wanted:
         raise BackboneError(
             f"{config.path} is a reward model with the head {own}, but the recipe asks for {wanted}. Describe the head "
             "as the checkpoint has it, or start from the backbone it was trained from."
         )
     settings.reward_head = own or wanted
-    model = _load(kind, config, settings, nf4, fresh_head=own is None)
+    value_head = Path(resolve(config.path), "value_head.safetensors")
+    values = load_file(value_head)["v_head.summary.weight"] if own is None and not fresh_head and value_head.is_file() else None
+    model = _load(kind, config, settings, nf4, fresh_head=own is None and (fresh_head or values is not None))
+    if values is not None:
+        model.head.load_state_dict({"0.weight": values})
     _prepare(model, config)
     return model
 

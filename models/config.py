@@ -10,7 +10,10 @@ from data.config import Section
 from data.critiques import CRITIQUE_REQUEST
 
 Read = Literal["end_of_turn", "last_token", "mean"]
-"""The place of a score: the end-of-turn token after the response, the response's last own token, or the mean over it."""
+"""The place of a score: the end-of-turn token after the response; the last token of the conversation as the chat template
+writes it, the newline after the end of turn (where ms-swift and LLaMA-Factory read); or the mean over the response."""
+StoredRead = Read | Literal["last_response_token"]
+"""And the response's last own token: what `last_token` means in a config.json that names no `assistant_turn`."""
 
 
 class BackboneConfig(Section):

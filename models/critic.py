@@ -1,6 +1,6 @@
 """The critic: Qwen2.5-VL with both heads. The LM head writes a critique of a response, the reward head scores after it.
 
-This file travels with every checkpoint as its remote code, and with it the two files that it imports.
+This file travels with every checkpoint as its remote code, and with it the files that it imports.
 Elsewhere, `AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)` runs it: `generate` writes critiques,
 `score` scores given ones.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from .language_model import LanguageModel
-from .reward import RewardHead, mean_by_owner, pool
+from .reward import RewardHead, mean_by_owner, pool, reads, refuse_wrong_images, token_kinds
 
 
 class CriticRewardModel(LanguageModel):
@@ -49,11 +49,13 @@ class CriticRewardModel(LanguageModel):
         return scores[:, 0]
 
     def score(self, input_ids: Tensor, attention_mask: Tensor, **images: Any) -> Tensor:
-        """Score a padded batch of whole conversations `prompt, response, request, critique`, (B, T), without the last newline.
+        """Score a padded batch of whole conversations `prompt, response, request, critique`, (B, T), as the template writes them.
 
         `images` are `pixel_values` and `image_grid_thw` as the stock processor gives them. Returns scores (B,) fp32.
+        Raises ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
         """
-        kinds = (input_ids == self.config.image_token_id).int() + 2 * (input_ids == self.config.video_token_id).int()
+        refuse_wrong_images(self.config, input_ids, **images)
+        where = reads(self.config, input_ids, attention_mask)
+        kinds = token_kinds(self.config, input_ids)
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "mm_token_type_ids": kinds, **images}
-        hidden = self.model(**inputs, use_cache=False).last_hidden_state
-        return self.scores(pool(hidden, attention_mask, None, "end_of_turn"))
+        return self.scores(pool(self.model(**inputs, use_cache=False).last_hidden_state, where))

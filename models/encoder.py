@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from data.preference import Message, RecordError
-from models.config import BackboneConfig, Read
+from data.preference import Message, RecordError, text
+from models.config import BackboneConfig, StoredRead
 from models.groups import Continuation, Group, PackedBatch, VisionTokens, pack
 from models.vision import WINDOW
 
@@ -18,6 +18,8 @@ Learned = Literal["none", "last", "assistant"]
 """Which assistant turns carry language-model loss: none, the last one, or all."""
 
 VISION_TEXT = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+ANSWERED = (text("user", "-"), text("assistant", "-"))
+"""A conversation that shows what the chat template writes around an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,14 @@ def render(
         _require_prefix(done, opened)
         spans.append(Span(opened[len(done) :]))
     return tuple(spans)
+
+
+def assistant_turn(tokenizer: Any) -> dict[str, Any]:
+    """Return the tokens that begin an assistant's turn and the one that ends it, as the chat template writes them."""
+    opened, closed = _template(tokenizer, ANSWERED[:1], True), _template(tokenizer, ANSWERED, False)
+    begin, ending = opened[len(_template(tokenizer, ANSWERED[:1], False)) :], closed[len(opened) + 1 :]
+    first, last = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (begin.rstrip(), ending))
+    return {"begin": first, "end": last[0]}
 
 
 def _template(tokenizer: Any, turns: Sequence[Any], open_turn: bool) -> str:
@@ -126,7 +136,7 @@ class Encoder:
         """Render with this backbone's chat template and the recipe's system prompt; see `render`."""
         return render(self.tokenizer, messages, learned=learned, system_prompt=self.config.system_prompt)
 
-    def encode(self, images: Sequence[Image], conversations: Sequence[Sequence[Span]], read: Read | None) -> Group:
+    def encode(self, images: Sequence[Image], conversations: Sequence[Sequence[Span]], read: StoredRead | None) -> Group:
         """Tokenise conversations about the same images, and split them where they begin to differ.
 
         Every conversation is tokenised whole, so its tokens are the stock model's. The prompt is the longest common
@@ -152,8 +162,12 @@ class Encoder:
         found = self.image_processor(images=list(images), return_tensors="pt")
         return found["pixel_values"], tuple(tuple(grid) for grid in found["image_grid_thw"].tolist())
 
-    def _tokenise(self, conversation: Sequence[Span], pads: Sequence[int], read: Read | None) -> _Tokens:
-        found = self.tokenizer("".join(span.text for span in conversation), add_special_tokens=False, return_offsets_mapping=True)
+    def _tokenise(self, conversation: Sequence[Span], pads: Sequence[int], read: StoredRead | None) -> _Tokens:
+        whole = "".join(span.text for span in conversation)
+        if read == "last_token":  # the template's newline, which `render` drops
+            closed = _template(self.tokenizer, ANSWERED, False)
+            whole += closed[len(closed.rstrip("\n")) :]
+        found = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         places = found["input_ids"].count(self.vision.image)
         if places != len(pads):
             raise RecordError(f"{len(pads)} images but {places} places for an image in the conversation; they must be equal")
@@ -207,7 +221,7 @@ def _covering(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, in
     ]
 
 
-def _reads(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]], read: Read | None) -> tuple[int, ...]:
+def _reads(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]], read: StoredRead | None) -> tuple[int, ...]:
     """Return the read positions; `ranges` are the response's places in the text."""
     if read is None:
         return ()
@@ -218,6 +232,8 @@ def _reads(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]
         if not after:
             raise ValueError("read: end_of_turn needs a token after the response, but the conversation ends with it")
         return (after[0],)
+    if read == "last_token":
+        return (len(offsets) - 1,)
     own = _covering(offsets, ranges)
     if not own:
         raise RecordError(f"the response is empty, but read: {read} reads its own tokens")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from .reward import CompleteCheckpoint  # relative, because this file travels with a critic as remote code
+from .reward import CompleteCheckpoint, refuse_wrong_images, token_kinds  # relative: this file travels with a critic
 
 CHUNK = 1024
 """Labels whose logits exist at one time: 1024 x 152,064 in fp32 are 0.6 GB."""
@@ -58,14 +58,31 @@ class LanguageModel(CompleteCheckpoint, Qwen2_5_VLForConditionalGeneration):  # 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the stock forward; with `label_positions` and `labels` (L,) return the labels' log-probabilities (L,) fp32.
 
-        `temperature` (1 by default) is that of the sampling whose log-probabilities are asked for.
+        `temperature` (1 by default) is that of the sampling whose log-probabilities are asked for. The stock forward raises
+        ValueError for images that do not fit their placeholders and for a video.
         """
         if "label_positions" not in kwargs:
-            return super().forward(*args, **kwargs)
+            return super().forward(*args, **self._with_kinds(args, kwargs))
         positions, labels = kwargs.pop("label_positions"), kwargs.pop("labels")
         temperature = kwargs.pop("temperature", 1.0)
         hidden = self.model(**kwargs).last_hidden_state[0]
         return self.lm_head(hidden[positions], labels, temperature)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate as the stock model does; raises ValueError as `forward` does."""
+        return super().generate(*args, **self._with_kinds(args, kwargs))
+
+    def _with_kinds(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Check the images of a padded batch, and say what kind each of its tokens is.
+
+        What `generate` has checked, it calls the model with again: with encoded images, then with cached tokens.
+        """
+        ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
+        cache = kwargs.get("past_key_values")
+        if ids is None or kwargs.get("mm_encoder_outputs") or (cache is not None and cache.get_seq_length()):
+            return kwargs
+        refuse_wrong_images(self.config, **{**kwargs, "input_ids": ids})
+        return {"mm_token_type_ids": token_kinds(self.config, ids), **kwargs}
 
 
 # The saved config names the class; to everybody else this is the stock model.

@@ -1,11 +1,15 @@
 """The scalar reward model: a Qwen2.5-VL backbone and a small head that turns hidden states into a score.
 
-This file travels with every checkpoint as its remote code, so it imports torch and transformers and nothing else.
+This file travels with every checkpoint as its remote code, and the decoder of images with it, so it imports torch and
+transformers and nothing else.
 Elsewhere, `AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)` runs it.
 """
 
 from __future__ import annotations
 
+import inspect
+import shutil
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +18,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2_5_VLConfig, Qwen2_5_VLModel, Qwen2_5_VLPreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-RELEASED_LAYOUT = {r"^visual": "model.visual", r"^model(?!\.(language_model|visual))": "model.language_model"}
-"""Names in the released Qwen2.5-VL checkpoints -> names in the current classes; current names pass unchanged."""
+from .decoding import upright_rgb  # relative, because that file travels too
+
+RELEASED_LAYOUT = {
+    r"^visual": "model.visual",
+    r"^model(?!\.(language_model|visual))": "model.language_model",
+    r"^score\.": "head.0.",
+}
+"""Names in the released Qwen2.5-VL checkpoints, and of ms-swift's head -> names in the current classes, which pass unchanged."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -58,6 +68,9 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
     The second half matters on resume: what is saved in the released layout, a plain `load_state_dict` skips silently.
     """
 
+    decode = staticmethod(upright_rgb)
+    """How training and evaluation decode: what `Image.open` gives becomes upright RGB, for the image processor."""
+
     @classmethod
     def from_pretrained(
         cls, path: Any, *args: Any, fresh_head: bool = False, output_loading_info: bool = False, **kwargs: Any
@@ -79,9 +92,11 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         else:
             super()._init_weights(module)
 
-    def save_pretrained(self, *args: Any, save_original_format: bool = False, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: Any, *args: Any, save_original_format: bool = False, **kwargs: Any) -> None:
         """Save as transformers does, in the current key layout whatever the layout that was loaded."""
-        super().save_pretrained(*args, save_original_format=save_original_format, **kwargs)
+        super().save_pretrained(save_directory, *args, save_original_format=save_original_format, **kwargs)
+        if self._auto_class is not None:  # transformers copies our `decoding.py`, which only names where the decoder lies
+            shutil.copyfile(inspect.getfile(upright_rgb), Path(save_directory, "decoding.py"))
 
 
 class Fp32Linear(nn.Linear):
@@ -123,6 +138,8 @@ class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type:
     _auto_class = "AutoModelForSequenceClassification"  # so `save_pretrained` copies this file and names it in config.json
 
     def __init__(self, config: Qwen2_5_VLConfig) -> None:
+        config.num_labels, config.problem_type = 1, "regression"  # TRL asks for the one; vLLM would squash the score without
+        vars(config)["num_labels"] = 1  # transformers itself writes `id2label` alone
         super().__init__(config)
         shape = {name: value for name, value in config.reward_head.items() if name != "read"}
         self.model = Qwen2_5_VLModel(config)
@@ -146,14 +163,16 @@ class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type:
         Packed (`read_positions`, `read_owners` (R,) given; see the batch that this project packs): `input_ids` is
         (1, T); returns scores (continuations,) fp32, each the head's value of the mean hidden state of its reads.
 
-        Padded (remote users): `input_ids` and `attention_mask` (B, T), padded on either side, each conversation ending
-        with its end-of-turn token and nothing after it (the chat template's last newline stripped); `pixel_values` and
-        `image_grid_thw` as the stock processor gives them. Returns logits (B, 1) fp32. A head that reads the mean
-        needs `response_mask` (B, T), 1 on the response's own tokens, and raises ValueError without it.
+        Padded (remote users): `input_ids` and `attention_mask` (B, T), whole conversations as the chat template writes
+        them, padded on either side; `pixel_values` and `image_grid_thw` as the stock processor gives them. Returns logits
+        (B, 1) fp32. A head that reads the mean needs `response_mask` (B, T), 1 on the response's own tokens. Raises
+        ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
         """
         backbone.setdefault("use_cache", False)
         if read_positions is None:
-            backbone.setdefault("mm_token_type_ids", self._token_kinds(input_ids))
+            refuse_wrong_images(self.config, input_ids, pixel_values, image_grid_thw, **backbone)
+            where = reads(self.config, input_ids, attention_mask, response_mask)
+            backbone.setdefault("mm_token_type_ids", token_kinds(self.config, input_ids))
         hidden = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -163,20 +182,18 @@ class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type:
         ).last_hidden_state
         if read_positions is not None and read_owners is not None:
             return self.scores(mean_by_owner(hidden[0], read_positions, read_owners, continuations))
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        pooled = pool(hidden, mask, response_mask, self.config.reward_head["read"])
-        return SequenceClassifierOutput(logits=self.scores(pooled)[:, None])
+        return SequenceClassifierOutput(logits=self.scores(pool(hidden, where))[:, None])
 
     def scores(self, pooled: Tensor) -> Tensor:
         """Map pooled hidden states (C, hidden) to scores (C,) fp32."""
         scores: Tensor = self.head(pooled).squeeze(-1)
         return scores
 
-    def _token_kinds(self, input_ids: Tensor) -> Tensor:
-        """0 for text, 1 for an image, 2 for a video: without it the stock model silently counts positions in 1-D."""
-        images, videos = (input_ids == kind for kind in (self.config.image_token_id, self.config.video_token_id))
-        kinds: Tensor = images.int() + 2 * videos.int()
-        return kinds
+
+def token_kinds(config: Any, input_ids: Tensor) -> Tensor:
+    """0 for text, 1 for an image, 2 for a video: without it the stock model silently counts positions in 1-D."""
+    kinds: Tensor = (input_ids == config.image_token_id).int() + 2 * (input_ids == config.video_token_id).int()
+    return kinds
 
 
 def mean_by_owner(hidden: Tensor, positions: Tensor, owners: Tensor, count: int) -> Tensor:
@@ -186,14 +203,60 @@ def mean_by_owner(hidden: Tensor, positions: Tensor, owners: Tensor, count: int)
     return total / reads[:, None]
 
 
-def pool(hidden: Tensor, mask: Tensor, response: Tensor | None, read: str) -> Tensor:
-    """Read (B, H) from padded hidden states (B, T, H)."""
+def refuse_wrong_images(
+    config: Any, input_ids: Tensor, pixel_values: Tensor | None = None, image_grid_thw: Tensor | None = None, **other: Any
+) -> None:
+    """Raise ValueError for a video, and unless the runs of image tokens in `input_ids` (B, T) are the images given, in order."""
+    if other.get("pixel_values_videos") is not None or (input_ids == config.video_token_id).any():
+        raise ValueError("a video was given; this model was trained on images only: give single frames as images")
+    placeholder = input_ids == config.image_token_id
+    number = (placeholder & ~F.pad(placeholder[:, :-1], (1, 0))).flatten().cumsum(0)[placeholder.flatten()]
+    found = number.unique_consecutive(return_counts=True)[1].tolist()
+    patches = [] if image_grid_thw is None else image_grid_thw.prod(1).tolist()
+    wanted = [count // config.vision_config.spatial_merge_size**2 for count in patches]
+    if found != wanted or sum(patches) != (0 if pixel_values is None else len(pixel_values)):
+        raise ValueError(
+            f"the conversations hold {len(found)} image placeholders, of {found[:9]} tokens, but pixel_values holds "
+            f"{0 if pixel_values is None else len(pixel_values)} patches and image_grid_thw {len(wanted)} images, of "
+            f"{wanted[:9]} tokens; they must be the same, in order. An image whose pixels are missing would be scored as "
+            "noise: pass both as the image processor returns them, and write <|image_pad|> once for each token"
+        )
+
+
+def reads(config: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor | None = None) -> Tensor:
+    """Return what of each row of a padded batch the head reads, (B, T) bool.
+
+    Raises ValueError for a row without an end of turn, or whose last end of turn is not the assistant's: the response was
+    cut off or is not there. A head that reads the mean goes by `response` (B, T) instead.
+    """
+    read, begin, end = config.reward_head["read"], *(config.assistant_turn[name] for name in ("begin", "end"))
+    if mask is None and len(input_ids) > 1:
+        raise ValueError("several rows need an attention_mask: without it nothing tells padding from text")
     if read == "mean":
-        if response is None:
+        if response is None or not response.any(1).all():
             raise ValueError("this reward head reads the mean over the response: pass `response_mask`, 1 on its tokens")
-        weights = response[..., None].float()
-        return (hidden.float() * weights).sum(1) / weights.sum(1)
-    last = (mask * torch.arange(mask.shape[1], device=mask.device)).argmax(1)
-    last = last - 1 if read == "last_token" else last
-    pooled: Tensor = hidden[torch.arange(len(hidden), device=hidden.device), last]
-    return pooled
+        return response.bool()
+    real = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
+    place = torch.arange(input_ids.shape[1], device=input_ids.device)
+
+    def last(which: Tensor) -> Tensor:
+        return torch.where(which, place, -1).amax(1, keepdim=True)
+
+    ends = real & (input_ids == end)
+    begins = torch.stack([input_ids.roll(-i, 1) == token for i, token in enumerate(begin)]).all(0)
+    closed = last(ends)
+    wrong = (last(begins & (place < closed)) <= last(ends & (place < closed)))[:, 0].nonzero()[:, 0].tolist()
+    if wrong:
+        raise ValueError(
+            f"rows {wrong} hold no whole answer: required is a turn of the assistant's that ends with the token {end}, and the "
+            "row has no such token or ends another turn with it. A score read elsewhere means nothing: write the conversation "
+            "with the tokenizer's chat template, the answer as its last turn, and do not truncate it"
+        )
+    found: Tensor = place == (last(real) if read == "last_token" else closed - int(read == "last_response_token"))
+    return found
+
+
+def pool(hidden: Tensor, where: Tensor) -> Tensor:
+    """Return the mean (B, H) fp32 of padded hidden states (B, T, H) over what `reads` found, (B, T) bool."""
+    owners, places = where.nonzero(as_tuple=True)
+    return mean_by_owner(hidden.flatten(0, 1), owners * hidden.shape[1] + places, owners, len(hidden))

@@ -40,6 +40,9 @@ def refuse_changes(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
     changes = [f"  {key}: {_shown(before, key)} -> {_shown(now, key)}" for key in _changed(before, now) if not _free(key)]
     launches = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
     then = launches[-1]["hardware"]["world_size"]
+    settings = checkpoint / "config.json"
+    if recipe.head.read == "last_token" and settings.exists() and "assistant_turn" not in json.loads(settings.read_text()):
+        changes.append("  head.read: last_token then meant the response's last own token, which is not offered any more")
     if recipe.deepspeed != NONE and then != ranks:
         changes.append(f"  ranks: {then} -> {ranks} (DeepSpeed stores the optimizer's states by rank)")
     if changes:

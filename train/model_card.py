@@ -33,8 +33,8 @@ image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
 def score(image: Image.Image, question: str, answer: str) -> float:
     asked = [{"type": "image"}, {"type": "text", "text": question}]
     turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
-    text = tokenizer.apply_chat_template(turns, tokenize=False).rstrip("\\n")  # the end-of-turn token comes last
-    vision = image_processor(images=[image], return_tensors="pt")
+    text = tokenizer.apply_chat_template(turns, tokenize=False)
+    vision = image_processor(images=[model.decode(image)], return_tensors="pt")  # upright RGB, as in training
     pads = int(vision["image_grid_thw"].prod()) // image_processor.merge_size**2
     tokens = tokenizer(text.replace("<|image_pad|>", "<|image_pad|>" * pads), return_tensors="pt")
     with torch.no_grad():
@@ -45,7 +45,7 @@ A score means something beside the score of another answer to the same question:
 
 CRITIC_USE = """\
 `AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)` loads it: `generate` writes a critique of an
-answer, `score` gives the score after one."""
+answer, `score` gives the score after one. `decode` makes of what `Image.open` gives the picture that it was trained on."""
 
 LANGUAGE_MODEL_USE = """\
 `Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)` loads it, like any Qwen2.5-VL checkpoint."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from data.decoding import upright_rgb
 from data.images import ImageError, decode, from_data_uri, image_path, image_size, image_tokens, resized
 from data.preference import RecordError
 
@@ -98,6 +99,19 @@ def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
     assert red > 200 > 60 > green
     assert decoded.size == ((24, 40) if orientation >= 5 else (40, 24))
     assert image_size(data, "r") == (decoded.height, decoded.width)
+
+
+def test_exif_after_the_pixels_is_passed_over_every_time() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encode(gradient(), exif=exif)
+    start = data.index(b"eXIf") - 4
+    end = start + 12 + struct.unpack(">I", data[start : start + 4])[0]
+    late = data[:start] + data[end:-12] + data[start:end] + data[-12:]
+    opened = Image.open(io.BytesIO(late))
+    assert (
+        upright_rgb(opened).size == upright_rgb(opened).size == decode(late, "r").size == image_size(late, "r")[::-1] == (40, 30)
+    )
 
 
 def test_transparency_becomes_white() -> None:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from data.images import decode
+from data.preference import text
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, load
 from eval.checkpoint_loading import JudgeError, Runtime
@@ -22,9 +24,10 @@ from eval.run_folder import RunFolderError, recorded
 from eval.scoring import Scorer
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
+from models.encoder import Span
 from models.reward import IncompleteCheckpointError
 from tests.eval import run_folders
-from tests.models import tiny
+from tests.models import stock, tiny
 from train.model import add_adapters
 from train.sections import LoraConfig as LoraSection
 
@@ -114,6 +117,46 @@ def test_fp32_adapters_on_a_bf16_base_lose_nothing(world: Path, tmp_path: Path) 
     with torch.autocast("cpu", torch.bfloat16):
         expected = inside(model, world)
     assert judged(folder, world) == [pytest.approx(scores, abs=1e-6) for scores in expected]
+
+
+def others(world: Path, folder: Path, kind: str) -> Any:
+    """Write a reward model as ms-swift or LLaMA-Factory saves one; return its head, (1, H)."""
+    shutil.copytree(world / "run" / "base", folder)
+    tensors, head = load_file(folder / "model.safetensors"), torch.randn(1, 32)
+    if kind == "ms-swift":
+        tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"} | {"score.weight": head}
+    else:
+        value = {"v_head.summary.weight": head, "v_head.summary.bias": torch.ones(1)}
+        save_file(value, folder / "value_head.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((folder / "config.json").read_text())
+    settings["torch_dtype"] = settings.pop("dtype")
+    (folder / "config.json").write_text(json.dumps(settings | {"architectures": ["Qwen2_5_VLForSequenceClassification"]}))
+    return head
+
+
+@pytest.mark.parametrize("kind", ["ms-swift", "LLaMA-Factory"])
+def test_a_model_of_another_trainer_is_read_at_the_newline(world: Path, tmp_path: Path, kind: str) -> None:
+    head = others(world, tmp_path / "theirs", kind)
+    (tmp_path / "judge.yaml").write_text(f"type: scalar\ncheckpoint: {tmp_path / 'theirs'}\n")
+    encoder = tiny.encoder()
+    theirs = stock.backbone(load_scalar(BackboneConfig(path=str(world / "run" / "base"), dtype="float32")).model)
+    wanted = []
+    for example in examples(world):
+        pictures = [decode(image, "r") for image in example.images]
+        turns = [encoder.render((*example.prompt, text("assistant", response))) for response in example.responses]
+        found = []
+        for turn in turns:
+            group = encoder.encode(pictures, [(*turn, Span("\n"))], None)
+            ids = torch.tensor([[*group.prompt_ids, *group.continuations[0].ids]])
+            assert group.pixel_values is not None
+            images = {"pixel_values": group.pixel_values, "image_grid_thw": torch.tensor(group.grids)}
+            with torch.no_grad():
+                found.append(float(head @ stock.hidden_states(theirs, {"input_ids": ids, **images})[0, -1]))
+        wanted.append(pytest.approx(tuple(found), abs=1e-4))
+    assert judged(tmp_path / "judge.yaml", world) == wanted
+    (tmp_path / "judge.yaml").write_text(f"type: scalar\ncheckpoint: {tmp_path / 'theirs'}\nread: end_of_turn\n")
+    assert judged(tmp_path / "judge.yaml", world) != wanted
 
 
 def test_adapters_without_their_run_or_with_a_tensor_missing_are_refused(world: Path, tmp_path: Path) -> None:

@@ -131,10 +131,10 @@ def test_reads_point_at_the_response() -> None:
     encoder = tiny.encoder()
     spans = encoder.render([user("Look"), text("assistant", "A red square.")])
     read: dict[str, str] = {}
-    for kind in get_args(Read):
+    for kind in (*get_args(Read), "last_response_token"):
         (continuation,) = encoder.encode([], [spans], kind).continuations
         read[kind] = decode([continuation.ids[i] for i in continuation.read])
-    assert read == {"end_of_turn": "<|im_end|>", "last_token": ".", "mean": "A red square."}
+    assert read == {"end_of_turn": "<|im_end|>", "last_token": "\n", "mean": "A red square.", "last_response_token": "."}
 
 
 def test_the_end_of_turn_is_read_even_if_more_text_follows() -> None:

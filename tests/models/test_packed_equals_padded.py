@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data.preference import Message, text
 from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig, Read
+from models.config import BackboneConfig, HeadConfig, StoredRead
 from models.encoder import Span
 from models.groups import filler_group
 from models.reward import ScalarRewardModel
@@ -53,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ScalarRewardModel:
     return loaded
 
 
-def packed_scores(model: ScalarRewardModel, cases: list[stock.Case], read: Read = "end_of_turn") -> Tensor:
+def packed_scores(model: ScalarRewardModel, cases: list[stock.Case], read: StoredRead = "end_of_turn") -> Tensor:
     encoder = tiny.encoder()
     groups = [encoder.encode(images, conversations, read) for images, conversations in cases]
     scores = model(**encoder.pack(groups).score_inputs())
@@ -102,10 +102,13 @@ def test_scores_and_gradients_equal_the_padded_stock_models(model: ScalarRewardM
     assert max(float(p.grad.abs().max()) for p in backbone.language_model.parameters()) > 1e-2
 
 
-def test_last_token_is_one_before_the_end_of_turn(model: ScalarRewardModel) -> None:
+def test_last_token_is_the_newline_after_the_end_of_turn(model: ScalarRewardModel) -> None:
     cases = [case(1, 3), case(0, 2)]
-    wanted = stock_scores(model, stock.backbone(model.model), stock.padded_inputs(cases), offset=1)
+    backbone, as_templated = stock.backbone(model.model), [(images, [(*c, Span("\n")) for c in turns]) for images, turns in cases]
+    wanted = stock_scores(model, backbone, stock.padded_inputs(as_templated))
     assert_close(packed_scores(model, cases, "last_token"), wanted, "scores")
+    wanted = stock_scores(model, backbone, stock.padded_inputs(cases), offset=1)
+    assert_close(packed_scores(model, cases, "last_response_token"), wanted, "scores")
 
 
 def test_mean_is_the_mean_over_the_response(model: ScalarRewardModel) -> None:

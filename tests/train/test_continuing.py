@@ -83,3 +83,13 @@ def test_without_deepspeed_any_number_of_ranks_continues(checkpoint: Path) -> No
 def test_a_checkpoint_by_itself_is_taken_as_it_is(checkpoint: Path) -> None:
     (checkpoint.parent / "recipe.yaml").unlink()
     refuse_changes(recipe("optim.learning_rate=1e-6"), checkpoint, ranks=1)
+
+
+def test_a_head_whose_place_had_another_meaning_is_not_continued(checkpoint: Path) -> None:
+    read = recipe("head.read=last_token")
+    (checkpoint.parent / "recipe.yaml").write_text(recipe_yaml(read))
+    (checkpoint / "config.json").write_text('{"assistant_turn": {}}')
+    refuse_changes(read, checkpoint, ranks=2)
+    (checkpoint / "config.json").write_text("{}")
+    with pytest.raises(ResumeError, match=r"head\.read: last_token then meant"):
+        refuse_changes(read, checkpoint, ranks=2)

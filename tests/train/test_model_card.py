@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from ruamel.yaml import YAML
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
+from data.images import ImageError, decode
 from data.preference import text
+from models.backbone import load_scalar
+from models.config import BackboneConfig
 from models.encoder import Encoder
 from tests.models import tiny
 from tests.train import worker
 from tests.train.minimal import write
 from tests.train.worker import ended
-from train.model_card import CARD, About, WriteCard, metadata, model_card, use
+from train.model_card import CARD, SCALAR_USE, About, WriteCard, metadata, model_card, use
 from train.parsing import read_recipe
 from train.summary import read_results
 
@@ -58,21 +66,84 @@ def test_figures_stand_with_their_interval_and_counts(runs: Path, tmp_path: Path
     assert "vl_rewardbench (embedded)" in card
 
 
-def test_the_code_on_a_card_scores_as_training_did(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = ended(runs / "2-zero3")
-    code = re.findall(r"```python\n(.*?)```", (checkpoint / CARD).read_text(encoding="utf-8"), re.DOTALL)[0]
+def run_code(card: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return what the code on a card defines in a checkpoint's folder."""
+    code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0]
     monkeypatch.chdir(checkpoint)
     names: dict[str, Any] = {}
     exec(code, names)
-    picture = tiny.picture(50, 60)
-    found = [names["score"](picture, "What is it?", answer) for answer in ("A square.", "Nothing at all.")]
+    return names
+
+
+def encoded(picture: Image.Image, kind: str, orientation: int = 1) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **({} if orientation == 1 else {"exif": exif}))
+    return buffer.getvalue()
+
+
+def files() -> Iterator[bytes]:
+    """Yield a picture in every mode that each format can hold, and in every orientation that it can name."""
+    noise = tiny.picture(50, 60).convert("RGBA")
+    noise.putalpha(tiny.picture(50, 60, 1).convert("L"))
+    clear = noise.convert("RGB").convert("P")
+    clear.info["transparency"] = 3
+    sixteen = Image.fromarray(np.random.default_rng(0).integers(0, 2**16, (60, 50), dtype=np.uint16))
+    modes = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F")
+    pictures = [noise, clear, sixteen, *(noise.convert("L" if mode in "IF" else "RGB").convert(mode) for mode in modes)]
+    for kind, exif in (
+        ("PNG", True),
+        ("JPEG", True),
+        ("WEBP", True),
+        ("TIFF", True),
+        ("BMP", False),
+        ("GIF", False),
+        ("PPM", False),
+    ):
+        for picture in pictures:
+            with suppress(OSError, ValueError):  # a mode that the format cannot hold
+                yield from [encoded(picture, kind, turn) for turn in range(1, 9 if exif else 2)]
+
+
+def test_the_code_on_a_card_decodes_as_evaluation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_scalar(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).save_pretrained(tmp_path / "saved")
+    tiny.processor().save_pretrained(tmp_path / "saved")
+    names = run_code(SCALAR_USE, tmp_path / "saved", monkeypatch)
+    seen: list[Image.Image] = []
+
+    def see(images: list[Image.Image], **options: Any) -> None:
+        seen.extend(images)
+        raise RuntimeError("seen")
+
+    monkeypatch.setattr(names["image_processor"], "preprocess", see)
+    refused = 0
+    for content in files():
+        try:
+            wanted = decode(content, "r")
+        except ImageError:
+            refused += 1
+            with pytest.raises(ValueError, match="no conversion to RGB"):
+                names["score"](Image.open(io.BytesIO(content)), "What is it?", "A square.")
+            continue
+        with pytest.raises(RuntimeError, match="seen"):
+            names["score"](Image.open(io.BytesIO(content)), "What is it?", "A square.")
+        assert (seen[-1].mode, seen[-1].size, seen[-1].tobytes()) == ("RGB", wanted.size, wanted.tobytes())
+    assert len(seen) > 200
+    assert 0 < refused < 30  # 32-bit integer, float and Lab
+
+
+@pytest.mark.parametrize("content", [encoded(tiny.picture(50, 60), "PNG"), encoded(tiny.picture(50, 60), "JPEG", 6)])
+def test_the_code_on_a_card_scores_as_training_did(content: bytes, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = ended(runs / "2-zero3")
+    names = run_code((checkpoint / CARD).read_text(encoding="utf-8"), checkpoint, monkeypatch)
+    found = [
+        names["score"](Image.open(io.BytesIO(content)), "What is it?", answer) for answer in ("A square.", "Nothing at all.")
+    ]
     encoder = Encoder(names["tokenizer"], names["image_processor"], tiny.encoder().config, tiny.encoder().vision.window)
     prompt: Any = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}
     conversations = [encoder.render((prompt, text("assistant", answer))) for answer in ("A square.", "Nothing at all.")]
-    group = encoder.encode([picture], conversations, "end_of_turn")
-    from models.backbone import load_scalar
-    from models.config import BackboneConfig
-
+    group = encoder.encode([decode(content, "r")], conversations, "end_of_turn")
     model = load_scalar(BackboneConfig(path=str(checkpoint), dtype="float32"), fresh_head=False).eval()
     with torch.no_grad():
         assert found == pytest.approx(model(**encoder.pack([group]).score_inputs()).tolist(), abs=1e-5)
