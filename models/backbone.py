@@ -123,7 +123,10 @@ def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, 
     if "assistant_turn" not in vars(settings):
         if own is not None and own["read"] == "last_token":
             own = own | {"read": "last_response_token"}  # what such a checkpoint was trained with under the other's name
-        settings.assistant_turn = assistant_turn(load_processor(config).tokenizer)
+        try:
+            settings.assistant_turn = assistant_turn(load_processor(config).tokenizer)
+        except BackboneError:  # weights alone: their config says how a turn ends, and nothing how the assistant's begins
+            settings.assistant_turn = {"begin": [], "end": settings.text_config.eos_token_id}
     if own is None and not fresh_head and head is None:
         raise BackboneError(
             f"{config.path} is not a reward model: its config.json names no `reward_head`. Give a checkpoint that "

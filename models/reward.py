@@ -243,7 +243,9 @@ def reads(config: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor 
         return torch.where(which, place, -1).amax(1, keepdim=True)
 
     ends = real & (input_ids == end)
-    begins = torch.stack([input_ids.roll(-i, 1) == token for i, token in enumerate(begin)]).all(0)
+    begins = torch.ones_like(ends)
+    for i, token in enumerate(begin):
+        begins &= input_ids.roll(-i, 1) == token
     closed = last(ends)
     wrong = (last(begins & (place < closed)) <= last(ends & (place < closed)))[:, 0].nonzero()[:, 0].tolist()
     if wrong:

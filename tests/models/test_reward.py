@@ -105,6 +105,13 @@ def test_a_row_without_a_whole_answer_is_refused(tmp_path: Path, read: Read, whi
         model(**inputs)
 
 
+def test_weights_without_a_tokenizer_go_by_their_config(tmp_path: Path) -> None:
+    tiny.language_model().save_pretrained(tmp_path)
+    model = load_scalar(BackboneConfig(path=str(tmp_path), dtype="float32")).eval()
+    tiny.stir(model.head, 0.5)
+    assert torch.allclose(model(**stock.padded_inputs(followed_by("\n"))).logits[:, 0], packed(model), atol=1e-5)
+
+
 def refused_images() -> dict[str, dict[str, Any]]:
     """Return inputs whose images are not those that their conversations speak of."""
     good = stock.padded_inputs(cases()[::2])
