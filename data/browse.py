@@ -1,4 +1,6 @@
-"""Look at the data of a recipe: a page of samples and figures by source, and a list of suspicious records.
+"""Records that a person should look at: unusable ones, pairs that prefer nothing, labels that contradict each other.
+
+Look at the data of a recipe: a page of samples and figures by source, and a list of suspicious records.
 
 python data/browse.py recipes/basereward.yaml --out page.html              # 6 samples a source
 python data/browse.py recipes/shapes/naive.yaml --out page.html --samples 20
@@ -7,33 +9,95 @@ python data/browse.py recipes/basereward.yaml --find                       # sus
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import base64
 import io
+import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment
 from PIL import Image
+from rich.console import Console
+from rich.progress import track
 from ruamel.yaml.error import YAMLError
 
-from data.card import SourceCard
-from data.facts import ROW, Facts, facts_of
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from dataclasses import dataclass
+
+from data.errors import LeftOut, RecordError
 from data.images import decode
 from data.mixture import Mixture, section_of
-from data.parts import Part
-from data.preference import Preference, RecordError
-from data.prepare import BadRecordConfig
-from data.suspicious import suspicious
-from data.validate import validate
+from data.preference import Preference, validate
+from data.preparation.card import SourceCard
+from data.preparation.row_index import ORDER, ROW, RowIndex, check_shape, facts_of, normalised
+from data.preparation.scan import BadRecordConfig
+from data.preparation.split import SourceSplit
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What is wrong with which record."""
+
+    kind: str
+    identity: str
+    detail: str
+
+
+def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
+    """Yield what is suspicious in all sources that are not generated.
+
+    Reads every record and decodes every image, which the first reading does not do: this is the slow and thorough look.
+    """
+    read = [part for part in parts if part.read is not None]
+    yield from contradictions(read)
+    for part in read:
+        console = Console(stderr=True)
+        for row in track(range(len(part.source)), f"looking through {part.source.name}", console=console, transient=True):
+            yield from _of_record(part, row)
+
+
+def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
+    """Yield the pairs that are preferred one way in one row and the other way in another, of any source."""
+    keys, order, places = [], [], []
+    for number, part in enumerate(parts):
+        if part.read is not None:
+            rows = np.concatenate([part.rows, part.held_out])
+            facts = part.read.facts.rows[rows]
+            keys.append(facts["pair_key"])
+            order.append((facts["flags"] & ORDER) > 0)
+            places.append(np.stack([np.full(len(rows), number), rows], axis=1))
+    if not keys:
+        return
+    unique, group = np.unique(np.concatenate(keys), return_inverse=True)
+    one_way = np.concatenate(order)
+    both = (np.bincount(group[one_way], minlength=len(unique)) > 0) & (np.bincount(group[~one_way], minlength=len(unique)) > 0)
+    members = np.flatnonzero(both[group])
+    for group_number in np.unique(group[members]):
+        found = np.concatenate(places)[members[group[members] == group_number]]
+        names = [f"{parts[part].source.name}:{row}" for part, row in found]
+        yield Suspicion("contradictory labels", names[0], "the same pair in " + ", ".join(names))
+
+
+def _of_record(part: SourceSplit, row: int) -> Iterator[Suspicion]:
+    try:
+        record = validate(part.source.record(row))
+        for image in record.images:
+            picture = decode(image, record.identity)
+            check_shape(picture.height, picture.width, record.identity)
+    except LeftOut:
+        return
+    except RecordError as error:
+        identity = f"{part.source.name}:{row}"
+        yield Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
+        return
+    if normalised(record.chosen) == normalised(record.rejected):
+        yield Suspicion("chosen equals rejected", record.identity, record.chosen[:80])
+
 
 THUMBNAIL = 360
 """Longest side in pixels of a picture on the page."""
@@ -72,12 +136,12 @@ def histogram(values: npt.NDArray[np.int64], bars: int = BARS) -> list[Bar]:
     return [Bar(float(start), int(count), count / counts.max()) for start, count in zip(edges[:-1], counts, strict=True)]
 
 
-def duplicates(facts: Facts, rows: npt.NDArray[np.int32]) -> int:
+def duplicates(facts: RowIndex, rows: npt.NDArray[np.int32]) -> int:
     """Return how many of `rows` repeat an earlier one: the same prompt, images and pair, whichever is preferred."""
     return len(rows) - len(np.unique(facts.rows["pair_key"][rows]))
 
 
-def samples(part: Part, count: int, seed: int) -> Iterator[Sample]:
+def samples(part: SourceSplit, count: int, seed: int) -> Iterator[Sample]:
     """Yield up to `count` records of a source, drawn by `seed`, with their pictures scaled down."""
     generator = np.random.default_rng(seed)
     for row in generator.choice(part.rows, min(count, len(part.rows)), replace=False):
@@ -106,7 +170,7 @@ def page(mixture: Mixture, count: int, title: str) -> str:
     return environment.from_string(TEMPLATE.read_text()).render(title=title, card=card, sections=sections)
 
 
-def _section(part: Part, card: SourceCard, count: int, seed: int) -> dict[str, object]:
+def _section(part: SourceSplit, card: SourceCard, count: int, seed: int) -> dict[str, object]:
     facts, rows = _known(part)
     kept = facts.rows[rows]
     figures = {
@@ -124,13 +188,13 @@ def _section(part: Part, card: SourceCard, count: int, seed: int) -> dict[str, o
     }
 
 
-def _known(part: Part) -> tuple[Facts, npt.NDArray[np.int32]]:
+def _known(part: SourceSplit) -> tuple[RowIndex, npt.NDArray[np.int32]]:
     """Return facts and the rows of them that are trained on; of a generated source, those of some of its items."""
     if part.read is not None:
         return part.read.facts, part.rows
     found = [facts_of(part.source, int(row)) for row in part.rows[:GENERATED_SAMPLE]]
     sizes = np.array([size for one in found for size in one.sizes], np.uint32).reshape(-1, 2)
-    return Facts(np.array([one.row for one in found], ROW), sizes), np.arange(len(found), dtype=np.int32)
+    return RowIndex(np.array([one.row for one in found], ROW), sizes), np.arange(len(found), dtype=np.int32)
 
 
 def main() -> None:

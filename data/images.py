@@ -23,7 +23,8 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from data.decoding import ImageModeError, orientation, upright_rgb
-from data.preference import EncodedImage, RecordError
+from data.errors import ImageError
+from data.preference import EncodedImage
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """What is read; Pillow's other plug-ins (EPS starts Ghostscript) stay shut."""
@@ -33,10 +34,6 @@ MIN_PIXELS_OF_BACKBONE, MAX_PIXELS_OF_BACKBONE = 3136, 1_003_520
 """The pixel limits of Qwen2.5-VL's processor in the recipes of the papers; the defaults of `image_tokens`."""
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
 """What Pillow's readers raise on a damaged file (each plug-in its own; found by feeding it damaged files)."""
-
-
-class ImageError(RecordError):
-    """An image that cannot be used; the message names the record."""
 
 
 def image_path(root: Path, name: str, record: str) -> Path:

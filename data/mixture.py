@@ -6,15 +6,11 @@ python data/mixture.py recipes/shapes/naive.yaml --plan          # the embedded 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
 
 import numpy as np
@@ -24,16 +20,20 @@ from rich.console import Console
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from data.card import DataCard, card_of
-from data.composition import Counts, Indices, Pool, StageConfig, apportion, draw, shares
-from data.config import Section
-from data.filters import FilterConfig, Filters, read_fingerprints
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from dataclasses import replace
+
+from data.config.layers import Located, lay
+from data.config.section import Section
+from data.errors import RecordError, UserError
 from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, grey_like
-from data.overlay import Located, lay
-from data.parts import Records, held_out, opened
-from data.preference import Preference, RecordError
-from data.prepare import BadRecordConfig, BadRecordsError, Reading
-from data.sources.base import SourceConfig, SourceError
+from data.preference import Preference
+from data.preparation.card import DataCard, card_of
+from data.preparation.filters import FilterConfig, Filters, read_fingerprints
+from data.preparation.sampling import Counts, Indices, Pool, StageConfig, apportion, draw, shares
+from data.preparation.scan import BadRecordConfig, Reading
+from data.preparation.split import HeldOutRecords, held_out, opened
 from data.sources.helpsteer3 import HelpSteer3Config
 from data.sources.llava_critic import LlavaCriticConfig
 from data.sources.mm_rlhf import MmRlhfConfig
@@ -48,6 +48,7 @@ from data.sources.r1_reward import R1RewardConfig
 from data.sources.rlaif_v import RlaifVConfig
 from data.sources.rlhf_v import RlhfVConfig
 from data.sources.shapes import ShapesConfig
+from data.sources.shared.base import SourceConfig
 from data.sources.sharegpt import ShareGptConfig
 from data.sources.shp import ShpConfig
 from data.sources.skywork_preference import SkyworkPreferenceConfig
@@ -57,7 +58,7 @@ from data.sources.ultrafeedback import UltraFeedbackConfig
 from data.sources.ultrafeedback_binarized import UltraFeedbackBinarizedConfig
 from data.sources.vlfeedback import VlFeedbackConfig
 from data.sources.wildvision_battle import WildVisionBattleConfig
-from data.whole_files import digest
+from data.storage.files import digest
 
 SOURCES: dict[str, type[SourceConfig]] = {
     "helpsteer3": HelpSteer3Config,
@@ -147,7 +148,7 @@ class Mixture:
 
         `min_pixels` and `max_pixels` are the backbone's limits per image; they decide the number of image tokens.
 
-        Raises: SourceError, BadRecordsError, CompositionError, and under the strict policy RecordError.
+        Raises: UserError, UserError, UserError, and under the strict policy RecordError.
         """
         self.config = config
         cache = Path(config.cache).expanduser() if config.cache else CACHE
@@ -155,8 +156,8 @@ class Mixture:
         self.filters = Filters(config.filters, read_fingerprints(config.filters.leave_out), min_pixels, max_pixels)
         parts = [opened(source, self.filters, reading) for source in config.sources]
         self.parts = held_out(parts, config.validation, config.seed)
-        self.records = Records([(part.source, part.rows) for part in self.parts])
-        self.validation: Sequence[Preference] = Records([(part.source, part.held_out) for part in self.parts])
+        self.records = HeldOutRecords([(part.source, part.rows) for part in self.parts])
+        self.validation: Sequence[Preference] = HeldOutRecords([(part.source, part.held_out) for part in self.parts])
         self.stages = self._stages()
         self.bad: set[int] = set()
 
@@ -198,7 +199,7 @@ class Mixture:
         For what only shows when a record is used: pixels behind a sound header, a file that went away. `bad` holds the
         records that this process has found so; they are not tried again.
 
-        Raises: RecordError under the strict policy; BadRecordsError when more than the allowed share of `len(self)` was bad.
+        Raises: RecordError under the strict policy; UserError when more than the allowed share of `len(self)` was bad.
         """
         part, position = self.records.place(index)
         first = index - position
@@ -212,7 +213,7 @@ class Mixture:
                 if self.config.bad_records.policy == "strict":
                     raise
                 self._count_bad(place, error)
-        raise BadRecordsError(f"{self.parts[part].source.name}: not one record can be used")
+        raise UserError(f"{self.parts[part].source.name}: not one record can be used")
 
     def lengths(self) -> npt.NDArray[np.float64]:
         """Return estimated text tokens and image tokens of every training record, (len, 2), from what the preparation noted.
@@ -241,7 +242,7 @@ class Mixture:
     def _count_bad(self, place: int, error: RecordError) -> None:
         self.bad.add(place)
         if len(self.bad) > max(1, self.config.bad_records.limit * len(self)):
-            raise BadRecordsError(
+            raise UserError(
                 f"{len(self.bad):,} records could not be used while training; the recipe allows "
                 f"{self.config.bad_records.limit:.1%} of {len(self):,} (bad_records.limit). The last of them: {error}"
             ) from error
@@ -271,7 +272,7 @@ class Mixture:
             start += len(part.rows)
         if not pools:
             lost = {part.config.label: part.left_out for part in self.parts if part.left_out}
-            raise SourceError(
+            raise UserError(
                 f"stage {stage.name!r}: there is no record to draw ({stage.modality}, sources {stage.sources or 'all'}). "
                 f"Left out before: {lost or 'nothing'}. Correct the data, or change data.filters or the stage."
             )
@@ -281,21 +282,21 @@ class Mixture:
 def section_of(recipe: Path) -> MixtureConfig:
     """Return the `data` section of a recipe and of those that it extends; the rest of the files is not looked at.
 
-    Raises: SourceError if there is none; OSError and YAMLError for a file that cannot be read; pydantic's ValidationError.
+    Raises: UserError if there is none; OSError and YAMLError for a file that cannot be read; pydantic's ValidationError.
     """
     section = _laid_section(recipe, ())
     if section is None:
-        raise SourceError(f"{recipe}: there is no section `data`, in this recipe or one that it extends.")
+        raise UserError(f"{recipe}: there is no section `data`, in this recipe or one that it extends.")
     return MixtureConfig.model_validate(section)
 
 
 def _laid_section(recipe: Path, extended_by: tuple[Path, ...]) -> Any:
     """Return the section laid over that of the recipe it extends."""
     if recipe.resolve() in extended_by:
-        raise SourceError(f"{recipe}: the recipe extends itself; remove one `extends` of the circle.")
+        raise UserError(f"{recipe}: the recipe extends itself; remove one `extends` of the circle.")
     content = YAML(typ="safe", pure=True).load(recipe)
     if not isinstance(content, dict):
-        raise SourceError(f"{recipe}: a recipe is a mapping of sections such as `data:`.")
+        raise UserError(f"{recipe}: a recipe is a mapping of sections such as `data:`.")
     base = content.get("extends")
     below = None if base is None else _laid_section(recipe.parent / str(base), (*extended_by, recipe.resolve()))
     return lay(Located.of(below), Located.of(content["data"])).plain() if "data" in content else below

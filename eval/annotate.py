@@ -10,23 +10,22 @@ FILE's journal holds the tries of every record, its difficulty, for eval/select_
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
-import argparse
 
 from rich.console import Console
 from rich.progress import track
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
 from data.mixture import Mixture, section_of
 from data.prompts import TEMPLATES
-from eval.annotation import Annotator, Journal, annotate
-from eval.endpoint_client import open_client
-from eval.endpoint_config import EndpointConfig
+from eval.judges.config import EndpointConfig
+from eval.judges.endpoint import open_client
+from eval.running.annotation import Annotator, Journal, annotate
 
 
 def main() -> None:

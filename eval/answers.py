@@ -8,38 +8,38 @@ Three figures for every question type: greedy answers that are right word for wo
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import json
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from dataclasses import dataclass
+
 from data.preference import Message, text
-from data.shapes import Item, ShapesWorld, as_preference
-from data.wording import VERDICTS
-from eval.measures import wilson
-from eval.scoring import Packed, run_packed
+from data.synthetic.wording import VERDICTS
+from data.synthetic.world import Item, ShapesWorld, as_preference
+from eval.judges.packed_inference import Packed, run_packed
+from eval.results.intervals import wilson
 from models.backbone import load_language_model, load_processor, window_size
 from models.config import BackboneConfig
 from models.encoder import Encoder, Span
-from models.generation import SamplingConfig, write
-from models.groups import Group, PackedBatch
-from models.language_model import LanguageModel
+from models.generation import SamplingConfig, generate
+from models.packing.groups import Group, PackedBatch
+from models.portable.language_model import LanguageModel
 
 KINDS = ("answer", "verdict", "likelihood")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedQuestion:
     """An item as two groups: the bare question, and both responses with the verdict `yes` after each."""
 
     encoder: Encoder
@@ -68,8 +68,8 @@ class Examiner:
     @torch.no_grad()
     def examine(self, items: Sequence[Item]) -> list[dict[str, float]]:
         """Return for every item what is right of KINDS: 0 or 1, and for the verdict the mean over both responses."""
-        written = run_packed(self.packed, items, Asked(self.encoder, stated=False), self._answers)
-        judged = run_packed(self.packed, items, Asked(self.encoder, stated=True), self._judge)
+        written = run_packed(self.packed, items, AskedQuestion(self.encoder, stated=False), self._answers)
+        judged = run_packed(self.packed, items, AskedQuestion(self.encoder, stated=True), self._judge)
         return [
             {"answer": float(answer in item.true.phrasings), "verdict": verdict, "likelihood": likelihood}
             for item, answer, (verdict, likelihood) in zip(items, written, judged, strict=True)
@@ -77,7 +77,7 @@ class Examiner:
 
     def _answers(self, batch: PackedBatch, items: Sequence[int]) -> list[str]:
         end = self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
-        found = write(
+        found = generate(
             self.model,
             batch,
             end=end,

@@ -8,8 +8,9 @@ Prints counts by source and kind of match with some examples, and writes
   overlap.jsonl   every match: record, benchmark rows, kind, similarity, whether it is a reason to leave the record out
 
 Every row of the recipe's sources is looked at, whatever its filters, caps and weights draw from them. What counts as equal
-and nearly equal: eval/fingerprints.py and eval/lookup.py. A record is left out if one of its pictures occurs in a benchmark, or
-one of its questions or its pair of responses, unless that text is a common one (COMMON in eval/overlap_report.py).
+and nearly equal: fingerprints.py and index.py in eval/contamination. A record is left out if one of its images occurs in a
+benchmark, or one of its questions or its pair of responses, unless that text is a common one (COMMON in
+eval/contamination/report.py).
 A question inside a long instruction of a source's own is not recognised as the question; its picture and responses are.
 
 Memory does not grow with the training data. A run that was stopped continues where it was if it is started again.
@@ -17,34 +18,30 @@ Memory does not grow with the training data. A run that was stopped continues wh
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import os
 import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from ruamel.yaml.error import YAMLError
 
-from data.filters import WRITER
-from data.mixture import CACHE, section_of
-from data.prepare import code
-from data.sources.base import Source
-from data.whole_files import digest
-from eval.benchmarks.table import BenchmarkConfig, load
-from eval.options import benchmark
-from eval.overlap_index import OverlapIndex
-from eval.overlap_report import Overlap, report
-from eval.overlap_search import Search, run
-from eval.protocol import Example
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-CODE = ("fingerprints", "lookup", "overlap_index", "overlap_search")
-"""Files of this folder that decide, with those that read a source, what is found: a run that was stopped continues only if
-they are the same."""
+from data.mixture import CACHE, section_of
+from data.preparation.filters import WRITER
+from data.preparation.scan import code
+from data.sources.shared.base import Source
+from data.storage.code import code_digest
+from data.storage.files import digest
+from eval.benchmarks.table import BenchmarkConfig, load
+from eval.cli import benchmark
+from eval.contamination.index import OverlapIndex
+from eval.contamination.report import Overlap, report
+from eval.contamination.search import Search, run
+from eval.protocol import Example
 
 
 def find(
@@ -56,7 +53,7 @@ def find(
     Raises: ImageError for a benchmark's image that cannot be decoded.
     """
     index = OverlapIndex(examples)
-    own = "".join((Path(__file__).parent / f"{name}.py").read_text() for name in CODE)
+    own = code_digest("eval.contamination.search", floors=("eval",))
     key = digest(" ".join([code(), own, index.fingerprint, *(f"{source.fingerprint()} {len(source)}" for source in sources)]))
     parts = output.with_name(f"{output.name}.parts")
     found = run(Search(sources, index, parts / key), workers, console)

@@ -21,20 +21,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from data.config import Section
+from data.config.section import Section
 from data.preference import EncodedImage, Message
+
+Floats = NDArray[np.floating[Any]]
+
+
+Ints = NDArray[np.integer[Any]]
+
 
 Side = Literal[0, 1]
 """An index into `Example.responses`."""
 Order = Literal["both", "official", "winner_first"]
 Images = Literal["real", "none", "grey", "shuffled"]
 Ties = Literal["wrong", "half", "right"]
-
-
-class ProtocolError(ValueError):
-    """Verdicts that do not fit the examples or the protocol; the message says what was found and what is required."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,28 +6,24 @@ python eval/report.py runs/shapes/naive --output naive.html
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import base64
 import hashlib
+import sys
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval.benchmarks.benchmark import PredictionsError
-from eval.report_content import Content, ReportError, read_run
-from eval.report_curves import Figure, curves
-from eval.report_examples import shown_rows
-from eval.report_radar import best_baseline
-from eval.report_steps import measured, score_by_step
-from eval.report_sweep import SWEEP, read_sweep
-from eval.report_tables import facts, standings, table
-from eval.run_folder import RunFolderError
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from data.errors import CheckpointError, PredictionsError, UserError
+from eval.reporting.content import SWEEP, Content, read_run, read_sweep
+from eval.reporting.curves import Panel, curves
+from eval.reporting.examples import shown_rows
+from eval.reporting.figures import best_baseline, measured, score_by_step
+from eval.reporting.tables import facts, standings, table
 
 FOLDER = Path(__file__).parent
 
@@ -81,7 +77,7 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-def steps(content: Content) -> list[Figure]:
+def steps(content: Content) -> list[Panel]:
     """Return the figure of each benchmark that was measured at more than one step."""
     results = {name: outcome.result for checkpoint in content.checkpoints for name, outcome in checkpoint.outcomes.items()}
     return [
@@ -94,7 +90,7 @@ def steps(content: Content) -> list[Figure]:
 def write_report(folder: Path, output: Path) -> None:
     """Write the page of a run or sweep folder, whole or not at all.
 
-    Raises: ReportError, RunFolderError or PredictionsError for a folder that no page can be made of.
+    Raises: UserError, CheckpointError or PredictionsError for a folder that no page can be made of.
     """
     unfinished = output.with_name(output.name + ".part")
     read = read_sweep if (folder / SWEEP).is_file() else read_run
@@ -113,7 +109,7 @@ def main() -> None:
         sys.exit(f"error: {options.folder}: there is no such folder. Give the folder of a run or of a sweep.")
     try:
         write_report(options.folder, output)
-    except (ReportError, RunFolderError, PredictionsError, OSError) as error:
+    except (UserError, CheckpointError, PredictionsError, OSError) as error:
         sys.exit(f"error: {error}")
     print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")
 

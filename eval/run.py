@@ -7,37 +7,36 @@ python eval/run.py judge.yaml --benchmarks vl_rewardbench=hub --protocol votes=5
 python eval/run.py --score predictions.jsonl --benchmark vl_rewardbench --rules r1_reward
 python eval/run.py --compare runs/a/checkpoint-200 runs/b/checkpoint-200
 
-A judge is a checkpoint folder, or a YAML file as eval/ensemble.py and eval/endpoint_config.py describe it. Results lie beside
-it: CHECKPOINT/eval/<benchmark>.json, CHECKPOINT/eval/<benchmark>/predictions.jsonl and the official predictions files; those of
-judge.yaml in judge/eval.
+A judge is a checkpoint folder, or a YAML file as eval/judges/ensemble.py and eval/judges/config.py describe it. Results lie
+beside it: CHECKPOINT/eval/<benchmark>.json, CHECKPOINT/eval/<benchmark>/predictions.jsonl and the official predictions
+files; those of judge.yaml in judge/eval.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
 from eval.benchmarks.table import BENCHMARKS
-from eval.comparison import compare, comparison_table
-from eval.options import Task, add_shared, task_of
-from eval.predictions import score_file
+from eval.cli import Task, add_shared, task_of
 from eval.protocol import Images
-from eval.result import Result
-from eval.tables import results_table, score_table
+from eval.results.comparison import compare, comparison_table
+from eval.results.predictions import score_file
+from eval.results.result import Result
+from eval.results.tables import results_table, score_table
 
 if TYPE_CHECKING:
-    from eval.judge_loading import JudgeFor
-    from eval.suite import Suite
+    from eval.judges.loading import JudgeFor
+    from eval.running.suite import Suite
 
 REAL, *ABLATED = get_args(Images)
 Results = dict[str, Result]
@@ -57,14 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             judge_all(options, console)
     except user_errors() as error:
-        from eval.failures import told
+        from eval.cli import format_error
 
-        sys.exit(told(error))
+        sys.exit(format_error(error))
 
 
 def user_errors() -> tuple[type[Exception], ...]:
     """Return what ends with its message; imported when something has gone wrong, for that needs torch."""
-    from eval.failures import USER
+    from eval.cli import USER
 
     return USER
 
@@ -102,12 +101,12 @@ def score(options: argparse.Namespace, console: Console) -> None:
 
 def judge_all(options: argparse.Namespace, console: Console) -> None:
     """Evaluate every judge; on several ranks all take part and the first one prints and writes."""
-    from eval.processes import processes
+    from eval.cli import processes
 
     with processes() as device:
-        from eval.checkpoint_loading import Runtime
-        from eval.judge_loading import load_judge
-        from eval.suite import Suite
+        from eval.judges.checkpoint import Runtime
+        from eval.judges.loading import load_judge
+        from eval.running.suite import Suite
         from models.distributed import rank
 
         runtime, loaded = Runtime(device, options.token_budget), cache(Suite.load)

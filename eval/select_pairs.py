@@ -9,21 +9,21 @@ generative judge (or a judge's YAML file) judge every pair several times in both
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from ruamel.yaml.error import YAMLError
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from data.errors import UserError
 from data.mixture import Mixture, section_of
 from data.preference import Preference
-from eval.annotation import AnnotationError, Journal, append, as_row, check, hard
 from eval.protocol import Example, Judge, ProtocolConfig
+from eval.running.annotation import Journal, append, as_row, check, hard
 
 CHUNK = 256
 """Pairs that are judged before the selected ones of them are written."""
@@ -34,7 +34,7 @@ def main() -> None:
     options = parse()
     try:
         if options.out.exists():
-            raise AnnotationError(f"{options.out} exists; move it away, or give another --out.")
+            raise UserError(f"{options.out} exists; move it away, or give another --out.")
         mixture = Mixture(section_of(options.recipe))
         chosen = by_tries(mixture, options) if options.by == "tries" else by_pass_rate(mixture, options)
         count = 0
@@ -50,7 +50,7 @@ def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     """Return the indices of hard records by the journal of their annotation."""
     lines = Journal.beside(options.annotated).lines()
     if not lines:
-        raise AnnotationError(f"{Journal.beside(options.annotated).path} is empty or missing: annotate the pairs first.")
+        raise UserError(f"{Journal.beside(options.annotated).path} is empty or missing: annotate the pairs first.")
     check(lines, mixture)
     return hard(lines, options.least)
 
@@ -60,8 +60,8 @@ def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]
     import torch
 
     from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-    from eval.checkpoint_loading import Runtime
-    from eval.judge_loading import load_judge
+    from eval.judges.checkpoint import Runtime
+    from eval.judges.loading import load_judge
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     protocol = ProtocolConfig(votes=options.votes)

@@ -11,23 +11,20 @@ what is there is not computed again, so that a killed sweep is continued by the 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from eval.options import Task, add_shared, task_of
-from eval.run_folder import recorded
-from eval.sweep_plot import draw
-from eval.sweep_store import Store
-from eval.sweep_summary import STEP, Summary
-from eval.sweep_tables import best_of, markdown, write_csv, write_json
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from eval.cli import Task, add_shared, task_of
+from eval.judges.checkpoint import recorded
+from eval.reporting.sweep_tables import best_of, draw, markdown, write_csv, write_json
+from eval.results.store import STEP, Store, Summary
 
 if TYPE_CHECKING:
     import torch
@@ -36,14 +33,13 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
     options, console = parse(arguments), Console(highlight=False, soft_wrap=True)
-    from eval.failures import USER, told
-    from eval.processes import processes
+    from eval.cli import USER, format_error, processes
 
     try:
         with processes() as device:
             run(options, device, console)
     except USER as error:
-        sys.exit(told(error))
+        sys.exit(format_error(error))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -58,9 +54,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def run(options: argparse.Namespace, device: torch.device, console: Console) -> None:
     """Evaluate what is missing and write the summary; all ranks call together, the first one writes and prints."""
-    from eval.checkpoint_loading import Runtime
-    from eval.suite import Suite
-    from eval.sweeping import Sweep
+    from eval.judges.checkpoint import Runtime
+    from eval.running.suite import Suite
+    from eval.running.sweep import Sweep
     from models.distributed import rank
 
     judges = expand(options.judges)
@@ -72,7 +68,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
         summary = sweep.summary()
         write(summary, options.output, console)
         if options.wandb and summary.standings:
-            from eval.sweep_wandb import log
+            from eval.reporting.sweep_tables import log
 
             log(summary, options.wandb, options.output)
 

@@ -10,7 +10,7 @@ from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft
 from safetensors.torch import load_file
 from torch import nn
 
-from models.reward import refuse_incomplete
+from models.portable.reward import refuse_incomplete
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 

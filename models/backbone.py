@@ -1,33 +1,33 @@
-"""Loads Qwen2.5-VL, its processor and our checkpoints, and refuses what did not really load."""
+"""Loads Qwen2.5-VL, its processor and our checkpoints, and refuses what did not really load.
+
+The backbone in 4 bits (QLoRA, arXiv 2305.14314): the language model's matrices only, on a CUDA device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoTokenizer, Qwen2_5_VLConfig, Qwen2VLImageProcessorPil
+from transformers import AutoTokenizer, BitsAndBytesConfig, Qwen2_5_VLConfig, Qwen2VLImageProcessorPil
 
-from models.attention import TEXT, VISION, Kernel, register
+from data.errors import CheckpointError, UserError
 from models.compatibility import check_transformers
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
-from models.critic import CriticRewardModel
 from models.encoder import assistant_turn
-from models.language_model import LanguageModel
-from models.quantisation import nf4_arguments
-from models.reward import ScalarRewardModel
+from models.packing.attention import TEXT, VISION, Kernel, register
+from models.portable.critic import CriticRewardModel
+from models.portable.language_model import LanguageModel
+from models.portable.reward import ScalarRewardModel
 
 EMBEDDED = Path(__file__).parent / "embedded"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-
-
-class BackboneError(ValueError):
-    """A backbone or checkpoint that cannot be used; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Processor:
 
 
 def resolve(path: str) -> str:
-    """Return the folder or hub id that `path` means; raises BackboneError for a folder that is not there."""
+    """Return the folder or hub id that `path` means; raises CheckpointError for a folder that is not there."""
     if path == "embedded":
         path = str(EMBEDDED)
     folder = Path(path).expanduser()
@@ -52,7 +52,7 @@ def resolve(path: str) -> str:
         return str(folder)
     hub_id = path.count("/") == 1 and not path.startswith(("/", ".", "~"))
     if not hub_id:
-        raise BackboneError(
+        raise CheckpointError(
             f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give a folder with config.json and "
             "the weights, a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`."
         )
@@ -63,7 +63,7 @@ def load_processor(config: BackboneConfig) -> Processor:
     """Load the tokenizer and the image processor of a backbone.
 
     Images always go through the PIL processor: it needs no torchvision, and every machine then makes the same patches.
-    Raises BackboneError where files, the chat template or Qwen2.5-VL's special tokens are missing.
+    Raises CheckpointError where files, the chat template or Qwen2.5-VL's special tokens are missing.
     """
     path = resolve(config.path)
     pixels = {"min_pixels": config.min_pixels, "max_pixels": config.max_pixels}
@@ -75,7 +75,7 @@ def load_processor(config: BackboneConfig) -> Processor:
     absent = [token for token in TOKENS if token not in tokenizer.get_vocab()]
     if absent or not tokenizer.chat_template:
         what = f"the tokens {', '.join(absent)}" if absent else "a chat template"
-        raise BackboneError(f"{path}: the tokenizer lacks {what}. Take the tokenizer files of a Qwen2.5-VL-Instruct model.")
+        raise CheckpointError(f"{path}: the tokenizer lacks {what}. Take the tokenizer files of a Qwen2.5-VL-Instruct model.")
     return Processor(tokenizer, image_processor)
 
 
@@ -93,7 +93,7 @@ def load_scalar(
     `head` describes the new head (default: the paper's). A checkpoint that brings a head of this very description keeps
     it, and one that brings another is refused. Another trainer's has a single layer: ms-swift's `score`, or, where
     `fresh_head` is false, LLaMA-Factory's value head, whose bias shifts all scores alike and is left out. `nf4` loads the
-    language model's matrices in 4 bits onto the current CUDA device. Raises BackboneError or IncompleteCheckpointError.
+    language model's matrices in 4 bits onto the current CUDA device. Raises CheckpointError or IncompleteCheckpointError.
     """
     model: ScalarRewardModel = _load_with_head(ScalarRewardModel, config, head, fresh_head=fresh_head, nf4=nf4)
     return model
@@ -125,15 +125,15 @@ def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, 
             own = own | {"read": "last_response_token"}  # what such a checkpoint was trained with under the other's name
         try:
             settings.assistant_turn = assistant_turn(load_processor(config).tokenizer)
-        except BackboneError:  # weights alone: their config says how a turn ends, and nothing how the assistant's begins
+        except CheckpointError:  # weights alone: their config says how a turn ends, and nothing how the assistant's begins
             settings.assistant_turn = {"begin": [], "end": settings.text_config.eos_token_id}
     if own is None and not fresh_head and head is None:
-        raise BackboneError(
+        raise CheckpointError(
             f"{config.path} is not a reward model: its config.json names no `reward_head`. Give a checkpoint that "
             "train/rm.py wrote, or start a fresh head on this backbone."
         )
     if own is not None and (fresh_head or head is not None) and own != wanted:
-        raise BackboneError(
+        raise CheckpointError(
             f"{config.path} is a reward model with the head {own}, but the recipe asks for {wanted}. Describe the head "
             "as the checkpoint has it, or start from the backbone it was trained from."
         )
@@ -204,15 +204,15 @@ def _read_config(config: BackboneConfig) -> Any:
     except OSError as error:
         raise _unreadable(path, "config.json", error) from error
     if not found:
-        raise BackboneError(f"{path}: there is no config.json. Give a complete Qwen2.5-VL checkpoint folder.")
+        raise CheckpointError(f"{path}: there is no config.json. Give a complete Qwen2.5-VL checkpoint folder.")
     if found.get("model_type") != "qwen2_5_vl":
-        raise BackboneError(
+        raise CheckpointError(
             f"{path} is a {found.get('model_type', 'nameless')!r} model; this project trains Qwen2.5-VL ('qwen2_5_vl'). "
             "Give a Qwen2.5-VL checkpoint."
         )
     settings = Qwen2_5_VLConfig.from_dict(found)
     if "sliding_attention" in settings.text_config.layer_types:
-        raise BackboneError(f"{path}: sliding-window attention is switched on; set use_sliding_window to false in config.json")
+        raise CheckpointError(f"{path}: sliding-window attention is switched on; set use_sliding_window to false in config.json")
     return settings
 
 
@@ -226,10 +226,36 @@ def _load(kind: Any, config: BackboneConfig, settings: Any, nf4: bool, **kwargs:
         raise _unreadable(path, "the weights", error) from error
 
 
-def _unreadable(path: str, what: str, error: OSError) -> BackboneError:
+def _unreadable(path: str, what: str, error: OSError) -> CheckpointError:
     if Path(path).is_dir():
-        return BackboneError(f"{path}: {what} cannot be read: {error}")
-    return BackboneError(
+        return CheckpointError(f"{path}: {what} cannot be read: {error}")
+    return CheckpointError(
         f"{path}: {what} cannot be fetched from the hub and is not in the local cache. Check the name and the network, "
         f"or download the model once and give its folder as backbone.path. The hub client said: {error}"
     )
+
+
+KEPT = ["model.visual", "head", "lm_head"]
+"""What stays as it is: the vision tower with its projector, whose errors every text token would see, and both heads."""
+
+
+def nf4_arguments(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """Return what `from_pretrained` needs to load weights as 4-bit normal floats that compute in `dtype` on `device`.
+
+    The quantisation constants are quantised again, as in the paper: 0.5 bits a weight become 0.127.
+    Raises: UserError without bitsandbytes.
+    """
+    if find_spec("bitsandbytes") is None:
+        raise UserError(
+            "optim.lora.quantise: nf4 needs the package bitsandbytes, which is not installed. Install it with "
+            "`pip install 'multimodal-reward-models[quantisation]'` (in a clone: `pip install -e '.[quantisation]'`), or set "
+            "optim.lora.quantise=none."
+        )
+    quantisation = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+        llm_int8_skip_modules=KEPT,
+    )
+    return {"quantization_config": quantisation, "device_map": {"": device}}

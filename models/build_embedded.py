@@ -8,14 +8,11 @@ attention, the tied LM head, the special tokens and the chat template are Qwen2.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import json
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +21,9 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
 
-from data.shapes import ShapesWorld
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from data.synthetic.world import ShapesWorld
 
 SPECIAL = (
     "<|endoftext|>",

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.config import Section
-from data.critiques import CRITIQUE_REQUEST
+from data.config.section import Section
+from data.prompts import CRITIQUE_REQUEST
 
 Read = Literal["end_of_turn", "last_token", "mean"]
 """The place of a score: the end-of-turn token after the response; the last token of the conversation as the chat template

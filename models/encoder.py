@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from data.preference import Message, RecordError, text
+from data.errors import RecordError
+from data.preference import Message, text
 from models.config import BackboneConfig, StoredRead
-from models.groups import Continuation, Group, PackedBatch, VisionTokens, pack
-from models.vision import WINDOW
+from models.packing.groups import Continuation, Group, PackedBatch, VisionTokens, pack
+from models.packing.vision import WINDOW
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -153,7 +154,7 @@ class Encoder:
         return Group(tokens[0].ids[:cut], tuple(rest), pixels, grids)
 
     def pack(self, groups: Sequence[Group]) -> PackedBatch:
-        """Lay groups out in one row; see `models.groups.pack`."""
+        """Lay groups out in one row; see `models.packing.groups.pack`."""
         return pack(groups, self.vision)
 
     def _patches(self, images: Sequence[Image]) -> tuple[Any, tuple[tuple[int, int, int], ...]]:

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
-from data.config import Section
+from data.config.section import Section
 from models.distributed import max_over_ranks
-from models.groups import PackedBatch
+from models.packing.groups import PackedBatch
 
 
 class SamplingConfig(Section):
@@ -34,7 +34,7 @@ class SamplingConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Generation:
     """What was written after one continuation."""
 
     ids: tuple[int, ...]
@@ -67,9 +67,9 @@ class _State:
 
 
 @torch.no_grad()
-def write(
+def generate(
     model: Any, batch: PackedBatch, *, end: int, forbidden: Sequence[int], sampling: SamplingConfig, seeds: Sequence[str]
-) -> list[Written]:
+) -> list[Generation]:
     """Write on after every continuation of a packed row; all ranks must call together.
 
     `model` is the unwrapped language model, `end` the end-of-turn token, `forbidden` tokens that are never written (an
@@ -96,7 +96,7 @@ def write(
         active = torch.tensor([row not in ends for row in state.rows.tolist()], device=state.rows.device)
         if 0 < int(active.sum()) <= len(active) // 2:
             state.keep(active.nonzero()[:, 0])
-    return [Written(tuple(ids[row]), ends[row][1], ends[row][0]) for row in range(len(seeds))]
+    return [Generation(tuple(ids[row]), ends[row][1], ends[row][0]) for row in range(len(seeds))]
 
 
 def _prefill(model: Any, batch: PackedBatch) -> _State:

@@ -4,35 +4,33 @@ python train/ablate.py recipes/ablations/shapes_head.yaml --dry-run             
 python train/ablate.py recipes/ablations/shapes_head.yaml --seeds 0 1 2              # the embedded edition, on a CPU
 python train/ablate.py recipes/ablations/head.yaml --launcher "deepspeed --num_gpus 8"
 
-A list is a recipe with `variants` (train/ablation.py). Each run is a process of its own, in FOLDER/VARIANT/SEED, with its console
-in log.txt. Complete runs are not repeated, a killed one continues from its last checkpoint, a failed one is reported and the
-others go on; the exit status is then 1 (2 for a list that cannot be run). FOLDER gets ablation.md, .csv, .json and .png.
+A list is a recipe with `variants` (train/ablation/variants.py). Each run is a process of its own, in FOLDER/VARIANT/SEED,
+with its console in log.txt. Complete runs are not repeated, a killed one continues from its last checkpoint, a failed one is
+reported and the others go on; the exit status is then 1 (2 for a list that cannot be run). FOLDER gets ablation.md, .csv,
+.json and .png.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import shlex
 import signal
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
 
-from eval.benchmarks.benchmark import PredictionsError
-from eval.tables import write_rows
-from train.ablation import Ablation, Run, read_ablation
-from train.ablation_plot import draw
-from train.ablation_runs import LOG, AblationError, alone, refuse_other_recipes, state, train
-from train.ablation_table import Line, console_table, lines_of, markdown, rows, write_json
-from train.data_size import epoch_records, number
-from train.layers import RecipeError
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from data.errors import PredictionsError, RecipeError, UserError
+from eval.results.tables import write_rows
+from train.ablation.runs import LOG, alone, refuse_other_recipes, state, train
+from train.ablation.table import VariantLine, console_table, draw, lines_of, markdown, rows, write_json
+from train.ablation.variants import Ablation, Run, read_ablation
+from train.recipe.dry_run import epoch_records, number
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         failed = run_missing(ablation, shlex.split(options.launcher), console)
         lines = write(ablation)
-    except (RecipeError, AblationError, PredictionsError) as error:
+    except (RecipeError, UserError, PredictionsError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     for name, found in lines.items():
@@ -112,7 +110,7 @@ def last_words(run: Run, count: int = 12) -> str:
     return "\n".join((run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
 
 
-def write(ablation: Ablation) -> dict[str, list[Line]]:
+def write(ablation: Ablation) -> dict[str, list[VariantLine]]:
     """Write the tables and the figure of the runs that are complete, and return their lines by benchmark."""
     place = list(ablation.changes).index
     complete = sorted((run for run in ablation.runs if state(run) == "complete"), key=lambda run: place(run.variant))

@@ -5,35 +5,30 @@ python train/merge.py runs/lora/best merged     # judges to rounding as the adap
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-import argparse
-from typing import Any
-
-from eval.checkpoint_loading import JudgeError, backbone_of, run_of_adapters
-from eval.run_folder import RunFolderError
+from data.errors import CheckpointError, UserError
+from eval.judges.checkpoint import backbone_of, run_of_adapters
 from models.adapters import is_adapter, with_adapters
-from models.backbone import BackboneError, load_critic, load_language_model, load_processor, load_scalar
-from models.reward import IncompleteCheckpointError
-
-
-class MergeError(ValueError):
-    """Folders that cannot be merged; the message says what to give instead."""
+from models.backbone import load_critic, load_language_model, load_processor, load_scalar
+from models.portable.reward import IncompleteCheckpointError
 
 
 def merge(checkpoint: Path, folder: Path) -> None:
     """Write the adapters of `checkpoint` and their base, added up in the base's dtype, into `folder`.
 
     A base that was kept in 4 bits while training is taken in its own dtype, so that no quantised weights are written.
-    Raises: MergeError, JudgeError, RunFolderError, BackboneError or IncompleteCheckpointError.
+    Raises: UserError, CheckpointError, CheckpointError, CheckpointError or IncompleteCheckpointError.
     """
     if not is_adapter(checkpoint):
-        raise MergeError(f"{checkpoint} holds no adapters (adapter_config.json); give a checkpoint-N folder of a LoRA run.")
+        raise UserError(f"{checkpoint} holds no adapters (adapter_config.json); give a checkpoint-N folder of a LoRA run.")
     if folder.exists():
-        raise MergeError(f"{folder} exists already, and nothing is written over; give a new folder.")
+        raise UserError(f"{folder} exists already, and nothing is written over; give a new folder.")
     run = run_of_adapters(checkpoint)
     loaders: dict[str, Any] = {
         "naive": lambda: load_scalar(run.backbone, run.head),
@@ -53,7 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         merge(options.checkpoint, options.folder)
-    except (MergeError, JudgeError, RunFolderError, BackboneError, IncompleteCheckpointError) as error:
+    except (UserError, CheckpointError, IncompleteCheckpointError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -9,19 +9,18 @@ The figure and its numbers go into the recipe's folder: stress.png and stress.js
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from train.layers import RecipeError
-from train.parsing import read_recipe
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from data.errors import RecipeError
+from train.recipe.parsing import read_recipe
 
 ARMS = {
     "StableReinforce": (),
@@ -31,7 +30,7 @@ ARMS = {
 COLOURS = {"StableReinforce": "tab:blue", "Reinforce++": "tab:red"}
 DONE = "stress-outcome.json"
 NOT_FINITE = "Not finite at step"
-"""What the last words of a run hold that stopped because of its numbers (train/non_finite.py)."""
+"""What the last words of a run hold that stopped because of its numbers (train/supervised/non_finite.py)."""
 
 
 def main() -> None:

@@ -5,23 +5,19 @@ python train/throughput.py --shape 3b --pairs 8 --json throughput.json
 python train/throughput.py --step                # a whole step, optimizer and loader included
 python train/throughput.py --loader --shape 7b   # the loader alone: no model, so any shape on any machine
 
-All variants run the same random weights and the same pairs (train/workload.py). MFU counts every token and patch once,
+All variants run the same random weights and the same pairs (train/speed/workload.py). MFU counts every token and patch once,
 against the rate of large matrix products in this process: what a variant computes twice lowers it.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
-
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,30 +25,35 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from models.critic import CriticRewardModel
-from models.reward import ScalarRewardModel
-from train.compilation import compiled_graphs
-from train.launch import silence
-from train.measure import EMBEDDED, SHAPES, build, config_of, matrix_rate, own_time
-from train.step_speed import StepSpeed, encoder_for, load, step_speed, steps_of
-from train.variants import COMPILED, JUDGEMENTS, SHARED, STOCK, UNSHARED, Bench, Result
-from train.workload import FULL, SMALL, judgements_group, pair_group, pair_sizes, vision_tokens
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from dataclasses import asdict
+
+from models.portable.critic import CriticRewardModel
+from models.portable.reward import ScalarRewardModel
+from train.runs.environment import silence
+from train.speed.measure import EMBEDDED, SHAPES, build, config_of, matrix_rate, own_time
+from train.speed.step import StepSpeed, encoder_for, load, step_speed, steps_of
+from train.speed.variants import COMPILED, JUDGEMENTS, SHARED, STOCK, UNSHARED, Bench, SpeedResult
+from train.speed.workload import FULL, SMALL, judgements_group, pair_group, pair_sizes, vision_tokens
+from train.supervised.optimizer import compiled_graphs
 
 
-def compared(results: Sequence[Result]) -> list[Result]:
+def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
     """Return the results with their ratios to the stock and the unshared variant of the same task."""
     speed = {(one.what, one.checkpointing, one.variant): one.pairs_per_second for one in results}
 
-    def ratio(one: Result, other: str) -> float | None:
+    def ratio(one: SpeedResult, other: str) -> float | None:
         base = speed.get((one.what, one.checkpointing, other))
         return one.pairs_per_second / base if one.pairs_per_second and base else None
 
     return [
-        Result(**{**asdict(one), "times_stock": ratio(one, STOCK), "times_unshared": ratio(one, UNSHARED)}) for one in results
+        SpeedResult(**{**asdict(one), "times_stock": ratio(one, STOCK), "times_unshared": ratio(one, UNSHARED)})
+        for one in results
     ]
 
 
-def table(results: Sequence[Result], title: str, cuda: bool) -> Table:
+def table(results: Sequence[SpeedResult], title: str, cuda: bool) -> Table:
     """Return the results for a person."""
     shown = Table(title=title)
     memory = "peak GiB" if cuda else "RSS GiB so far"
@@ -68,14 +69,14 @@ def table(results: Sequence[Result], title: str, cuda: bool) -> Table:
     return shown
 
 
-def told(one: Result, console: Console) -> Result:
+def told(one: SpeedResult, console: Console) -> SpeedResult:
     """Return `one` after a line on it: all of them take minutes, and what is measured should not be lost to what comes."""
     speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f} pairs/s"
     console.print(f"{one.what}{', checkpointing' if one.checkpointing else ''}, {one.variant}: {speed}", style="dim")
     return one
 
 
-def bench(options: argparse.Namespace, device: torch.device, dtype: torch.dtype, rate: float) -> Iterator[Result]:
+def bench(options: argparse.Namespace, device: torch.device, dtype: torch.dtype, rate: float) -> Iterator[SpeedResult]:
     """Yield all measurements, on a device of `rate` multiply-adds a second; compiled ones last, as a compiler may be missing."""
     model: CriticRewardModel = build(CriticRewardModel, options.shape, device, dtype)
     vision = vision_tokens(model.config)

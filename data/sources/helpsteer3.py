@@ -10,11 +10,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.preference import Preference, RecordError
-from data.sources.base import LeftOut, Row, Source, TableSource, field, optional
-from data.sources.conversation import messages
-from data.sources.files import FilesConfig
-from data.tables import open_rows
+from data.errors import LeftOut, RecordError
+from data.preference import Preference
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import messages
+from data.sources.shared.files import FilesConfig
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 
 class HelpSteer3Config(FilesConfig):

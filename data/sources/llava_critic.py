@@ -11,13 +11,15 @@ import re
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from data.preference import Preference, RecordError
+from data.errors import LeftOut, RecordError
+from data.preference import Preference
 from data.prompts import swapped
-from data.sources.base import LeftOut, Row, Source, TableSource, field
-from data.sources.conversation import MARKER, question
-from data.sources.files import FilesConfig
-from data.sources.media import row_image
-from data.tables import open_rows
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import MARKER, question
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import row_image
+from data.storage.rows import Row, field
+from data.storage.tables import open_rows
 
 NAMES = r"(?:Response 1|Response A|The first response)", r"(?:Response 2|Response B|The second response)"
 BRACKETS = re.compile(

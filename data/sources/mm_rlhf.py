@@ -10,13 +10,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.images import ImageError
+from data.errors import ImageError, LeftOut
 from data.preference import EncodedImage, Preference
-from data.sources.base import LeftOut, Row, Source, TableSource, field, optional
-from data.sources.conversation import MARKER, question
-from data.sources.files import FilesConfig
-from data.sources.media import encoded
-from data.tables import open_rows
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import MARKER, question
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import encoded
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 FRAME_KINDS = (".jpg", ".jpeg", ".png", ".webp")
 

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from data.archives import Images, open_images
+from data.errors import UserError
 from data.preference import EncodedImage, Preference
-from data.sources.base import Row, Source, SourceError, field, optional
-from data.sources.conversation import question
-from data.sources.files import FilesConfig, Located
-from data.tables import Concatenated, JsonLines
-from data.whole_files import digest, stamp, write_whole
+from data.sources.shared.base import Source
+from data.sources.shared.conversation import question
+from data.sources.shared.files import FilesConfig, LocatedFiles
+from data.storage.archives import Images, open_images
+from data.storage.files import digest, stamp, write_whole
+from data.storage.rows import Row, field, optional
+from data.storage.tables import Concatenated, JsonLines
 
 
 class MmprConfig(FilesConfig):
@@ -38,7 +40,7 @@ class MmprConfig(FilesConfig):
         annotations = _annotations(located, cache)
         missing = [name for name, subset in chosen.items() if PurePosixPath(subset["annotation"]).name not in annotations]
         if missing:
-            raise SourceError(
+            raise UserError(
                 f"{self.label}: the annotation files of {', '.join(missing)} are neither in annotations.zip nor unpacked."
             )
         tables = [JsonLines(annotations[PurePosixPath(subset["annotation"]).name], cache) for subset in chosen.values()]
@@ -95,21 +97,21 @@ class MmprSource:
         return self.images.find(found, record)
 
 
-def _chosen(located: Located, subsets: Sequence[str] | None) -> dict[str, Any]:
+def _chosen(located: LocatedFiles, subsets: Sequence[str] | None) -> dict[str, Any]:
     metas = [path for path in located.files if path.name == "meta.json"]
     if len(metas) != 1:
-        raise SourceError(f"MMPR in {located.root}: {len(metas)} files meta.json; required is exactly one.")
+        raise UserError(f"MMPR in {located.root}: {len(metas)} files meta.json; required is exactly one.")
     meta: dict[str, Any] = json.loads(metas[0].read_text())
     unknown = [name for name in subsets or [] if name not in meta]
     if unknown:
-        raise SourceError(f"MMPR has no subset {', '.join(unknown)}; meta.json names {', '.join(meta)}.")
+        raise UserError(f"MMPR has no subset {', '.join(unknown)}; meta.json names {', '.join(meta)}.")
     for name, subset in meta.items():
         if not isinstance(subset, dict) or not {"root", "annotation"} <= subset.keys():
-            raise SourceError(f"{metas[0]}: {name!r} is not an object with 'root' and 'annotation'. Has the data set changed?")
+            raise UserError(f"{metas[0]}: {name!r} is not an object with 'root' and 'annotation'. Has the data set changed?")
     return {name: subset for name, subset in meta.items() if subsets is None or name in subsets}
 
 
-def _annotations(located: Located, cache: Path) -> dict[str, Path]:
+def _annotations(located: LocatedFiles, cache: Path) -> dict[str, Path]:
     """Return the annotation files by name; those in the zip are unpacked into the cache, each in one step."""
     found = {path.name: path for path in located.files if path.suffix == ".jsonl"}
     for archive in (path for path in located.files if path.name == "annotations.zip"):
@@ -124,11 +126,11 @@ def _annotations(located: Located, cache: Path) -> dict[str, Path]:
                     if target.suffix == ".jsonl":
                         found.setdefault(target.name, target)
         except (zipfile.BadZipFile, OSError) as error:
-            raise SourceError(f"{archive} cannot be read ({error}). Is it complete?") from error
+            raise UserError(f"{archive} cannot be read ({error}). Is it complete?") from error
     return found
 
 
-def _image_places(located: Located, images: str | None) -> list[Path]:
+def _image_places(located: LocatedFiles, images: str | None) -> list[Path]:
     if images is not None:
         place = Path(images).expanduser()
         return sorted(place.parent.glob(f"{place.name}*")) if not place.exists() else [place]

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.preference import Preference
-from data.sources.base import Row, Source, TableSource, field, optional
-from data.sources.conversation import implicit, marked, messages, response
-from data.sources.files import FilesConfig
-from data.sources.media import all_encoded
-from data.tables import open_rows
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import implicit, marked, messages, response
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import all_encoded
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 
 class MsSwiftConfig(FilesConfig):

@@ -8,9 +8,10 @@ from typing import Literal
 
 from data.preference import Preference
 from data.sources import tulu_preference
-from data.sources.base import Row, Source, TableSource, optional
-from data.sources.files import FilesConfig
-from data.tables import open_rows
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.files import FilesConfig
+from data.storage.rows import Row, optional
+from data.storage.tables import open_rows
 
 
 class OlmoPreferenceConfig(FilesConfig):

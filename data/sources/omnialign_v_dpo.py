@@ -8,12 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from data.archives import Images, open_images
+from data.errors import UserError
 from data.preference import Preference
-from data.sources.base import Row, Source, SourceError, TableSource, field
-from data.sources.conversation import MARKER, question
-from data.sources.files import FilesConfig
-from data.tables import open_rows
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import MARKER, question
+from data.sources.shared.files import FilesConfig
+from data.storage.archives import Images, open_images
+from data.storage.rows import Row, field
+from data.storage.tables import open_rows
 
 TOPICS = ("chart", "creation", "diagram", "ins_follow", "knowledge", "poster")
 
@@ -32,7 +34,7 @@ class OmniAlignVDpoConfig(FilesConfig):
         located = self.locate([*(f"*{topic}*.jsonl" for topic in self.topics or TOPICS), "*images.tar"])
         missing = [topic for topic in self.topics or () if not any(topic in path.stem for path in located.files)]
         if missing:
-            raise SourceError(f"{self.label}: {located.root} holds no file of {', '.join(missing)}: fetch it.")
+            raise UserError(f"{self.label}: {located.root} holds no file of {', '.join(missing)}: fetch it.")
         archives = [path for path in located.files if path.suffix == ".tar"]
         places = [Path(self.images).expanduser()] if self.images else archives or [located.root]
         rows = open_rows([path for path in located.files if path.suffix == ".jsonl"], cache)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from data.preference import Message, Preference, RecordError
-from data.sources.base import Row, Source, TableSource, field
-from data.sources.conversation import marked, sharegpt, split_prefix
-from data.sources.files import FilesConfig
-from data.sources.media import encoded
-from data.tables import open_rows
+from data.errors import RecordError
+from data.preference import Message, Preference
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import marked, sharegpt, split_prefix
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import encoded
+from data.storage.rows import Row, field
+from data.storage.tables import open_rows
 
 
 class PovidConfig(FilesConfig):

@@ -15,12 +15,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.preference import Preference, RecordError
-from data.sources.base import Row, Source, TableSource, field, optional
-from data.sources.conversation import messages
-from data.sources.files import FilesConfig
-from data.sources.media import all_encoded
-from data.tables import open_rows
+from data.errors import RecordError
+from data.preference import Preference
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import messages
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import all_encoded
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 REQUIRED = ("prompt", "chosen", "rejected")
 TEXTS = ("chosen_critique", "rejected_critique", "rationale")
@@ -39,7 +41,7 @@ class ProjectConfig(FilesConfig):
     licence: str = "not stated"
 
     def open(self, cache: Path) -> Source:
-        """Open the files; raise SourceError if they are missing or hold no such table."""
+        """Open the files; raise UserError if they are missing or hold no such table."""
         located = self.locate(self.files)
         root = Path(self.images).expanduser() if self.images else located.root
         rows = open_rows(located.files, cache, REQUIRED)

@@ -16,14 +16,15 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from data.images import ImageError
-from data.preference import EncodedImage, Preference, RecordError
+from data.errors import ImageError, RecordError
+from data.preference import EncodedImage, Preference
 from data.prompts import swapped
-from data.sources.base import Row, Source, TableSource, field, optional
-from data.sources.conversation import MARKER, question
-from data.sources.files import FilesConfig
-from data.sources.media import encoded
-from data.tables import open_rows
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import MARKER, question
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import encoded
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 SHOWN = re.compile(
     r"\[Question\]:(?P<question>.*?)(?:#+\s*)?\[Response 1\]:(?P<one>.*?)(?:#+\s*)?\[Response 2\]:(?P<two>.*)", re.DOTALL

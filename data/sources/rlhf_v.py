@@ -9,12 +9,14 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from data.preference import Preference, RecordError
-from data.sources.base import Row, Source, TableSource, field, optional
-from data.sources.conversation import question
-from data.sources.files import FilesConfig
-from data.sources.media import row_image
-from data.tables import open_rows
+from data.errors import RecordError
+from data.preference import Preference
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import question
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import row_image
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 
 class RlhfVConfig(FilesConfig):

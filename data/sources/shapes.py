@@ -9,11 +9,11 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from data.preference import Preference
-from data.questions import QUESTION_TYPES
-from data.scenes import LEVELS, SPLITS
-from data.shapes import ShapesWorld
-from data.sources.base import Source, SourceConfig
-from data.text_questions import TEXT_TYPES
+from data.sources.shared.base import Source, SourceConfig
+from data.synthetic.questions import QUESTION_TYPES
+from data.synthetic.scenes import LEVELS, SPLITS
+from data.synthetic.text_questions import TEXT_TYPES
+from data.synthetic.world import ShapesWorld
 
 
 class ShapesConfig(SourceConfig):

@@ -10,12 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from data.preference import Message, Preference, RecordError, text
-from data.sources.base import Row, Source, TableSource, field, optional
-from data.sources.conversation import marked, sharegpt, sharegpt_turn
-from data.sources.files import FilesConfig
-from data.sources.media import all_encoded
-from data.tables import open_rows
+from data.errors import RecordError
+from data.preference import Message, Preference, text
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import marked, sharegpt, sharegpt_turn
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import all_encoded
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 
 class ShareGptConfig(FilesConfig):

@@ -11,10 +11,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.preference import Preference, RecordError, text
-from data.sources.base import LeftOut, Row, Source, TableSource, field, optional
-from data.sources.files import FilesConfig
-from data.tables import open_rows
+from data.errors import LeftOut, RecordError
+from data.preference import Preference, text
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.files import FilesConfig
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 COLUMNS = ("history", "human_ref_A", "human_ref_B", "labels")
 

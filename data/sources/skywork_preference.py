@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from data.preference import Preference
-from data.sources.base import Row, Source, TableSource, field, optional
-from data.sources.conversation import implicit, messages
-from data.sources.files import FilesConfig
-from data.tables import open_rows
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import implicit, messages
+from data.sources.shared.files import FilesConfig
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 
 class SkyworkPreferenceConfig(FilesConfig):

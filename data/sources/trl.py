@@ -11,12 +11,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from data.preference import Preference, RecordError
-from data.sources.base import Row, Source, TableSource, field, optional
-from data.sources.conversation import implicit, messages, response, split_prefix
-from data.sources.files import FilesConfig
-from data.sources.media import all_encoded
-from data.tables import open_rows
+from data.errors import RecordError
+from data.preference import Preference
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import implicit, messages, response, split_prefix
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import all_encoded
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 
 class TrlConfig(FilesConfig):
@@ -30,7 +32,7 @@ class TrlConfig(FilesConfig):
     licence: str = "not stated"
 
     def open(self, cache: Path) -> Source:
-        """Open the files; raise SourceError if they are missing or lack a column."""
+        """Open the files; raise UserError if they are missing or lack a column."""
         located = self.locate([f"*{self.split}*{kind}" for kind in (".parquet", ".jsonl", ".json", ".arrow")])
         root = Path(self.images).expanduser() if self.images else located.root
         rows = open_rows(located.files, cache, ("chosen", "rejected"))

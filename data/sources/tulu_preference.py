@@ -8,11 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from data.preference import Preference, RecordError
-from data.sources.base import Row, Source, TableSource, field, optional
-from data.sources.conversation import messages, response
-from data.sources.files import FilesConfig
-from data.tables import open_rows
+from data.errors import RecordError
+from data.preference import Preference
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import messages, response
+from data.sources.shared.files import FilesConfig
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 
 class TuluPreferenceConfig(FilesConfig):

@@ -12,10 +12,11 @@ from typing import Literal
 from pydantic import Field
 
 from data.preference import Preference, text
-from data.sources.base import Row, Source, field, optional
-from data.sources.files import FilesConfig
-from data.sources.pairs import Pairing, PairSource, Scored, items, mean_rating
-from data.tables import open_rows
+from data.sources.shared.base import Source
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.pairs import Pairing, PairSource, Scored, items, mean_rating
+from data.storage.rows import Row, field, optional
+from data.storage.tables import open_rows
 
 
 class UltraFeedbackConfig(FilesConfig):

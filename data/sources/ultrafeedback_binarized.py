@@ -10,12 +10,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.preference import Preference, RecordError
-from data.sources.base import Row, Source, TableSource, field
-from data.sources.conversation import implicit, messages
-from data.sources.files import FilesConfig
-from data.sources.pairs import by_score
-from data.tables import open_rows
+from data.errors import RecordError
+from data.preference import Preference
+from data.sources.shared.base import Source, TableSource
+from data.sources.shared.conversation import implicit, messages
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.pairs import by_score
+from data.storage.rows import Row, field
+from data.storage.tables import open_rows
 
 COLUMNS = ("chosen", "rejected", "score_chosen", "score_rejected")
 

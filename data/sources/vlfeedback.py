@@ -12,12 +12,13 @@ from typing import Literal
 from pydantic import Field
 
 from data.preference import Preference
-from data.sources.base import Row, Source, field
-from data.sources.conversation import question
-from data.sources.files import FilesConfig
-from data.sources.media import encoded, row_image
-from data.sources.pairs import Pairing, PairSource, Scored, items, mean_rating
-from data.tables import open_rows
+from data.sources.shared.base import Source
+from data.sources.shared.conversation import question
+from data.sources.shared.files import FilesConfig
+from data.sources.shared.media import encoded, row_image
+from data.sources.shared.pairs import Pairing, PairSource, Scored, items, mean_rating
+from data.storage.rows import Row, field
+from data.storage.tables import open_rows
 
 
 class VlFeedbackConfig(FilesConfig):

@@ -1,28 +1,31 @@
-"""What a benchmark is: a way to load its rows, its own judge prompt, its official predictions files and its scoring rules."""
+"""What a benchmark is: a way to load its rows, its own judge prompt, its official predictions files and its scoring rules.
+
+What the official predictions files of the benchmarks have in common.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from data.config import Section
+from data.config.section import Section
 from data.preference import Message
-from eval.protocol import Example, Side, Verdict
+from eval.protocol import Example, Side, Verdict, draw
+
+
+def macro(accuracies: Sequence[float | None]) -> float | None:
+    """Return the plain mean of group accuracies; None if a group is empty or there is none."""
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+    return sum(known) / len(known) if known and len(known) == len(accuracies) else None
+
 
 Record = dict[str, Any]
 """One line of an official predictions file."""
 Writer = Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]
-
-
-class BenchmarkError(ValueError):
-    """A benchmark that cannot be loaded; the message says what was found, what is required and what to do."""
-
-
-class PredictionsError(ValueError):
-    """A predictions file that a rule cannot score; the message names the line and what the official script would do."""
 
 
 class Location(Section):
@@ -69,7 +72,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedBenchmark:
     """The rows of a benchmark and where they came from."""
 
     examples: tuple[Example, ...]
@@ -91,7 +94,7 @@ class PairwisePrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ScoringRule:
     """A published way to make figures of a predictions file."""
 
     about: str
@@ -111,11 +114,11 @@ class Benchmark:
     """A row of the table of benchmarks."""
 
     name: str
-    load: Callable[[Location], Loaded]
-    """Raises BenchmarkError or RecordError for files that are not there, not in a known schema, or without their images."""
+    load: Callable[[Location], LoadedBenchmark]
+    """Raises UserError or RecordError for files that are not there, not in a known schema, or without their images."""
     formats: Mapping[str, Writer]
     """Name of a predictions format to the function that makes its records; `official` is the benchmark's own."""
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, ScoringRule]
     """The official scorer's rules under `official`, then other published rules."""
     known: tuple[Known, ...] = ()
     prompt: PairwisePrompt | None = None
@@ -146,3 +149,39 @@ def differences(found: Mapping[str, int], known: Sequence[Known]) -> list[str]:
         if here != there:
             notes.append(f"Group {group}: {here} rows; {nearest.name} has {there}.")
     return notes
+
+
+SIDES: tuple[Side, Side] = (0, 1)
+
+
+def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:
+    """Return the two responses in an order drawn from their content, and the index of the chosen one.
+
+    For files that always list the winner first: whoever judges by position must not profit.
+    """
+    if draw(0, f"{prompt}\n{chosen}\n{rejected}", "order") == 0:
+        return (chosen, rejected), 0
+    return (rejected, chosen), 1
+
+
+def rewards(example: Example, verdict: Verdict) -> list[float]:
+    """Return [reward of the better response, reward of the other]: the scores, or the votes for and not for the better one.
+
+    Scores that are no finite numbers become [0, 1], the rewards that R1-Reward's scripts give to what they cannot read.
+    """
+    if verdict.scores is None:
+        right = sum(vote.names == example.better for vote in verdict.votes)
+        return [right, len(verdict.votes) - right]
+    better, other = verdict.scores[example.better], verdict.scores[1 - example.better]
+    return [better, other] if math.isfinite(better) and math.isfinite(other) else [0, 1]
+
+
+def named(verdict: Verdict) -> Side | None:
+    """Return the response of the higher score, or which more than half of the votes name; else None."""
+    if verdict.scores is not None:
+        one, two = verdict.scores
+        return 0 if one > two else 1 if two > one else None
+    for side in SIDES:
+        if 2 * sum(vote.names == side for vote in verdict.votes) > len(verdict.votes):
+            return side
+    return None

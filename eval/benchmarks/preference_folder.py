@@ -12,16 +12,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data.preference import Preference, RecordError
-from data.sources.base import Source
-from data.sources.files import shards_problem
+from data.errors import PredictionsError, RecordError, UserError
+from data.preference import Preference, validate
 from data.sources.project import ProjectConfig
-from data.validate import validate
-from data.whole_files import content_digest
-from eval.benchmarks.benchmark import Benchmark, BenchmarkError, Loaded, Location, PredictionsError, Record, Rule, group_figures
+from data.sources.shared.base import Source
+from data.sources.shared.files import shards_problem
+from data.storage.files import content_digest
+from eval.benchmarks.benchmark import (
+    Benchmark,
+    LoadedBenchmark,
+    Location,
+    Record,
+    ScoringRule,
+    group_figures,
+    in_drawn_order,
+    macro,
+    rewards,
+)
 from eval.benchmarks.rows import LISTED, content_key, limited, loaded
-from eval.benchmarks.writers import in_drawn_order, rewards
-from eval.measures import macro
 from eval.protocol import Example, Verdict
 
 NAME = "preference_folder"
@@ -29,18 +37,18 @@ UNSORTED = "uncategorised"
 """The group of records without a category; not `all`, which would look like the total."""
 
 
-def load(where: Location) -> Loaded:
+def load(where: Location) -> LoadedBenchmark:
     """Return the records at `where.location`, which must be a path.
 
-    Raises: BenchmarkError listing the records that cannot be used, SourceError if there are no such files.
+    Raises: UserError listing the records that cannot be used, UserError if there are no such files.
     """
     if where.location in ("hub", "embedded"):
-        raise BenchmarkError(
+        raise UserError(
             f"{NAME}: the location is {where.location!r}; required is the path of a file or folder of preference records: this "
             "benchmark is the user's own."
         )
     if problem := shards_problem([path for path in [Path(where.location).expanduser()] if path.is_file()]):
-        raise BenchmarkError(f"{NAME}: {problem} (The location of a set is its folder.)")
+        raise UserError(f"{NAME}: {problem} (The location of a set is its folder.)")
     with tempfile.TemporaryDirectory() as cache:
         source = ProjectConfig(type="project", name=NAME, path=where.location, images=where.image_root).open(Path(cache))
         examples = [as_example(record) for record in _records(source, where.limit)]
@@ -56,7 +64,7 @@ def _records(source: Source, limit: int | None) -> list[Preference]:
             problems.append(str(error))
     if problems:
         more = f"\n  … and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
-        raise BenchmarkError(
+        raise UserError(
             f"{NAME}: {len(problems)} of {len(source)} records cannot be used:\n  " + "\n  ".join(problems[:LISTED]) + more
         )
     return found
@@ -122,5 +130,5 @@ PREFERENCE_FOLDER = Benchmark(
     name=NAME,
     load=load,
     formats={"rewards": reward_records},
-    rules={"plain": Rule("no official scorer: accuracy over all rows, ties wrong", "rewards", score)},
+    rules={"plain": ScoringRule("no official scorer: accuracy over all rows, ties wrong", "rewards", score)},
 )

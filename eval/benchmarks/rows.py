@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data.images import ImageError, decode
-from data.preference import EncodedImage, ImagePart, Message, RecordError, TextPart
-from data.sources.files import shards_problem
-from data.whole_files import content_digest
-from eval.benchmarks.benchmark import BenchmarkError, Known, Loaded, Location, Origin, differences
+from data.errors import ImageError, RecordError, UserError
+from data.images import decode
+from data.preference import EncodedImage, ImagePart, Message, TextPart
+from data.sources.shared.files import shards_problem
+from data.storage.files import content_digest
+from eval.benchmarks.benchmark import Known, LoadedBenchmark, Location, Origin, differences
 from eval.protocol import Example
 
 Row = dict[str, Any]
@@ -28,35 +29,35 @@ LISTED = 20
 def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
     """Return the file at `location`, or all files like the first of `names` (paths or patterns) that the folder holds.
 
-    Raises: BenchmarkError if there is none, or a numbered set of files is not whole.
+    Raises: UserError if there is none, or a numbered set of files is not whole.
     """
     place = Path(location).expanduser()
     for found in [[place]] if place.is_file() else (sorted(place.glob(name)) for name in names):
         if problem := shards_problem(found):
-            raise BenchmarkError(f"{what}: {problem} (The location of a set is its folder.)")
+            raise UserError(f"{what}: {problem} (The location of a set is its folder.)")
         if found:
             return found
     state = "holds none of its files" if place.is_dir() else "is not there"
-    raise BenchmarkError(
+    raise UserError(
         f"{what}: {place} {state}. Required is `hub`, `embedded`, the official file itself, or a folder with one of: "
         f"{', '.join(names)}."
     )
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a .parquet, .json (a list) or .jsonl file; raises BenchmarkError for anything else."""
+    """Return the rows of a .parquet, .json (a list) or .jsonl file; raises UserError for anything else."""
     if path.suffix == ".parquet":
         import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
         return list(parquet.read_table(path).to_pylist())
     if path.suffix == ".jsonl":
-        return [row for row in read_json_lines(path, BenchmarkError) if row is not None]
+        return [row for row in read_json_lines(path, UserError) if row is not None]
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise BenchmarkError(f"{path}: not JSON: {error}.") from error
+        raise UserError(f"{path}: not JSON: {error}.") from error
     if not isinstance(rows, list):
-        raise BenchmarkError(f"{path}: found a JSON {type(rows).__name__}; required is a list of rows.")
+        raise UserError(f"{path}: found a JSON {type(rows).__name__}; required is a list of rows.")
     return rows
 
 
@@ -87,7 +88,7 @@ def hub_rows(dataset: str, split: str, revision: str | None, image: str) -> list
 
 def embedded_folder(name: str) -> str:
     """Return the folder of this project's own edition of a benchmark, written in the official file format."""
-    from data.editions import edition
+    from data.synthetic.benchmark_files import edition
 
     return str(edition(name))
 
@@ -98,7 +99,7 @@ def located_rows(
     """Return the rows at a location, the folder of their image files, and the place in words.
 
     `hub` is the data set's id there, `files` what is looked for in a folder, `image` the column of images; `title` is what
-    errors call the benchmark. Raises: BenchmarkError.
+    errors call the benchmark. Raises: UserError.
     """
     if where.location == "hub":
         return hub_rows(hub, "test", where.revision, image), Path(), f"{hub}@{where.revision or 'main'}"
@@ -187,11 +188,11 @@ def limited(rows: Sequence[Row], limit: int | None) -> list[tuple[int, Row]]:
 
 def loaded(
     name: str, examples: Iterable[Example], where: Location, place: str, known: Sequence[Known], unavailable: Mapping[str, str]
-) -> Loaded:
+) -> LoadedBenchmark:
     """Return the rows with distinct keys, checked images, and notes on how their counts differ from the published ones.
 
     `place` says where the rows were found; `unavailable` maps the identity of rows that cannot be shown to their group.
-    Raises: BenchmarkError listing the rows whose image is missing or broken.
+    Raises: UserError listing the rows whose image is missing or broken.
     """
     rows = _distinct(examples)
     check_images(name, rows)
@@ -205,11 +206,11 @@ def loaded(
         notes.append(f"{text_only} of {len(rows)} rows are text only.")
     if unavailable:
         notes.append(f"{len(unavailable)} of {counts.total()} rows are unavailable and in no figure.")
-    return Loaded(rows, Origin(place, tuple(unavailable), tuple(notes)))
+    return LoadedBenchmark(rows, Origin(place, tuple(unavailable), tuple(notes)))
 
 
 def check_images(name: str, examples: Sequence[Example]) -> None:
-    """Decode every image once; raises BenchmarkError listing the rows whose image is missing or broken."""
+    """Decode every image once; raises UserError listing the rows whose image is missing or broken."""
     owner: dict[EncodedImage, str] = {}
     for example in examples:
         for image in example.images:
@@ -218,7 +219,7 @@ def check_images(name: str, examples: Sequence[Example]) -> None:
         problems = [problem for problem in pool.map(_problem, owner.items()) if problem]
     if problems:
         more = f"\n  … and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
-        raise BenchmarkError(
+        raise UserError(
             f"{name}: {len(problems)} of {len(owner)} images are missing or broken:\n  "
             + "\n  ".join(problems[:LISTED])
             + more

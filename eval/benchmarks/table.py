@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from pydantic import field_validator
 
-from eval.benchmarks.benchmark import Benchmark, Loaded, Location
+from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
 from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
@@ -36,6 +36,6 @@ class BenchmarkConfig(Location):
         return name
 
 
-def load(config: BenchmarkConfig) -> Loaded:
+def load(config: BenchmarkConfig) -> LoadedBenchmark:
     """Return the rows of the benchmark that `config` names; raises as `Benchmark.load` does."""
     return BENCHMARKS[config.name].load(config)

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.preference import Message, RecordError
-from eval.benchmarks.benchmark import Benchmark, Known, Loaded, Location, PairwisePrompt, Record
+from data.errors import RecordError
+from data.preference import Message
+from eval.benchmarks.benchmark import Benchmark, Known, LoadedBenchmark, Location, PairwisePrompt, Record, in_drawn_order, rewards
 from eval.benchmarks.rows import (
     Row,
     content_key,
@@ -24,10 +25,7 @@ from eval.benchmarks.rows import (
     text_before_images,
     user_turn,
 )
-from eval.benchmarks.vl_rewardbench_groups import dataset, official_group
-from eval.benchmarks.vl_rewardbench_official import named_answer
-from eval.benchmarks.vl_rewardbench_rules import RULES
-from eval.benchmarks.writers import in_drawn_order, rewards
+from eval.benchmarks.vl_rewardbench_scoring import RULES, dataset, named_answer, official_group
 from eval.protocol import Example, Side, Verdict, Vote
 
 NAME = "vl_rewardbench"
@@ -64,10 +62,10 @@ elements of the task."""
 """The text of the official prompt.py, its leading space included."""
 
 
-def load(where: Location) -> Loaded:
+def load(where: Location) -> LoadedBenchmark:
     """Return the rows; see the module's docstring for what is read.
 
-    Raises: BenchmarkError or RecordError for files that are not there, not in a known schema, or without their images.
+    Raises: UserError or RecordError for files that are not there, not in a known schema, or without their images.
     """
     rows, root, place = located_rows(where, NAME, "VL-RewardBench", HUB, FILES, "image")
     return loaded(NAME, _examples(rows, root, where.limit), where, place, KNOWN, {})

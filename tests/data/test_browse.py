@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data.browse import duplicates, histogram, page
+from data.browse import duplicates, histogram, page, suspicious
 from data.mixture import Mixture, MixtureConfig
-from data.suspicious import suspicious
 from tests.data.sources.fixtures import RED, write_images, write_jsonl
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data.decoding import upright_rgb
-from data.images import ImageError, decode, from_data_uri, image_path, image_size, image_tokens, resized
-from data.preference import RecordError
+from data.errors import ImageError, RecordError
+from data.images import decode, from_data_uri, image_path, image_size, image_tokens, resized
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:

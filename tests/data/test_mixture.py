@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.facts import pair_key
+from data.errors import RecordError, UserError
 from data.images import decode
 from data.mixture import Mixture
-from data.preference import Preference, RecordError
-from data.prepare import BadRecordsError
-from data.sources.base import SourceError
+from data.preference import Preference
+from data.preparation.row_index import pair_key
 from tests.data.mixtures import everything, mixture, project, row
 from tests.data.sources.fixtures import RED, png, write_images, write_parquet
 
@@ -73,7 +72,7 @@ def test_stages_follow_one_another(two: list[dict[str, Any]], tmp_path: Path) ->
     named = mixture(tmp_path, two, stages=[{"name": "text", "sources": ["told"]}])
     assert {found[int(index)].source for index in named.order(0)} == {"told"}
     assert found.card().sources[0].drawn == 90
-    with pytest.raises(SourceError, match="stage 'x': there is no record"):
+    with pytest.raises(UserError, match="stage 'x': there is no record"):
         mixture(tmp_path, two, stages=[{"name": "x", "sources": ["told"], "modality": "multimodal"}])
 
 
@@ -172,12 +171,12 @@ def test_listed_fingerprints_are_left_out(two: list[dict[str, Any]], tmp_path: P
     }
     assert [source.left_out for source in rest.card().sources] == [{"overlap": 1}, {"overlap": 1}]
     (tmp_path / "overlap.txt").write_text("zz\n")
-    with pytest.raises(SourceError, match=r"overlap\.txt, line 1: 'zz' is no fingerprint"):
+    with pytest.raises(UserError, match=r"overlap\.txt, line 1: 'zz' is no fingerprint"):
         mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "overlap.txt")})
-    with pytest.raises(SourceError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "gone.txt")})
     (tmp_path / "overlap.txt").write_text(f"# Records of r.yaml found by eval/overlap.py in\n{pair_key(listed[0]):016x}\n")
-    with pytest.raises(SourceError, match="an earlier version wrote these fingerprints"):
+    with pytest.raises(UserError, match="an earlier version wrote these fingerprints"):
         mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "overlap.txt")})
 
 
@@ -218,13 +217,13 @@ def test_strict_stops_at_one_rotten_row_with_source_row_and_reason(tmp_path: Pat
         with pytest.raises(RecordError, match="one:10: there is no 'chosen'"):
             mixture(tmp_path, sources, bad_records={"policy": "strict"}, workers=workers)
     assert len(mixture(tmp_path, sources, bad_records={"limit": 0.1})) == 10
-    with pytest.raises(BadRecordsError, match="policy: strict"):  # read before, under the other policy
+    with pytest.raises(UserError, match="policy: strict"):  # read before, under the other policy
         mixture(tmp_path, sources, bad_records={"policy": "strict"})
 
 
 def test_more_bad_rows_than_the_limit_stop(tmp_path: Path) -> None:
     rows = [row(str(number)) if number % 20 else {"prompt": 1} for number in range(200)]
-    with pytest.raises(BadRecordsError, match=r"one: 10 of 200 rows are bad so far; the recipe allows 2 [\s\S]*one:0: "):
+    with pytest.raises(UserError, match=r"one: 10 of 200 rows are bad so far; the recipe allows 2 [\s\S]*one:0: "):
         mixture(tmp_path, [project(tmp_path, "one", rows)])
 
 
@@ -235,7 +234,7 @@ def test_a_corrupt_parquet_page_costs_its_row_group_only(tmp_path: Path) -> None
     data[middle : middle + 2000] = bytes(2000)
     path.write_bytes(data)
     sources = [{"type": "project", "name": "one", "path": str(path)}]
-    with pytest.raises(BadRecordsError, match=r"row group . of a.parquet is damaged"):
+    with pytest.raises(UserError, match=r"row group . of a.parquet is damaged"):
         mixture(tmp_path, sources)
     found = mixture(tmp_path, sources, bad_records={"limit": 0.5})
     bad = found.card().sources[0].left_out["bad_record"]
@@ -250,7 +249,7 @@ def test_a_corrupt_parquet_page_costs_its_row_group_only(tmp_path: Path) -> None
 def test_a_parquet_file_without_its_end_stops(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", [row("x")])
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(SourceError, match=r"a\.parquet: the file cannot be opened"):
+    with pytest.raises(UserError, match=r"a\.parquet: the file cannot be opened"):
         mixture(tmp_path, [{"type": "project", "path": str(path)}])
 
 
@@ -298,12 +297,12 @@ def test_too_many_bad_records_in_use_stop_the_run(two: list[dict[str, Any]], tmp
     def refuse(record: Preference) -> None:
         raise RecordError(f"{record.identity}: no")
 
-    with pytest.raises(BadRecordsError, match=r"2 records could not be used while training[\s\S]*seen:1: no"):
+    with pytest.raises(UserError, match=r"2 records could not be used while training[\s\S]*seen:1: no"):
         found.load(0, refuse)
 
 
 def test_a_missing_folder_stops(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="is neither a file nor a folder"):
+    with pytest.raises(UserError, match="is neither a file nor a folder"):
         mixture(tmp_path, [{"type": "rlaif_v", "path": str(tmp_path / "nowhere")}])
 
 
@@ -312,5 +311,5 @@ def test_a_missing_folder_stops(tmp_path: Path) -> None:
 
 def test_a_mixture_that_lost_everything_says_to_what(tmp_path: Path) -> None:
     rows = [row(f"<image> {number}") for number in range(3)]
-    with pytest.raises(SourceError, match=r"no record to draw .*Left out before: \{'one': \{'markers': 3\}\}"):
+    with pytest.raises(UserError, match=r"no record to draw .*Left out before: \{'one': \{'markers': 3\}\}"):
         mixture(tmp_path, [project(tmp_path, "one", rows)])

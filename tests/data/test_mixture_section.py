@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from data.errors import UserError
 from data.mixture import SOURCES, MixtureConfig, section_of
-from data.sources.base import SourceError
 from tests.data.mixtures import everything, mixture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def test_the_embedded_world_is_a_source(tmp_path: Path) -> None:
     assert 0 < card.multimodal < card.kept
     only = mixture(tmp_path, [shapes | {"kinds": ["counting"], "text_only": 0.0}])
     assert {record.category for record in everything(only)} == {"reasoning"}
-    with pytest.raises(SourceError, match="a generated source cannot be divided"):
+    with pytest.raises(UserError, match="a generated source cannot be divided"):
         mixture(tmp_path, [shapes], text_per_multimodal=0.5)
 
 
@@ -85,10 +85,10 @@ def test_the_section_of_an_extended_recipe_is_laid_over_its_base(tmp_path: Path)
     assert found.sources[0].weight == 2
     assert found.sources[0].type == "project"
     (tmp_path / "base.yaml").write_text("extends: deep/top.yaml\n")
-    with pytest.raises(SourceError, match="extends itself"):
+    with pytest.raises(UserError, match="extends itself"):
         section_of(tmp_path / "deep" / "top.yaml")
     (tmp_path / "base.yaml").write_text("backbone: {path: x}\n")
-    with pytest.raises(SourceError, match="there is no section `data`"):
+    with pytest.raises(UserError, match="there is no section `data`"):
         section_of(tmp_path / "base.yaml")
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.preference import ImagePart, Message, Preference, RecordError, TextPart, placeholders, text
-from data.validate import CONTROL_TOKENS, validate
+from data.errors import RecordError
+from data.preference import CONTROL_TOKENS, ImagePart, Message, Preference, TextPart, placeholders, text, validate
 
 IMAGE: Message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]}
 GOOD = Preference("set:7", (IMAGE,), "A cat.", "A dog.", (b"image",))

@@ -11,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from data.changes import Edit, come_or_go, move, recolour, rename, resize
-from data.dice import Dice
-from data.levels import Level
-from data.questions import QUESTION_TYPES
-from data.scenes import LEVELS, sample
-from data.shapes import Item, ShapesWorld
-from data.text_questions import TEXT_TYPES
+from data.synthetic.questions import QUESTION_TYPES
+from data.synthetic.rng import Rng
+from data.synthetic.scenes import LEVELS, Edit, Level, come_or_go, move, recolour, rename, resize, sample
+from data.synthetic.text_questions import TEXT_TYPES
+from data.synthetic.world import Item, ShapesWorld
 
 Vector = npt.NDArray[np.float64]
 FEATURES = 4096
@@ -134,7 +132,7 @@ TINY = Level(
 @pytest.mark.parametrize("edit", [recolour, rename, resize, move, come_or_go])
 def test_a_change_is_as_likely_as_its_reversal(edit: Edit) -> None:
     """Counts of (number of things, first thing) before and after: a symmetric table, up to chance."""
-    dice, counts = Dice(3), Counter[tuple[object, object]]()
+    dice, counts = Rng(3), Counter[tuple[object, object]]()
     for _ in range(30000):
         scene = sample(dice, TINY)
         change = edit(dice, TINY, scene, ("shape", "digit"))

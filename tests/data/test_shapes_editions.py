@@ -14,13 +14,12 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 import pytest
 from PIL import Image
 
-from data import editions
-from data.edition_formats import PAIRS
-from data.editions import SIZES, edition, write_all, write_editions, write_records
-from data.scenes import LEVELS
-from data.shapes import ShapesWorld
-from data.shapes_sheet import write_sheet
 from data.sources.project import ProjectConfig
+from data.synthetic import benchmark_files as editions
+from data.synthetic.benchmark_files import PAIRS, SIZES, edition, write_all, write_editions, write_records
+from data.synthetic.scenes import LEVELS
+from data.synthetic.sheet import write_sheet
+from data.synthetic.world import ShapesWorld
 
 SIZE = (LEVELS["demo"].grids[0] * LEVELS["demo"].cell,) * 2
 

@@ -13,18 +13,17 @@ import pyarrow  # type: ignore[import-untyped]
 from PIL import Image, ImageDraw
 from pyarrow import parquet
 
-from eval.benchmarks.benchmark import Loaded
+from eval.benchmarks.benchmark import LoadedBenchmark
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
-from eval.evaluation import evaluate
-from eval.predictions import write_predictions
 from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations
-from eval.suite import write_result
-from eval.sweep_store import Store
-from eval.sweep_summary import Entry, summarise
-from eval.sweep_tables import write_json
+from eval.reporting.sweep_tables import write_json
+from eval.results.predictions import write_predictions
+from eval.results.store import Store, SweepEntry, summarise
+from eval.running.evaluation import evaluate
+from eval.running.suite import write_result
 from tests.train.minimal import MINIMAL, write
-from train.parsing import parse_arguments
-from train.provenance import write_provenance
+from train.recipe.parsing import parse_arguments
+from train.runs.provenance import write_provenance
 
 HOSTILE = (
     '</script><script>document.title = "taken over"</script><img src="https://example.org/x.png" onerror="document.title=1">&amp;'
@@ -95,7 +94,7 @@ def rollout_table(file: Path, step: int, prompts: int = 6, judgements: int = 8) 
 
 
 def judge(
-    loaded: Loaded,
+    loaded: LoadedBenchmark,
     folder: Path,
     name: str,
     verdict: Callable[[Example], Verdict],
@@ -232,6 +231,6 @@ def make_sweep(folder: Path, run: Path, broken: dict[str, str]) -> Path:
             shutil.copytree(checkpoint / "eval" / name, begun / name)
             shutil.copy(checkpoint / "eval" / f"{name}.json", begun)
             store.finish(mark, {"judge": str(checkpoint)})
-            entries.append(Entry(checkpoint, name, mark, store.result(mark, name)))
+            entries.append(SweepEntry(checkpoint, name, mark, store.result(mark, name)))
     write_json(summarise(entries, broken, store, "both orders"), folder / "sweep.json")
     return folder

@@ -16,7 +16,7 @@ from rich.console import Console
 from data.mixture import MixtureConfig
 from eval import overlap
 from eval.benchmarks.rows import user_turn
-from eval.overlap_report import Overlap
+from eval.contamination.report import Overlap
 from eval.protocol import Example
 
 

@@ -14,14 +14,15 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from data.editions import edition, write_records
-from data.facts import pair_key
 from data.mixture import Mixture
-from data.shapes import ShapesWorld
-from eval import overlap, overlap_search
+from data.preparation.row_index import pair_key
+from data.synthetic.benchmark_files import edition, write_records
+from data.synthetic.world import ShapesWorld
+from eval import overlap
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.vl_rewardbench import load
-from eval.overlap_index import OverlapIndex
+from eval.contamination import search as overlap_search
+from eval.contamination.index import OverlapIndex
 from eval.protocol import Example
 from tests.eval.overlap_world import config, details, encoded, find, item, photo, project
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from data.mixture import Mixture
-from eval.fingerprints import picture
-from eval.overlap_report import COMMON
+from eval.contamination.fingerprints import picture
+from eval.contamination.report import COMMON
 from tests.eval.overlap_world import config, details, encoded, find, item, photo, project
 
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from eval import report_examples
+from data.errors import UserError
 from eval.benchmarks.table import BenchmarkConfig
-from eval.measures import wilson
 from eval.report import main, page, write_report
-from eval.report_content import Content, ReportError, read_run, records
-from eval.report_examples import location, shown_rows
-from eval.report_steps import measured
-from eval.report_sweep import read_sweep
-from eval.result import Result
+from eval.reporting import examples as report_examples
+from eval.reporting.content import Content, read_run, read_sweep, records
+from eval.reporting.examples import location, shown_rows
+from eval.reporting.figures import measured
+from eval.results.intervals import wilson
+from eval.results.result import Result
 from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run, make_sweep
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -244,7 +244,7 @@ def test_where_a_benchmark_is_loaded_from(run: Path, content: Content) -> None:
 def test_a_run_without_evaluation_and_one_that_is_still_bare(run: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     (bare / "checkpoint-5").mkdir(parents=True)
-    with pytest.raises(ReportError, match=r"nothing to report; found is checkpoint-5.*Required is"):
+    with pytest.raises(UserError, match=r"nothing to report; found is checkpoint-5.*Required is"):
         read_run(bare)
     shutil.copy(run / "checkpoint-100" / "trainer_state.json", bare / "checkpoint-5")
     found = Elements(page(read_run(bare)))
@@ -291,13 +291,13 @@ def test_a_sweep_has_a_page(run: Path, tmp_path: Path) -> None:
     assert f"{best.name}, the best on {OWN}" in words
     assert len(json.loads(found.raw["script"][0])[OWN]["rows"]) == ROWS
     shutil.rmtree(sweep / "results" / f"checkpoint-100-{OWN}")
-    with pytest.raises(ReportError, match=r"computes only what is missing"):
+    with pytest.raises(UserError, match=r"computes only what is missing"):
         read_sweep(sweep)
 
 
 def test_a_sweep_in_which_every_judge_is_broken(run: Path, tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"protocol": "x", "best": {}, "results": [], "broken": {"a": "no weights"}}')
-    with pytest.raises(ReportError, match=r"no judge was evaluated. a could not be evaluated: no weights"):
+    with pytest.raises(UserError, match=r"no judge was evaluated. a could not be evaluated: no weights"):
         read_sweep(tmp_path)
 
 

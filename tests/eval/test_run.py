@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval import judge_loading
-from eval.checkpoint_loading import Runtime
-from eval.judge_loading import JudgeFor, Seated
-from eval.result import Result
+from eval.judges import loading as judge_loading
+from eval.judges.checkpoint import Runtime
+from eval.judges.loading import JudgeFor, Seated
+from eval.results.result import Result
 from eval.run import main
 from models.backbone import load_processor, load_scalar, window_size
 from models.encoder import Encoder
 from tests.eval import run_folders
 from tests.eval.doubles import PositionFollower
 from tests.models import tiny
-from train.parsing import read_recipe
-from train.parts import evaluation
-from train.provenance import recipe_yaml
+from train.recipe.parsing import read_recipe
+from train.runs.parts import evaluation
+from train.runs.provenance import recipe_yaml
 
 CLONE = Path(__file__).resolve().parents[2]
 

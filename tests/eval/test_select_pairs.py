@@ -10,9 +10,9 @@ import pytest
 
 from data.mixture import Mixture, section_of
 from eval import select_pairs
-from eval.annotation import Annotation, annotate
 from eval.protocol import Example, Verdict, Vote
-from tests.eval.test_annotation import read
+from eval.running.annotation import Annotation, annotate
+from tests.eval.running.test_annotation import read
 
 RECIPE = "data: {sources: [{type: shapes, level: demo, rows: 6}]}\n"
 

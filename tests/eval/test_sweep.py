@@ -14,25 +14,22 @@ import pytest
 from PIL import Image
 
 from eval.benchmarks.benchmark import Origin
-from eval.evaluation import evaluate
-from eval.predictions import write_predictions
 from eval.protocol import ProtocolConfig, Verdict
-from eval.suite import write_result
+from eval.reporting.sweep_tables import curves, draw, log, markdown
+from eval.results.predictions import write_predictions
+from eval.results.store import Store, Summary, SweepEntry, summarise
+from eval.running.evaluation import evaluate
+from eval.running.suite import write_result
 from eval.sweep import expand, main
-from eval.sweep_plot import draw
-from eval.sweep_store import Store
-from eval.sweep_summary import Entry, Summary, summarise
-from eval.sweep_tables import markdown
-from eval.sweep_wandb import curves, log
 from tests.eval import run_folders
 from tests.eval.make import example
-from tests.eval.test_evaluation import PLAIN
+from tests.eval.running.test_evaluation import PLAIN
 
 CLONE = Path(__file__).resolve().parents[2]
 KILLED_WHILE_THE_THIRD_RESULT_IS_WRITTEN = """
 import os, signal, sys
 from eval import sweep
-from eval.sweep_store import Store
+from eval.results.store import Store
 
 finish, finished = Store.finish, []
 
@@ -161,7 +158,7 @@ def made(tmp_path: Path) -> Summary:
         write_predictions(examples, verdicts, PLAIN, ProtocolConfig(), folder / "plain")
         write_result(result, folder / "plain.json")
         store.finish(judge.replace("/", "-"), {})
-        entries.append(Entry(Path(judge), "plain", judge.replace("/", "-"), store.result(judge.replace("/", "-"), "plain")))
+        entries.append(SweepEntry(Path(judge), "plain", judge.replace("/", "-"), store.result(judge.replace("/", "-"), "plain")))
     return summarise(entries, {"gone": "is not there"}, store, "the protocol")
 
 

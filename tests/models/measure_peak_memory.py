@@ -21,12 +21,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from models.groups import Group
-from models.reward import ScalarRewardModel
+from models.packing.groups import Group
+from models.portable.reward import ScalarRewardModel
 from tests.models.shapes_only import Shapes, shapes_of
-from train.launch import silence
-from train.losses import pair_loss
-from train.workload import PairSize, pair_group, unshared, vision_tokens
+from train.runs.environment import silence
+from train.speed.workload import PairSize, pair_group, unshared, vision_tokens
+from train.supervised.losses import pair_loss
 
 GIB = 2**30
 
@@ -44,7 +44,7 @@ def peak(shapes: Shapes, groups: Sequence[Group], *, training: bool, later: bool
 
 
 def patch_cost(shape: str, checkpointing: bool) -> float:
-    """Return what a vision patch adds to the peak of training, in LM tokens; `models.packing.PATCH_COST` is what is counted."""
+    """Return what a vision patch adds to the peak of training, in LM tokens (counted as `PATCH_COST`)."""
     small, longer, larger = (PairSize(60, width, question, (200, 200)) for width, question in ((60, 80), (60, 1080), (80, 80)))
     found = []
     for size in (small, longer, larger):

@@ -21,11 +21,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models import attention
 from models.compatibility import check_transformers
-from models.groups import Group, PackedBatch, pack
-from train.measure import build
-from train.workload import FULL, pair_group, pair_sizes, vision_tokens
+from models.packing import attention
+from models.packing.groups import Group, PackedBatch, pack
+from train.speed.measure import build
+from train.speed.workload import FULL, pair_group, pair_sizes, vision_tokens
 
 CPU = torch.device("cpu")
 VARLEN = "torch_attn._varlen_attn.default"

@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration
 
+from data.errors import CheckpointError
 from data.preference import text
 from models import backbone
-from models.backbone import BackboneError, load_checkpoint, load_critic, load_language_model, load_processor, load_scalar
+from models.backbone import load_checkpoint, load_critic, load_language_model, load_processor, load_scalar
 from models.config import BackboneConfig, HeadConfig
-from models.groups import PackedBatch
-from models.reward import IncompleteCheckpointError, ScalarRewardModel
+from models.packing.groups import PackedBatch
+from models.portable.reward import IncompleteCheckpointError, ScalarRewardModel
 from tests.models import tiny
 
 
@@ -117,12 +118,12 @@ def test_a_saved_head_is_kept_when_the_recipe_describes_it_and_refused_otherwise
     model.save_pretrained(tmp_path / "saved")
     again = load_scalar(at(tmp_path / "saved"), HeadConfig())
     assert all(torch.equal(*pair) for pair in zip(model.head.parameters(), again.head.parameters(), strict=True))
-    with pytest.raises(BackboneError, match="Describe the head as the checkpoint has it"):
+    with pytest.raises(CheckpointError, match="Describe the head as the checkpoint has it"):
         load_scalar(at(tmp_path / "saved"), HeadConfig(width=7))
 
 
 def test_a_headless_folder_is_no_reward_model(tmp_path: Path) -> None:
-    with pytest.raises(BackboneError, match="not a reward model"):
+    with pytest.raises(CheckpointError, match="not a reward model"):
         load_scalar(at(tiny.checkpoint(tmp_path)), fresh_head=False)
 
 
@@ -202,13 +203,13 @@ def test_the_processor_takes_the_recipes_pixels_whatever_the_file_says(tmp_path:
 def test_a_tokenizer_without_template_or_tokens_is_refused(tmp_path: Path) -> None:
     folder = tiny.checkpoint(tmp_path)
     (folder / "chat_template.jinja").unlink()
-    with pytest.raises(BackboneError, match="lacks a chat template"):
+    with pytest.raises(CheckpointError, match="lacks a chat template"):
         load_processor(at(folder))
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "./checkpoints", "a/b/c", "nothing"])
 def test_a_folder_that_is_not_there_is_named(path: str) -> None:
-    with pytest.raises(BackboneError, match=f"there is no folder .*{path.removeprefix('./')}"):
+    with pytest.raises(CheckpointError, match=f"there is no folder .*{path.removeprefix('./')}"):
         load_scalar(BackboneConfig(path=path))
 
 
@@ -220,25 +221,25 @@ def test_embedded_means_the_folder_in_this_repository(monkeypatch: pytest.Monkey
 
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_vl"}')
-    with pytest.raises(BackboneError, match="is a 'qwen3_vl' model"):
+    with pytest.raises(CheckpointError, match="is a 'qwen3_vl' model"):
         load_scalar(at(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (tiny.checkpoint(tmp_path) / name).unlink()
-    with pytest.raises(BackboneError, match=name):
+    with pytest.raises(CheckpointError, match=name):
         load_scalar(at(tmp_path))
 
 
 def test_missing_tokenizer_files_are_named(tmp_path: Path) -> None:
     tiny.language_model().save_pretrained(tmp_path)
-    with pytest.raises(BackboneError, match="tokenizer"):
+    with pytest.raises(CheckpointError, match="tokenizer"):
         load_processor(at(tmp_path))
 
 
 def test_a_hub_id_without_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for load in (load_scalar, load_language_model, load_processor):
-        with pytest.raises(BackboneError, match=r"cannot be fetched from the hub.*give its folder"):
+        with pytest.raises(CheckpointError, match=r"cannot be fetched from the hub.*give its folder"):
             load(BackboneConfig(path="nobody/nothing"))

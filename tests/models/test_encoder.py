@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.preference import Message, RecordError, text
+from data.errors import RecordError
+from data.preference import Message, text
 from models.config import Read
 from models.encoder import Learned, Span, render
-from models.groups import Group
+from models.packing.groups import Group
 from tests.models import tiny
 
 MARKS = {"<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"}

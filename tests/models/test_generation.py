@@ -18,10 +18,10 @@ from data.preference import Message, text
 from models import generation
 from models.backbone import load_critic
 from models.config import BackboneConfig
-from models.critic import CriticRewardModel
 from models.encoder import VISION_TEXT, Span
-from models.generation import SamplingConfig, Written, sample, write
-from models.groups import PackedBatch
+from models.generation import Generation, SamplingConfig, generate, sample
+from models.packing.groups import PackedBatch
+from models.portable.critic import CriticRewardModel
 from tests.models import stock, tiny
 
 END: int = tiny.tokenizer().convert_tokens_to_ids("<|im_end|>")
@@ -72,9 +72,9 @@ def row(cases: Sequence[stock.Case]) -> PackedBatch:
     return encoder.pack([encoder.encode(images, spans, None) for images, spans in cases])
 
 
-def written(critic: Any, cases: Sequence[stock.Case], seeds: Sequence[str] = NAMES, **sampling: Any) -> list[Written]:
+def written(critic: Any, cases: Sequence[stock.Case], seeds: Sequence[str] = NAMES, **sampling: Any) -> list[Generation]:
     config = SamplingConfig(**{"max_new_tokens": LIMIT, **sampling})
-    return write(critic, row(cases), end=END, forbidden=FORBIDDEN, sampling=config, seeds=seeds)
+    return generate(critic, row(cases), end=END, forbidden=FORBIDDEN, sampling=config, seeds=seeds)
 
 
 def count_feeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -144,7 +144,7 @@ def test_forbidden_tokens_are_never_written(critic: CriticRewardModel) -> None:
     others = [token for token in range(critic.config.text_config.vocab_size) if token not in allowed]
     for temperature in (0.0, 3.0):
         sampling = SamplingConfig(temperature=temperature, max_new_tokens=LIMIT)
-        found = write(critic, row(CASES), end=END, forbidden=others, sampling=sampling, seeds=NAMES)
+        found = generate(critic, row(CASES), end=END, forbidden=others, sampling=sampling, seeds=NAMES)
         assert {token for one in found for token in one.ids} <= allowed
 
 

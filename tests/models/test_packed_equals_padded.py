@@ -15,8 +15,8 @@ from data.preference import Message, text
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig, StoredRead
 from models.encoder import Span
-from models.groups import filler_group
-from models.reward import ScalarRewardModel
+from models.packing.groups import filler_group
+from models.portable.reward import ScalarRewardModel
 from tests.models import stock, tiny
 
 ANSWERS = ["A red square.", "Blue", "A blue circle is in the picture, and a red square; what else?", "", "A red square"]

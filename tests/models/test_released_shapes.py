@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from models.critic import CriticRewardModel
-from models.groups import Group
-from models.language_model import LanguageModel
-from models.reward import CompleteCheckpoint, ScalarRewardModel
+from models.packing.groups import Group
+from models.portable.critic import CriticRewardModel
+from models.portable.language_model import LanguageModel
+from models.portable.reward import CompleteCheckpoint, ScalarRewardModel
 from tests.models.shapes_only import ASKED, VARLEN, Kernels, Shapes, shapes_of
-from train.losses import pair_loss
-from train.optimizer import make_optimizer
-from train.sections import OptimConfig
-from train.workload import FULL, judgements_group, pair_sizes, unshared, vision_tokens
+from train.recipe.recipe import OptimConfig
+from train.speed.workload import FULL, judgements_group, pair_sizes, unshared, vision_tokens
+from train.supervised.losses import pair_loss
+from train.supervised.optimizer import make_optimizer
 
 VOCABULARY = 152064
 EMBEDDINGS = VOCABULARY * 3584 * 2

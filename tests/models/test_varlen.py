@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models import attention
-from models.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
 from models.backbone import compute_in_half, set_attention
 from models.config import HeadConfig
-from models.critic import CriticRewardModel
-from models.generation import SamplingConfig, write
+from models.generation import SamplingConfig, generate
+from models.packing import attention
+from models.packing.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
+from models.portable.critic import CriticRewardModel
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import CASES, weigh
 from tests.models.varlen_reference import DEVICES, put_in_place
@@ -156,7 +156,7 @@ def test_under_autocast_queries_are_half_wherever_the_model_is_called(
     scores, log_probabilities = model(**batch.joint_inputs())
     assert scores.dtype == log_probabilities.dtype == torch.float32
     torch.autograd.backward(scores.sum() + log_probabilities.sum())
-    write(model, batch, end=0, forbidden=[], sampling=SamplingConfig(max_new_tokens=2), seeds=[""] * len(scores))
+    generate(model, batch, end=0, forbidden=[], sampling=SamplingConfig(max_new_tokens=2), seeds=[""] * len(scores))
     layers = len(model.model.language_model.layers) + len(model.model.visual.blocks)
     assert found == [torch.bfloat16] * (2 * layers)
     assert not torch.is_autocast_enabled(device.type)

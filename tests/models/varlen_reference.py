@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import attention
+from models.packing import attention
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from train.launch import free_port
+from train.runs.environment import free_port
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["train.run", "deepspeed"])
+CONTEXT.set_forkserver_preload(["train.runs.build", "deepspeed"])
 SERVER = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
 """The surroundings of all ranks; a machine with a GPU runs these tests on its CPU too."""
 

@@ -15,8 +15,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from train.launch import run_environment
-from train.parsing import read_recipe
+from train.recipe.parsing import read_recipe
+from train.runs.environment import run_environment
 
 os.environ.setdefault("WANDB_MODE", "disabled")
 
@@ -55,10 +55,10 @@ def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, An
     from rich.console import Console
     from trl.trainer import grpo_trainer
 
+    from data.errors import NonFiniteError
     from models.backbone import load_processor, window_size
     from models.encoder import Encoder
-    from train.non_finite import NonFiniteError
-    from train.reinforce_run import reinforce_trainer
+    from train.runs.reinforce import reinforce_trainer
 
     grpo_trainer.VLLMGeneration = VllmDouble
     recipe = read_recipe(Path(recipe_path), overrides, entry="rl")

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from models.distributed import rank, world_size
 from tests.models import tiny
 from tests.train.worker import PlainTrainer, Written
-from train.arguments import training_arguments
-from train.budget import ceiling
-from train.launch import run_environment
-from train.methods import NaiveConfig
-from train.model import make_model
-from train.objectives import PairwiseScores
-from train.parsing import read_recipe
-from train.steps import Row, StepDataset
-from train.zero import NONE
+from train.recipe.methods import NaiveConfig
+from train.recipe.parsing import read_recipe
+from train.recipe.zero import NONE
+from train.runs.arguments import training_arguments
+from train.runs.environment import run_environment
+from train.runs.model import make_model
+from train.supervised.budget import ceiling
+from train.supervised.objectives import PairwiseScores
+from train.supervised.steps import PackedRow, StepDataset
 
 
 class Short(PairwiseScores):
@@ -32,7 +32,7 @@ class Short(PairwiseScores):
         self.limit = limit
         self.refused = 0
 
-    def loss(self, model: nn.Module, row: Row, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the pair loss, or raise with gradients half done."""
         loss, sums = super().loss(model, row, totals)
         if row.batch.cost > self.limit and rank() == world_size() - 1:

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.benchmarks.benchmark import PredictionsError
-from tests.train.test_ablation import listed
+from data.errors import PredictionsError
+from tests.train.ablation.test_variants import listed
 from train import ablate
-from train.ablation import read_ablation
-from train.ablation_runs import alone
-from train.ablation_table import Line, line, lines_of
+from train.ablation.runs import alone
+from train.ablation.table import VariantLine, line, lines_of
+from train.ablation.variants import read_ablation
 
 CLONE = Path(__file__).resolve().parents[2]
 LAUNCHER = f"{sys.executable} {Path(__file__).with_name('stub_run.py')}"
@@ -171,7 +171,7 @@ def test_runs_on_other_rows_are_not_compared(runs: Path) -> None:
 
 def test_only_seeds_of_both_are_paired() -> None:
     right, wrong = np.ones(50), np.zeros(50)
-    found: Line = line("b", {0: right, 1: wrong}, {1: wrong, 2: right})
+    found: VariantLine = line("b", {0: right, 1: wrong}, {1: wrong, 2: right})
     assert found.difference is not None
     assert (found.mean, found.difference.mean, found.words) == (0.5, 0.0, "not distinguishable")
     assert found.seeds == {0: 1.0, 1: 0.0}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from models import language_model
+from models.portable import language_model
 from tests.models import tiny
 from tests.train.ranks import run_ranks
 from tests.train.worker import recipe_run

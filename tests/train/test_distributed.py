@@ -14,7 +14,7 @@ from tests.train import worker
 from tests.train.conftest import CURVES
 from tests.train.ranks import run_ranks
 from tests.train.worker import best_of, difference, ended, lines
-from train.steps import StepDataset
+from train.supervised.steps import StepDataset
 
 KINDS = "titi" + "itit" + "tttt" + "iiii" + "tiit"
 """Five steps of four records; on two ranks the first and third of a step are rank 0's. So: one rank only text and the other

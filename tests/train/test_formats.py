@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.train import worker
 from tests.train.ranks import run_ranks
 from tests.train.worker import lines
-from train.optimizer import part_of
+from train.supervised.optimizer import part_of
 
 ONE_STEP = ["optim.max_steps=1", "optim.warmup_ratio=0", "optim.schedule=constant", "output.save_every_steps=1"]
 UNEVALUATED = ["evaluation.benchmarks=[]", "evaluation.best_metric=null"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from train.layers import RecipeError
-from train.methods import LanguageModelConfig, StableReinforceConfig
-from train.parsing import read_recipe
+from data.errors import RecipeError
+from train.recipe.methods import LanguageModelConfig, StableReinforceConfig
+from train.recipe.parsing import read_recipe
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 

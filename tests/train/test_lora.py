@@ -12,21 +12,22 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from eval.checkpoint_loading import Runtime, load_scalar_checkpoint
-from eval.judges import ResponsesEncoder, ScalarJudge
-from eval.scoring import Scorer
-from eval.suite import Suite
+from data.errors import UserError
+from eval.judges.checkpoint import Runtime, load_scalar_checkpoint
+from eval.judges.packed_inference import Scorer
+from eval.judges.scalar import ResponsesEncoder, ScalarJudge
+from eval.running.suite import Suite
 from models.backbone import load_scalar
 from models.config import BackboneConfig
 from tests.models import tiny
 from tests.train import worker
 from tests.train.ranks import run_ranks
 from tests.train.worker import best_of, difference, ended, lines
-from train.merge import MergeError, merge
-from train.model import make_model
-from train.parsing import read_recipe
-from train.recipe import Recipe
-from train.summary import read_results
+from train.merge import merge
+from train.recipe.parsing import read_recipe
+from train.recipe.recipe import Recipe
+from train.runs.callbacks import read_results
+from train.runs.model import make_model
 
 LORA = ["optim.lora={rank: 4, alpha: 8, dropout: 0.2}", "optim.activation_checkpointing=true"]
 """With dropout, so that a resume also needs the state of the generators."""
@@ -102,9 +103,9 @@ def test_merged_adapters_are_an_ordinary_checkpoint_with_the_same_scores(trained
     assert torch.allclose(found[0], found[1], atol=1e-5)
     base = load_file(trained / "base" / "model.safetensors")
     assert base.keys() == load_file(tmp_path / "merged" / "model.safetensors").keys()
-    with pytest.raises(MergeError, match="exists already"):
+    with pytest.raises(UserError, match="exists already"):
         merge(trained / "zero3" / "best", tmp_path / "merged")
-    with pytest.raises(MergeError, match="holds no adapters"):
+    with pytest.raises(UserError, match="holds no adapters"):
         merge(tmp_path / "merged", tmp_path / "twice")
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.packing import PATCH_COST
+from models.packing.cost import PATCH_COST
 from tests.data.mixtures import mixture, row
 from tests.data.sources.fixtures import png, write_jsonl
 from tests.models import tiny
-from train.judgements import JudgementEncoder, JudgementRecords
-from train.lessons import Lessons
-from train.parts import TrainingData, record_costs
-from train.records import MixtureRecords, PairEncoder, expected_costs
+from train.runs.parts import TrainingData, record_costs
+from train.supervised.judgements import JudgementEncoder, JudgementRecords
+from train.supervised.lessons import Lessons
+from train.supervised.steps import MixtureRecords, PairEncoder, expected_costs
 
 SHAPES: dict[str, Any] = {"type": "shapes", "level": "demo", "rows": 5}
 

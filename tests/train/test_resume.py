@@ -13,7 +13,7 @@ import pytest
 from tests.train import worker
 from tests.train.ranks import run_ranks
 from tests.train.worker import difference, ended, lines
-from train.checkpoints import whole_checkpoints
+from train.supervised.checkpoints import whole_checkpoints
 
 SPEED = ("records_per_second", "tokens_per_second")
 Moment = Literal["step", "save", "mark"]

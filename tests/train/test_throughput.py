@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from models.critic import CriticRewardModel
-from models.groups import Group, pack
-from models.reward import ScalarRewardModel
+from models.packing.groups import Group, pack
+from models.portable.critic import CriticRewardModel
+from models.portable.reward import ScalarRewardModel
 from tests.models import tiny
-from train.compilation import compile_layers, compiled_graphs, element_wise, restore_layers
-from train.measure import EMBEDDED, build, config_of, measure, stock_scores, unique_work
-from train.memory import PUBLISHED, count
-from train.step_speed import step_speed
+from train.recipe.memory import PUBLISHED, count
+from train.speed.measure import EMBEDDED, build, config_of, measure, stock_scores, unique_work
+from train.speed.step import step_speed
+from train.speed.variants import COMPILED, SHARED, STOCK, UNSHARED, Bench, SpeedResult
+from train.speed.workload import FULL, SMALL, PairSize, Workload, padded_inputs, pair_group, pair_sizes, unshared, vision_tokens
+from train.supervised.optimizer import compile_layers, compiled_graphs, element_wise, restore_layers
 from train.throughput import compared, main, parse, table
-from train.variants import COMPILED, SHARED, STOCK, UNSHARED, Bench, Result
-from train.workload import FULL, SMALL, PairSize, Workload, padded_inputs, pair_group, pair_sizes, unshared, vision_tokens
 
 TINY = Workload(side=(2, 5), question=(2, 4), response=(2, 6))
 CPU = torch.device("cpu")
@@ -85,10 +85,10 @@ def test_the_released_shapes_have_the_parameters_of_the_released_checkpoints(nam
 
 def test_ratios_compare_the_same_task() -> None:
     results = [
-        Result("training", STOCK, False, 1.0, 0.1, 1.0),
-        Result("training", UNSHARED, False, None, None, None),
-        Result("training", SHARED, False, 3.0, 0.3, 1.0),
-        Result("training", SHARED, True, 2.0, 0.2, 1.0),
+        SpeedResult("training", STOCK, False, 1.0, 0.1, 1.0),
+        SpeedResult("training", UNSHARED, False, None, None, None),
+        SpeedResult("training", SHARED, False, 3.0, 0.3, 1.0),
+        SpeedResult("training", SHARED, True, 2.0, 0.2, 1.0),
     ]
     found = compared(results)
     assert [(one.times_stock, one.times_unshared) for one in found] == [(1.0, None), (None, None), (3.0, None), (None, None)]
@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_said(model: CriticRewardModel, monkeypatch: pytest
     def short(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("pretended")
 
-    monkeypatch.setattr("train.variants.measure", short)
+    monkeypatch.setattr("train.speed.variants.measure", short)
     assert bench(model).run("training", SHARED).pairs_per_second is None
 
 

@@ -15,13 +15,13 @@ from rich.console import Console
 from models.backbone import load_processor, window_size
 from models.encoder import Encoder
 from tests.models import tiny
+from tests.train.reinforce.test_trainer_engines import request
 from tests.train.reinforce_worker import even_tokens
 from tests.train.shipped import FOLDER
-from tests.train.test_engines import request
-from train.engines import roll_out
-from train.launch import run_environment
-from train.parsing import read_recipe
-from train.rollouts import Prompt
+from train.recipe.parsing import read_recipe
+from train.reinforce.rollouts import Prompt
+from train.reinforce.trainer import roll_out
+from train.runs.environment import run_environment
 
 CHANGES = (
     "backbone.path=embedded",
@@ -57,7 +57,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         # For CPUs vLLM packs its weights when they are loaded and drops the originals, so that trl could replace them no more.
         patched.setattr("vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm", unpacked)
         with run_environment(seed=0, deterministic=False, deepspeed=False):
-            from train.reinforce_run import reinforce_trainer
+            from train.runs.reinforce import reinforce_trainer
 
             processor = load_processor(recipe.backbone)
             encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
@@ -91,7 +91,7 @@ def test_texts_one_image_and_two_are_the_prompts_that_training_reads(trainer: An
 
 
 def test_vllm_expands_the_first_of_several_pads_once_more(trainer: Any) -> None:
-    """What train/engines.py is there for; where this fails, vLLM or trl has changed."""
+    """What train/reinforce/trainer.py is there for; where this fails, vLLM or trl has changed."""
     one = request(trainer.parts.encoder, (112, 112))
     used, *_ = trainer.vllm_generation.generate([list(one.group.prompt_ids)], [list(one.pictures)], 1)
     assert len(used[0]) == len(one.group.prompt_ids) + 15

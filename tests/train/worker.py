@@ -19,19 +19,18 @@ from data.preference import text
 from models.config import BackboneConfig, HeadConfig
 from models.distributed import rank, world_size
 from tests.models import tiny
-from train.arguments import training_arguments
-from train.checkpoints import MarkComplete
-from train.launch import run_environment
-from train.methods import NaiveConfig
-from train.model import make_model
-from train.non_finite import FiniteWeights
-from train.objectives import LanguageModelling, PairwiseScores
-from train.optimizer import parameter_groups
-from train.parsing import Entry, read_recipe
-from train.start import start
-from train.steps import Encoded, StepDataset
-from train.trainer import PackedTrainer
-from train.zero import NONE
+from train.recipe.methods import NaiveConfig
+from train.recipe.parsing import Entry, read_recipe
+from train.recipe.zero import NONE
+from train.runs.arguments import training_arguments
+from train.runs.environment import run_environment, start
+from train.runs.model import make_model
+from train.supervised.checkpoints import MarkComplete
+from train.supervised.non_finite import FiniteWeights
+from train.supervised.objectives import LanguageModelling, PairwiseScores
+from train.supervised.optimizer import parameter_groups
+from train.supervised.steps import StepDataset, TrainingExample
+from train.supervised.trainer import PackedTrainer
 
 RECIPE = """\
 backbone: {{path: {folder}/base, dtype: float32, min_pixels: 784, max_pixels: 3136}}
@@ -135,7 +134,7 @@ class Written:
     def __len__(self) -> int:
         return len(self.kinds)
 
-    def __getitem__(self, index: int) -> Encoded:
+    def __getitem__(self, index: int) -> TrainingExample:
         encoder = tiny.encoder(max_pixels=784 * 4)
         question: Any = {"type": "text", "text": "What is in the picture? " * (1 + index % 3)}
         pictures = [tiny.picture(30 + 9 * index, 40, seed=index)] if self.kinds[index] == "i" else []
@@ -143,7 +142,7 @@ class Written:
         longer = (index + index // 4) % 2  # at odd places of one step, at even ones of the next: for either rank in turn
         responses = (f"A red square, number {index}. " * (1 + 2 * longer), f"No picture {index}.")
         conversations = [encoder.render((prompt, text("assistant", response))) for response in responses]
-        return Encoded(encoder.encode(pictures, conversations, "end_of_turn"))
+        return TrainingExample(encoder.encode(pictures, conversations, "end_of_turn"))
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
         """Keep the order in which they are written."""

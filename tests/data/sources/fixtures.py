@@ -12,10 +12,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from PIL import Image
 
+from data.errors import LeftOut
 from data.mixture import MixtureConfig
-from data.preference import Preference
-from data.sources.base import LeftOut, Source
-from data.validate import validate
+from data.preference import Preference, validate
+from data.sources.shared.base import Source
 
 
 def png(colour: str = "red", size: tuple[int, int] = (60, 40)) -> bytes:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from data.images import ImageError, decode
-from data.preference import RecordError
-from data.sources.base import SourceError
+from data.errors import ImageError, RecordError, UserError
+from data.images import decode
 from tests.data.sources.fixtures import (
     BLUE,
     RED,
@@ -63,7 +62,7 @@ def test_rlaif_v_without_its_bytes_is_a_bad_image(tmp_path: Path) -> None:
 def test_a_renamed_column_stops_at_once(tmp_path: Path) -> None:
     row = {("prompt" if key == "question" else key): value for key, value in RLAIF_ROW.items()}
     write_parquet(tmp_path / "set" / "a.parquet", [row])
-    with pytest.raises(SourceError, match=r"a\.parquet: there is no column 'question'; found are .*'prompt'"):
+    with pytest.raises(UserError, match=r"a\.parquet: there is no column 'question'; found are .*'prompt'"):
         source_of(tmp_path, "rlaif_v")
 
 
@@ -266,7 +265,7 @@ def test_mmpr(unpacked: bool, tmp_path: Path) -> None:
         source.record(3)
     assert (record(source, 4).images, asked(record(source, 4))) == ((), ["1 + 1?"])
     assert len(source_of(tmp_path, "mmpr", subsets=["text"])) == 1
-    with pytest.raises(SourceError, match="no subset wrong"):
+    with pytest.raises(UserError, match="no subset wrong"):
         source_of(tmp_path, "mmpr", subsets=["wrong"])
 
 
@@ -280,5 +279,5 @@ def test_mmpr_takes_its_images_from_elsewhere(tmp_path: Path) -> None:
 def test_mmpr_with_a_part_missing_says_so(tmp_path: Path) -> None:
     mmpr_files(tmp_path / "set", unpacked=False)
     (tmp_path / "set" / "images.zip_ac").unlink()
-    with pytest.raises(SourceError, match="Are all its parts there"):
+    with pytest.raises(UserError, match="Are all its parts there"):
         source_of(tmp_path, "mmpr")

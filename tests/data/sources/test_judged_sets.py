@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from data.images import ImageError
-from data.preference import RecordError
-from data.sources.base import SourceError
+from data.errors import ImageError, RecordError, UserError
 from tests.data.sources.fixtures import (
     RED,
     asked,
@@ -112,7 +110,7 @@ def test_omnialign_v_dpo(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"omnialign_v_dpo:1: the image 'images/chart/two\.png' is not in images\.tar"):
         source.record(1)
     assert len(source_of(tmp_path, "omnialign_v_dpo", topics=["poster"])) == 1
-    with pytest.raises(SourceError, match="holds no file of diagram"):
+    with pytest.raises(UserError, match="holds no file of diagram"):
         source_of(tmp_path, "omnialign_v_dpo", topics=["poster", "diagram"])
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from data.images import ImageError, decode
-from data.preference import RecordError
-from data.sources.base import SourceError
+from data.errors import ImageError, RecordError, UserError
+from data.images import decode
 from tests.data.sources.fixtures import (
     BLUE,
     RED,
@@ -167,13 +166,13 @@ def test_broken_json_names_file_and_row(tmp_path: Path) -> None:
 
 
 def test_missing_places_stop(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="neither a file nor a folder"):
+    with pytest.raises(UserError, match="neither a file nor a folder"):
         open_source(tmp_path / "c", type="project", path=str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match="there is no file like"):
+    with pytest.raises(UserError, match="there is no file like"):
         open_source(tmp_path / "c", type="project", path=str(tmp_path / "empty"))
     (tmp_path / "a.csv").write_text("prompt,chosen,rejected\n")
-    with pytest.raises(SourceError, match=r"files of kind \.csv"):
+    with pytest.raises(UserError, match=r"files of kind \.csv"):
         open_source(tmp_path / "c", type="project", path=str(tmp_path / "a.csv"))
     with pytest.raises(ValueError, match="give `path`"):
         open_source(tmp_path / "c", type="project")

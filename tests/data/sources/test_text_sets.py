@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from data.preference import RecordError
-from data.sources.base import SourceError
+from data.errors import RecordError, UserError
 from tests.data.sources.fixtures import asked, left_out, record, source_of, write_jsonl, write_parquet
 
 
@@ -139,7 +138,7 @@ def test_a_broken_gzip_stops(tmp_path: Path) -> None:
     folder = tmp_path / "set" / "preference"
     folder.mkdir(parents=True)
     (folder / "train.jsonl.gz").write_bytes(gzip.compress(json.dumps({"x": "y" * 5000}).encode())[:-12])
-    with pytest.raises(SourceError, match=r"train\.jsonl\.gz: the file cannot be unpacked"):
+    with pytest.raises(UserError, match=r"train\.jsonl\.gz: the file cannot be unpacked"):
         source_of(tmp_path, "helpsteer3")
 
 

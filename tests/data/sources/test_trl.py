@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data.preference import RecordError
+from data.errors import RecordError
 from tests.data.sources.fixtures import BLUE, RED, asked, image_struct, open_source, record, write_jsonl, write_parquet
 
 

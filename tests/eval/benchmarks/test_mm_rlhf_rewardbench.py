@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.preference import RecordError, placeholders
-from eval.benchmarks.benchmark import BenchmarkError, Location, PredictionsError
-from eval.benchmarks.mm_rlhf_rewardbench import load, reward_records
-from eval.benchmarks.mm_rlhf_rewardbench_rules import RULES, official_score
+from data.errors import PredictionsError, RecordError, UserError
+from data.preference import placeholders
+from eval.benchmarks.benchmark import Location
+from eval.benchmarks.mm_rlhf_rewardbench import RULES, load, official_score, reward_records
 from eval.protocol import Verdict
 from tests.eval.make import png
 
@@ -81,7 +81,7 @@ def test_videos_without_frames_are_counted_as_unavailable(tmp_path: Path) -> Non
 
 
 def test_a_missing_image_is_an_error_and_a_missing_column_too(tmp_path: Path) -> None:
-    with pytest.raises(BenchmarkError, match=r"1 of 2 images are missing or broken:\n  mm_rlhf_rewardbench:0 \(x\)"):
+    with pytest.raises(UserError, match=r"1 of 2 images are missing or broken:\n  mm_rlhf_rewardbench:0 \(x\)"):
         load(write_file(tmp_path, [row("x", image="short/none.png"), ROWS[0]]))
     with pytest.raises(RecordError, match="no text under chosen"):
         load(write_file(tmp_path, [{"id": "x", "prompt": "p", "rejected": "r", "image": ""}]))

@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
-from data.preference import RecordError
-from eval.benchmarks.benchmark import BenchmarkError, Location, PredictionsError
-from eval.benchmarks.multimodal_rewardbench import ask, load, official_records, read, reward_records
-from eval.benchmarks.multimodal_rewardbench_rules import RULES, category, named_letter, official_lines, official_score
+from data.errors import PredictionsError, RecordError, UserError
+from eval.benchmarks.benchmark import Location
+from eval.benchmarks.multimodal_rewardbench import (
+    RULES,
+    ask,
+    category,
+    load,
+    named_letter,
+    official_lines,
+    official_records,
+    official_score,
+    read,
+    reward_records,
+)
 from eval.protocol import Side, Verdict, Vote
 from tests.eval.make import png
 
@@ -52,7 +62,7 @@ def test_images_beside_the_file_or_elsewhere(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "images"):
         where = Location(location=str(tmp_path / "elsewhere" / "all_data.json"), image_root=str(root))
         assert load(where).examples[0].images[0].read_bytes() == png()  # type: ignore[union-attr]
-    with pytest.raises(BenchmarkError, match="Set image_root to the folder"):
+    with pytest.raises(UserError, match="Set image_root to the folder"):
         load(Location(location=str(tmp_path / "elsewhere")))
 
 
@@ -86,7 +96,7 @@ def test_a_row_without_image_is_a_text_only_pair(tmp_path: Path) -> None:
     ],
 )
 def test_rows_that_cannot_be_used_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises((BenchmarkError, RecordError), match=message):
+    with pytest.raises((UserError, RecordError), match=message):
         load(write_file(tmp_path, **change))
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from eval.baselines import baseline
-from eval.benchmarks.benchmark import BenchmarkError, Location
+from data.errors import UserError
+from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, load
-from eval.evaluation import evaluate
 from eval.protocol import ProtocolConfig
+from eval.running.baselines import baseline
+from eval.running.evaluation import evaluate
 from tests.eval.make import png
 
 
@@ -38,11 +39,11 @@ def test_a_folder_of_preference_records_is_a_benchmark(tmp_path: Path) -> None:
 
 
 def test_records_that_cannot_be_used_are_listed(tmp_path: Path) -> None:
-    with pytest.raises(BenchmarkError, match=r"1 of 40 records cannot be used:\n  .*none.png"):
+    with pytest.raises(UserError, match=r"1 of 40 records cannot be used:\n  .*none.png"):
         load(write(tmp_path, images=["none.png"]))
-    with pytest.raises(BenchmarkError, match="rejected"):
+    with pytest.raises(UserError, match="rejected"):
         load(write(tmp_path, rejected="  "))
-    with pytest.raises(BenchmarkError, match="both responses are the same text"):
+    with pytest.raises(UserError, match="both responses are the same text"):
         load(write(tmp_path, rejected="the black one"))
     assert len(load(Location(location=str(tmp_path), limit=5)).examples) == 5
 
@@ -52,5 +53,5 @@ def test_records_without_a_category_are_no_total(tmp_path: Path) -> None:
 
 
 def test_it_has_no_place_on_the_hub() -> None:
-    with pytest.raises(BenchmarkError, match="required is the path"):
+    with pytest.raises(UserError, match="required is the path"):
         load(Location())

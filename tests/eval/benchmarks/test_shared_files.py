@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval.baselines import baseline
-from eval.benchmarks import mm_rlhf_rewardbench_rules, multimodal_rewardbench_rules, vl_rewardbench_official
+from eval.benchmarks import mm_rlhf_rewardbench as mm_rlhf_rewardbench_rules
+from eval.benchmarks import multimodal_rewardbench as multimodal_rewardbench_rules
+from eval.benchmarks import vl_rewardbench_scoring as vl_rewardbench_official
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
-from eval.evaluation import evaluate
-from eval.predictions import score_file
 from eval.protocol import ProtocolConfig
-from eval.result import Result
+from eval.results.predictions import score_file
+from eval.results.result import Result
+from eval.running.baselines import baseline
+from eval.running.evaluation import evaluate
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not (DATA / "scored").is_dir(), reason="../shared/data is not there")

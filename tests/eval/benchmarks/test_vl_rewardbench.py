@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from data.preference import RecordError
-from eval.benchmarks.benchmark import BenchmarkError, Location
+from data.errors import RecordError, UserError
+from eval.benchmarks.benchmark import Location
 from eval.benchmarks.vl_rewardbench import ask, load, official_records, read, reward_records
-from eval.benchmarks.vl_rewardbench_official import official_score
-from eval.benchmarks.vl_rewardbench_rules import RULES
+from eval.benchmarks.vl_rewardbench_scoring import RULES, official_score
 from eval.protocol import Example, Verdict, Vote
 from tests.eval.make import png
 
@@ -125,7 +124,7 @@ def test_missing_and_broken_images_are_listed(tmp_path: Path) -> None:
     rows = [hub_row("RLHF-V-1", [0, 1], {"bytes": png()[:40], "path": None})]
     rows += [hub_row(f"RLHF-V-{row}", [0, 1], {"bytes": None, "path": f"{row}.png"}) for row in range(2, 40)]
     write_parquet(rows, tmp_path / "test-0.parquet")
-    with pytest.raises(BenchmarkError) as caught:
+    with pytest.raises(UserError) as caught:
         load(Location(location=str(tmp_path)))
     message = str(caught.value)
     assert "39 of 39 images are missing or broken" in message
@@ -177,12 +176,12 @@ def test_rows_that_cannot_be_used_are_refused(change: dict[str, Any], message: s
 
 
 def test_a_place_without_the_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchmarkError, match="holds none of its files"):
+    with pytest.raises(UserError, match="holds none of its files"):
         load(Location(location=str(tmp_path)))
-    with pytest.raises(BenchmarkError, match="is not there"):
+    with pytest.raises(UserError, match="is not there"):
         load(Location(location=str(tmp_path / "nowhere")))
     (tmp_path / "data.jsonl").write_text('{"id": 1}\n{"id"')
-    with pytest.raises(BenchmarkError, match=r"data.jsonl:2: not JSON"):
+    with pytest.raises(UserError, match=r"data.jsonl:2: not JSON"):
         load(Location(location=str(tmp_path)))
 
 

@@ -1,0 +1,203 @@
+"""Images inside an archive, read one at a time without unpacking: zip (also one cut into parts, as `x.zip_aa`), and tar.
+
+The first time, the archive's directory is turned into arrays in the cache, sorted by a hash of the name, so that an
+archive of 270,000 images opens in a moment and costs no memory.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from data.errors import ImageError, UserError
+from data.images import image_path
+from data.preference import EncodedImage
+from data.storage.files import digest, hash64, stamp, write_whole
+
+ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("size", "i8"), ("kind", "u1"), ("crc", "u4")])
+"""A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""
+STORED, DEFLATED, TAR = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, 255
+LOCAL_HEADER = 30
+
+
+class Images(Protocol):
+    """Where the images lie that records name."""
+
+    def find(self, name: str, record: str) -> EncodedImage:
+        """Return the image `name`; raise ImageError naming `record` if it is not there."""
+        ...
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether there is such an image."""
+        ...
+
+
+class Folder:
+    """Images as files under a folder, which no name may leave."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, name: str, record: str) -> EncodedImage:
+        """Return the path of image `name`."""
+        return image_path(self.root, name, record)
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether there is such a file."""
+        return (self.root / name).is_file()
+
+
+class Archive:
+    """Images inside a tar file, or a zip file in one or more parts."""
+
+    def __init__(self, parts: Sequence[Path], cache: Path) -> None:
+        """Open the archive; raise UserError if it is damaged or incomplete."""
+        self.parts = list(parts)
+        self.ends = np.cumsum([part.stat().st_size for part in self.parts])
+        identity = digest(" ".join(f"{part.resolve()} {stamp(part)}" for part in self.parts))
+        self._index = cache / "archives" / f"{self.parts[0].stem}-{identity}.npy"
+        self._descriptors: list[int] = []
+        if not self._index.exists():
+            entries = self._read_directory()
+            write_whole(self._index, lambda temporary: _save(temporary, entries))
+
+    @cached_property
+    def entries(self) -> npt.NDArray[np.void]:
+        """The archive's files by the hash of their name, memory-mapped: (files,) of ENTRY."""
+        loaded: npt.NDArray[np.void] = np.load(self._index, mmap_mode="r")
+        return loaded
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open files and the mapping behind: another process opens its own."""
+        return {"parts": self.parts, "ends": self.ends, "_index": self._index, "_descriptors": []}
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether there is such a file."""
+        return self._entry(name) is not None
+
+    def find(self, name: str, record: str) -> EncodedImage:
+        """Return the bytes of file `name`."""
+        entry = self._entry(name)
+        if entry is None:
+            raise ImageError(f"{record}: the image {name!r} is not in {self.parts[0].name}.")
+        try:
+            return self._content(entry)
+        except (zlib.error, ValueError) as error:
+            raise ImageError(f"{record}: the image {name!r} in {self.parts[0].name} is damaged ({error}).") from error
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return bytes of the archive, counted through all its parts."""
+        if not self._descriptors:
+            self._descriptors = [os.open(part, os.O_RDONLY) for part in self.parts]
+        pieces = []
+        part = int(np.searchsorted(self.ends, start, side="right"))
+        while size > 0 and part < len(self.parts):
+            begin = int(self.ends[part - 1]) if part else 0
+            piece = os.pread(self._descriptors[part], size, start - begin)
+            pieces.append(piece)
+            start, size, part = start + len(piece), size - len(piece), part + 1
+        return b"".join(pieces)
+
+    def _entry(self, name: str) -> npt.NDArray[np.void] | None:
+        wanted = np.uint64(hash64(name))
+        position = int(np.searchsorted(self.entries["name"], wanted))
+        if position == len(self.entries) or self.entries["name"][position] != wanted:
+            return None
+        entry: npt.NDArray[np.void] = self.entries[position]
+        return entry
+
+    def _content(self, entry: npt.NDArray[np.void]) -> bytes:
+        start, stored, kind = int(entry["start"]), int(entry["stored"]), int(entry["kind"])
+        if kind == TAR:
+            return self.read(start, stored)
+        header = self.read(start, LOCAL_HEADER)
+        skip = LOCAL_HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        content = self.read(start + skip, stored)
+        if kind == DEFLATED:
+            content = zlib.decompress(content, wbits=-15, bufsize=int(entry["size"]))
+        if zlib.crc32(content) != int(entry["crc"]):
+            raise ValueError("its checksum does not agree")
+        return content
+
+    def _read_directory(self) -> npt.NDArray[np.void]:
+        tar = self.parts[0].suffix == ".tar"
+        try:
+            rows = list(_tar_rows(self.parts[0]) if tar else _zip_rows(_Joined(self)))
+        except (zipfile.BadZipFile, tarfile.TarError, OSError) as error:
+            names = ", ".join(part.name for part in self.parts)
+            raise UserError(f"the archive {names} cannot be read ({error}). Are all its parts there and complete?") from error
+        entries = np.array(rows, ENTRY)
+        return entries[np.argsort(entries["name"], kind="stable")]
+
+
+class _Joined(io.RawIOBase):
+    """The parts of an archive as one file, for `zipfile`."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive, self.position = archive, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self.position, int(self.archive.ends[-1]))[whence]
+        self.position = base + offset
+        return self.position
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self.archive.read(self.position, len(buffer))
+        buffer[: len(piece)] = piece
+        self.position += len(piece)
+        return len(piece)
+
+
+def open_images(places: Sequence[Path], cache: Path) -> Images:
+    """Return a folder as Folder, and archive files as Archive.
+
+    Raises: UserError for anything else, as a compressed tar, which cannot be read image by image.
+    """
+    if len(places) == 1 and places[0].is_dir():
+        return Folder(places[0])
+    if all(".zip" in place.suffix or place.suffix == ".tar" for place in places) and places and all(map(Path.is_file, places)):
+        return Archive(sorted(places), cache)
+    raise UserError(
+        f"images in {', '.join(map(str, places)) or 'no place'}: required is a folder, a .zip (whole, or all parts of .zip_aa, "
+        ".zip_ab, …) or an uncompressed .tar. Unpack anything else into a folder."
+    )
+
+
+def _zip_rows(file: _Joined) -> Iterator[tuple[int, int, int, int, int, int]]:
+    with zipfile.ZipFile(io.BufferedReader(file)) as archive:
+        for entry in archive.infolist():
+            if not entry.is_dir() and entry.compress_type in (STORED, DEFLATED):
+                name = hash64(entry.filename)
+                yield name, entry.header_offset, entry.compress_size, entry.file_size, entry.compress_type, entry.CRC
+
+
+def _tar_rows(path: Path) -> Iterator[tuple[int, int, int, int, int, int]]:
+    with tarfile.open(path, "r:") as archive:
+        for entry in archive:
+            if entry.isfile():
+                yield hash64(entry.name.removeprefix("./")), entry.offset_data, entry.size, entry.size, TAR, 0
+            archive.members = []  # type: ignore[attr-defined]  # undocumented, but else tarfile remembers every file
+
+
+def _save(path: Path, entries: npt.NDArray[np.void]) -> None:
+    with path.open("wb") as file:
+        np.save(file, entries)

@@ -1,0 +1,190 @@
+"""Parquet and Arrow files as tables addressed by row: parquet cannot be read by row, so each file is copied to Arrow once.
+
+A copy is made file by file, in parallel, and a finished file is never copied again. A damaged row group does not spoil
+the rest of its file: its rows are remembered with the reason, and reading one of them raises.
+
+A row is read as its small batch, with ordinary reads and not through a memory map: Arrow asks the kernel to page in
+all of what it maps, which for a set with images would be the whole file on opening and megabytes for each row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from filelock import FileLock
+from rich.progress import track
+
+from data.errors import RecordError, UserError
+from data.storage.files import digest, stamp, worker_processes, write_whole
+from data.storage.rows import Row, Rows
+
+ROWS_OF_TEXT, ROWS_OF_BINARY = 64, 4
+"""Rows of a batch, which is read whole for one of its rows: some hundred kilobytes either way."""
+DAMAGE = (OSError, pa.ArrowException)
+
+
+class ArrowTable:
+    """The copy of a parquet or Arrow file."""
+
+    def __init__(self, original: Path, copy: Path) -> None:
+        """Open `copy`; errors name `original`."""
+        self.original, self.copy = original, copy
+        contents = json.loads(_contents_of(copy).read_text())
+        self.damaged: list[tuple[int, int, str]] = contents["damaged"]
+        self.ends = np.cumsum(contents["batches"])
+        self._reader: pa.RecordBatchFileReader | None = None
+        self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open file behind: another process opens its own."""
+        return self.__dict__ | {"_reader": None, "_last": (-1, None)}
+
+    def __len__(self) -> int:
+        """Return the number of rows, the damaged ones included."""
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def row(self, index: int) -> Row:
+        """Return one row; raise RecordError if it lies in a damaged part of the original."""
+        for start, stop, reason in self.damaged:
+            if start <= index < stop:
+                raise RecordError(f"{self.original.name}, row {index}: rows {start} to {stop - 1} cannot be read ({reason}).")
+        number = int(np.searchsorted(self.ends, index, side="right"))
+        batch = self._batch(number)
+        row: dict[str, Any] = batch.slice(index - int(self.ends[number] - batch.num_rows), 1).to_pylist()[0]
+        return row
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        """Return a batch; the last one is kept for reading in order."""
+        if self._reader is None:
+            options = pa.ipc.IpcReadOptions(use_threads=False)  # one small batch at a time, also in forked workers
+            self._reader = pa.ipc.open_file(pa.OSFile(str(self.copy)), options=options)
+        if self._last[0] != number:
+            self._last = (number, self._reader.get_batch(number))
+        return self._last[1]
+
+    def fingerprint(self) -> str:
+        """Return name, size and time of change of the original."""
+        return stamp(self.original)
+
+
+def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> list[Rows]:
+    """Open parquet or Arrow files, copying those that have no copy yet.
+
+    Raises: UserError naming the file if it is none, or if one of `columns` is missing.
+    """
+    for path in paths:
+        _check_columns(path, columns)
+    copies = [_copy_of(path, cache) for path in paths]
+    missing = [(path, copy) for path, copy in zip(paths, copies, strict=True) if not copy.exists()]
+    for _ in track(_copied(missing), "copying to Arrow", total=len(missing), transient=True, disable=not missing):
+        pass
+    return [ArrowTable(path, copy) for path, copy in zip(paths, copies, strict=True)]
+
+
+def _copied(missing: Sequence[tuple[Path, Path]]) -> Iterator[None]:
+    if len(missing) <= 1:
+        yield from map(_copy, missing)
+        return
+    with worker_processes(min(os.cpu_count() or 1, len(missing))) as pool:
+        yield from pool.map(_copy, missing)
+
+
+def _copy_of(path: Path, cache: Path) -> Path:
+    return cache / "tables" / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}.arrow"
+
+
+def _contents_of(copy: Path) -> Path:
+    """Return the file beside a copy that holds the rows of each batch and the damaged rows."""
+    return copy.with_suffix(".json")
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path) if path.suffix == ".parquet" else _arrow_reader(path).schema
+    except DAMAGE as error:
+        raise UserError(f"{path}: the file cannot be opened ({error}). Is it complete? Fetch it again.") from error
+
+
+def _arrow_reader(path: Path) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+    """Open an Arrow file of either of the two formats (`datasets` writes the streaming one)."""
+    source = pa.OSFile(str(path))
+    try:
+        return pa.ipc.open_file(source)
+    except pa.ArrowInvalid:
+        source.seek(0)
+        return pa.ipc.open_stream(source)
+
+
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    found = _schema(path).names
+    missing = [column for column in columns if column not in found]
+    if missing:
+        raise UserError(
+            f"{path}: there is no column {', '.join(map(repr, missing))}; found are {', '.join(map(repr, found))}, "
+            f"required are {', '.join(map(repr, columns))}. Has the data set changed? Pin its revision, or rename the columns."
+        )
+
+
+def _copy(job: tuple[Path, Path]) -> None:
+    path, copy = job
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(copy.with_suffix(".lock")):
+        if copy.exists():
+            return
+        damaged: list[tuple[int, int, str]] = []
+        batches: list[int] = []
+        write_whole(copy.with_suffix(".part"), lambda temporary: _write(path, temporary, batches, damaged))
+        contents = json.dumps({"batches": batches, "damaged": damaged})
+        write_whole(_contents_of(copy), lambda temporary: temporary.write_text(contents))
+        copy.with_suffix(".part").replace(copy)
+
+
+def _write(path: Path, target: Path, sizes: list[int], damaged: list[tuple[int, int, str]]) -> None:
+    """Copy `path` to `target` in small batches; note the rows of each in `sizes`, and what cannot be read in `damaged`."""
+    schema = _schema(path)
+    most = ROWS_OF_BINARY if any(_holds_binary(field.type) for field in schema) else ROWS_OF_TEXT
+    found = _parquet_batches(path, schema, damaged) if path.suffix == ".parquet" else _arrow_batches(path)
+    with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for batch in found:
+            for start in range(0, batch.num_rows, most):
+                part = batch.slice(start, most)
+                writer.write_batch(part)
+                sizes.append(part.num_rows)
+
+
+def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    reader = _arrow_reader(path)
+    if isinstance(reader, pa.RecordBatchStreamReader):
+        yield from reader
+        return
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number)
+
+
+def _parquet_batches(path: Path, schema: pa.Schema, damaged: list[tuple[int, int, str]]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows; for what is left of a damaged row group as many empty rows, noted in `damaged`."""
+    done = 0
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            end = done + file.metadata.row_group(group).num_rows
+            try:
+                for batch in file.iter_batches(batch_size=ROWS_OF_TEXT, row_groups=[group], use_threads=False):
+                    yield batch
+                    done += batch.num_rows
+            except DAMAGE as error:
+                damaged.append((done, end, f"row group {group} of {path.name} is damaged: {error}"))
+                yield pa.record_batch([pa.nulls(end - done, field.type) for field in schema], schema=schema)
+                done = end
+
+
+def _holds_binary(kind: pa.DataType) -> bool:
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return True
+    return any(_holds_binary(kind.field(number).type) for number in range(kind.num_fields))

@@ -1,0 +1,51 @@
+"""Which code made something: the digest under which what it made is stored, so that a change of the code makes it again."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from data.storage.files import digest
+
+CLONE = Path(__file__).resolve().parents[2]
+
+
+@cache
+def code_digest(*modules: str, floors: tuple[str, ...] = ("data", "models", "eval", "train")) -> str:
+    """Return a digest of the syntax trees of `modules` and of all that they import from `floors`.
+
+    Comments, docstrings and layout do not count: a cached evaluation of a 7B model survives an edit of prose.
+    """
+    return digest("\n".join(f"{name} {_tree(file)}" for name, file in sorted(imported_modules(modules, floors).items())))
+
+
+def imported_modules(modules: Sequence[str], floors: Sequence[str]) -> dict[str, Path]:
+    """Return `modules` and, by name, what they import from `floors`, directly or not."""
+    found: dict[str, Path] = {}
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        file = CLONE.joinpath(*name.split(".")).with_suffix(".py")
+        if name not in found and file.is_file():
+            found[name] = file
+            waiting += [other for other in _imports(name, file) if other.partition(".")[0] in floors]
+    return found
+
+
+def _imports(name: str, file: Path) -> Iterator[str]:
+    """Yield the modules that `file` imports; a name imported from a package may be a module of it."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            module = f"{name.rpartition('.')[0]}.{node.module}" if node.level else str(node.module)
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def _tree(file: Path) -> str:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [part for part in node.body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
+    return ast.dump(tree)

@@ -1,0 +1,168 @@
+"""The words of the embedded world: names of things and places, answers, critiques and comparisons."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from data.synthetic.scenes import Level, Scene, SceneObject
+
+
+class Side(NamedTuple):
+    """The answer that is right for one of two scenes, in every form that texts need."""
+
+    phrasings: tuple[str, ...]
+    """Ways to give the answer."""
+    fact: str
+    """What holds in the scene, as a critique states it."""
+    said: str
+    """The answer in a few words, as a critique of a wrong response quotes it."""
+    agreed: str
+    """The same in a critique of a right response."""
+
+
+class Query(NamedTuple):
+    """A question and the sides of two scenes; a question without a picture has its right side first."""
+
+    kind: str
+    question: str
+    sides: tuple[Side, Side]
+
+
+def answer(phrasings: tuple[str, ...], fact: str, said: str) -> Side:
+    """Return a side that is quoted alike whether it is right or wrong."""
+    return Side(phrasings, fact, said, said)
+
+
+def yes_or_no(holds: bool, yes: tuple[str, ...], no: tuple[str, ...], fact: str) -> Side:
+    """Return the side that affirms or denies; `yes` and `no` are the words after that word."""
+    if holds:
+        return answer(tuple(f"yes, {words}" for words in yes), fact, "yes")
+    return answer(tuple(f"no, {words}" for words in no), fact, "no")
+
+
+def place(level: Level, scene: Scene, cell: int) -> str:
+    """Name a cell."""
+    if level.places is not None:
+        return level.places[cell]
+    row, column = divmod(cell, scene.grid)
+    return f"row {row + 1} column {column + 1}"
+
+
+def at(level: Level, scene: Scene, cell: int) -> str:
+    """Say where a cell is."""
+    return ("at " if level.places is None else "at the ") + place(level, scene, cell)
+
+
+def article(words: str) -> str:
+    """Put the indefinite article before `words`."""
+    return f"an {words}" if words[0] in "aeiou" else f"a {words}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a noun."""
+    return noun + ("es" if noun.endswith("s") else "s")
+
+
+def how_many(count: int, one: str, many: str) -> str:
+    """Say a number of things."""
+    return f"{count} {one if count == 1 else many}"
+
+
+def noun(thing: SceneObject) -> str:
+    """Name a thing without colour and size."""
+    return thing.what if thing.kind == "shape" else f"{thing.kind} {thing.what}"
+
+
+def coloured(thing: SceneObject) -> str:
+    """Name a thing without its size."""
+    return f"{thing.colour} {noun(thing)}"
+
+
+def in_full(thing: SceneObject) -> str:
+    """Name a thing with all that can be seen of it, as in `a small red circle`."""
+    return article(f"{thing.size} {coloured(thing)}" if thing.size else coloured(thing))
+
+
+def entry(level: Level, scene: Scene, thing: SceneObject) -> str:
+    """Say what a thing is and where, as a caption does."""
+    return f"{in_full(thing)} {at(level, scene, thing.cell)}"
+
+
+def caption(level: Level, scene: Scene) -> str:
+    """Describe every thing of the scene in reading order."""
+    return ", ".join(entry(level, scene, thing) for thing in scene.things)
+
+
+def call(level: Level, scene: Scene, thing: SceneObject) -> str:
+    """Write the line of code that draws a thing."""
+    where = place(level, scene, thing.cell)
+    if thing.kind == "shape":
+        return f"draw({thing.colour}, {thing.what}, {thing.size}, {where})"
+    return f"write({thing.colour}, {noun(thing)}, {where})"
+
+
+class CritiqueTruth(NamedTuple):
+    """What a critique of one response asserts."""
+
+    right: bool
+    fact: str
+    """What holds in the picture, in arithmetic or of the request."""
+    said: str
+    """What the response says."""
+
+
+def critique_truth(true: Side, stated: Side) -> CritiqueTruth:
+    """Return what the correct critique asserts of a response that gives `stated` where `true` holds."""
+    right = stated == true
+    return CritiqueTruth(right, true.fact, true.agreed if right else stated.said)
+
+
+VERDICTS = {True: "yes", False: "no"}
+"""What a backbone learns to say directly after an answer: is it right?"""
+
+
+def verdict_sentence(right: bool) -> str:
+    """Say whether a response is right, as a critique begins."""
+    return f"the response is {'right' if right else 'wrong'}."
+
+
+def write_critique(truth: CritiqueTruth) -> str:
+    """Write a critique: the verdict, what holds, what the response says."""
+    return f"{verdict_sentence(truth.right)} {truth.fact}. the response says {truth.said}."
+
+
+def read_critique(text: str) -> CritiqueTruth | None:
+    """Read a critique in the form of `write_critique`; None if a part is missing.
+
+    It is factually accurate where `fact` and `right` equal those of the correct critique.
+    """
+    verdict, stands, rest = text.strip().removeprefix("the response is ").partition(". ")
+    fact, says, said = rest.partition(". the response says ")
+    if not (stands and says and said.endswith(".") and verdict in ("right", "wrong")):
+        return None
+    return CritiqueTruth(verdict == "right", fact, said.removesuffix("."))
+
+
+RATIONALES = ("verdicts", "fact", "quotes")
+"""The forms of a rationale, by what comes first; annotators differ in their habits, too."""
+
+
+def write_rationale(true: Side, false: Side, chosen_first: bool, form: str) -> str:
+    """Compare two responses, of which the first or the second is right, in a form of RATIONALES.
+
+    Verdicts: on the response that was shown last first, while it is fresh. Every form says which response is better at its end.
+    """
+    verdicts, fact = compare_in_short(chosen_first), f"{true.fact}."
+    better = f"Response {1 if chosen_first else 2} is better."
+    if form == "verdicts":
+        return f"{verdicts} {fact} {better}"
+    if form == "fact":
+        return f"{fact} {verdicts} {better}"
+    said = (true.agreed, false.said) if chosen_first else (false.said, true.agreed)
+    return f"Response 1 says {said[0]}. Response 2 says {said[1]}. {fact} {better}"
+
+
+def compare_in_short(chosen_first: bool) -> str:
+    """Say of two responses which is right, as a rationale begins."""
+    first, second = ("right", "wrong") if chosen_first else ("wrong", "right")
+    return f"Response 2 is {second}. Response 1 is {first}."

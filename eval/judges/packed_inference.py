@@ -1,0 +1,117 @@
+"""Scores of packed groups, data-parallel: the one forward path of evaluation, ranking and ensembles.
+
+Work is dealt to ranks by index, encoded in loader workers a chunk at a time (pixels of a whole benchmark would not fit in
+memory), packed under the token budget, and run in lock-step: a rank without work runs the filler row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from models.distributed import gather, max_over_ranks, rank, world_size
+from models.encoder import Encoder
+from models.packing.cost import pack_first_fit
+from models.packing.groups import Group, PackedBatch
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+CHUNK = 64
+"""Items that are encoded and packed together: enough to fill rows well, few enough to hold their pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedItems:
+    """A row and the items whose groups it holds, in order."""
+
+    batch: PackedBatch
+    items: tuple[int, ...]
+
+
+class Chunks(Dataset[list[PackedItems]], Generic[Item]):
+    """A rank's share of the items, chunk by chunk, encoded and packed when a worker asks."""
+
+    def __init__(
+        self, items: Sequence[Item], share: Sequence[int], encode: Callable[[Item], Group], encoder: Encoder, budget: int
+    ) -> None:
+        self.items, self.encode, self.encoder, self.budget = items, encode, encoder, budget
+        self.chunks = [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)]
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __getitem__(self, number: int) -> list[PackedItems]:
+        chunk = self.chunks[number]
+        groups = [self.encode(self.items[i]) for i in chunk]
+        rows = pack_first_fit([group.cost for group in groups], self.budget)
+        return [PackedItems(self.encoder.pack([groups[i] for i in row]), tuple(chunk[i] for i in row)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """How items are encoded and packed: what all judges on packed rows share."""
+
+    encoder: Encoder
+    device: torch.device
+    token_budget: int
+    workers: int = 0
+
+
+def run_packed(
+    packed: Packed,
+    items: Sequence[Item],
+    encode: Callable[[Item], Group],
+    run: Callable[[PackedBatch, Sequence[int]], Sequence[Found]],
+) -> list[Found]:
+    """Return what `run` finds for every item, in order, on every rank; all ranks must call together.
+
+    `encode` makes an item's group; it runs in loader workers and must be picklable. `run` gets a packed row on the device
+    and the indices of its items, and returns one thing for each. Ranks run equally many rows: one without work runs the
+    filler row, with no items, and nothing is taken from it.
+    """
+    share = range(rank(), len(items), world_size())
+    loader = DataLoader(
+        Chunks(items, share, encode, packed.encoder, packed.token_budget),
+        batch_size=None,
+        num_workers=packed.workers if len(items) > CHUNK else 0,
+        generator=torch.Generator(),  # else it draws a seed from the run's own generator: evaluating must not change training
+    )
+    found: dict[int, Found] = {}
+    chunks = iter(loader)
+    for _ in range(max_over_ranks(len(loader), packed.device)):
+        rows: list[PackedItems] = next(chunks, [])
+        for number in range(max_over_ranks(len(rows), packed.device)):
+            row = rows[number] if number < len(rows) else PackedItems(packed.encoder.pack([]), ())
+            found |= zip(row.items, run(row.batch.to(packed.device), row.items), strict=True)
+    whole = {index: one for part in gather(found) for index, one in part.items()}
+    return [whole[index] for index in range(len(items))]
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A scalar reward model ready to score: `model` may be wrapped by DeepSpeed or DDP, and must be in eval mode."""
+
+    model: nn.Module
+    encoder: Encoder
+    device: torch.device
+    token_budget: int
+    workers: int = 0
+
+    @torch.no_grad()
+    def scores(self, items: Sequence[Item], encode: Callable[[Item], Group]) -> list[list[float]]:
+        """Return the scores of every item's continuations, fp32 values in the order given, on every rank.
+
+        `encode` makes an item's group with read positions.
+        """
+        packed = Packed(self.encoder, self.device, self.token_budget, self.workers)
+        return run_packed(packed, items, encode, self._run)
+
+    def _run(self, batch: PackedBatch, items: Sequence[int]) -> list[list[float]]:
+        scores = iter(self.model(**batch.score_inputs()).tolist())
+        return [[next(scores) for _ in range(size)] for size in batch.group_sizes]

@@ -1,0 +1,47 @@
+"""Judges: scalar checkpoints, and whatever compares two responses, behind one interface (`eval.protocol.Judge`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data.images import decode
+from data.preference import EncodedImage, Message, text
+from eval.judges.packed_inference import Scorer
+from eval.protocol import Example, Verdict
+from models.config import StoredRead
+from models.encoder import Encoder
+from models.packing.groups import Group
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesEncoder:
+    """An example (or any prompt with candidate responses) as one group with read positions; runs in loader workers."""
+
+    encoder: Encoder
+    read: StoredRead
+
+    def __call__(self, example: Example) -> Group:
+        """Encode an example's prompt once with both of its responses."""
+        return self.responses(example.images, example.prompt, example.responses, example.identity)
+
+    def responses(
+        self, images: Sequence[EncodedImage], prompt: Sequence[Message], responses: Sequence[str], identity: str
+    ) -> Group:
+        """Encode a prompt and any number of responses; raises RecordError for an image that cannot be decoded."""
+        pictures = [decode(image, identity) for image in images]
+        conversations = [self.encoder.render((*prompt, text("assistant", response))) for response in responses]
+        return self.encoder.encode(pictures, conversations, self.read)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarJudge:
+    """A scalar reward model: the response with the higher score is the better one."""
+
+    scorer: Scorer
+    encode: ResponsesEncoder
+
+    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+        """Return both scores of every example; all ranks must call together, and all get all verdicts."""
+        found = self.scorer.scores(examples, self.encode)
+        return [Verdict(scores=(scores[0], scores[1])) for scores in found]

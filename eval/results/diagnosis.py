@@ -1,0 +1,141 @@
+"""What is behind a score: calibration, margins, and the pull of the longer response.
+
+Every function is pure and works on numpy arrays, one entry a row of the benchmark; credits and margins as in eval.measures.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from eval.protocol import Floats, Ints
+from eval.results.intervals import Z95, wilson
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Rows that lie between two edges: how many, how many credits, and the accuracy's 95 % interval."""
+
+    low_edge: float
+    high_edge: float
+    n: int
+    mean: float | None
+    """Mean of what was binned (a confidence, a log ratio of lengths); None for an empty bin."""
+    accuracy: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How often the response of the higher score is the better one, against sigmoid(|margin|), which claims to say so."""
+
+    ece: float
+    """Expected calibration error: the mean gap between confidence and accuracy, weighted by rows."""
+    bins: tuple[Bin, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts between edges; `edges` is one longer than `counts`."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBias:
+    """How right and wrong answers depend on which response is longer."""
+
+    slope: float | None
+    """Change of accuracy for each doubling of length(better) / length(other), by least squares; None if the ratio is constant."""
+    low: float | None
+    high: float | None
+    """The slope's 95 % interval, by heteroscedasticity-consistent standard errors (HC1)."""
+    prefers_longer: float | None
+    """Share of rows of unequal length in which the judge prefers the longer response."""
+    longer_is_better: float | None
+    """Share of the same rows in which it should."""
+    bins: tuple[Bin, ...]
+    """Accuracy by log2(length(better) / length(other)), equally many rows a bin."""
+
+
+def calibration(margins: Floats, bins: int = 10) -> Calibration | None:
+    """Return how far sigmoid(|margin|) is from the share of rows whose higher score is the better response's.
+
+    Arguments: finite margins of shape (n,). Bins are equally wide over confidences from 0.5 to 1; a margin of zero has
+    confidence 0.5 and counts as half right. Returns None without rows. Source: Guo et al. 2017, section 2 (ECE).
+    """
+    if not len(margins):
+        return None
+    confidence = 1 / (1 + np.exp(-np.abs(np.asarray(margins, dtype=np.float64))))
+    credit = np.where(margins > 0, 1.0, np.where(margins == 0, 0.5, 0.0))
+    edges = np.linspace(0.5, 1.0, bins + 1)
+    place = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, bins - 1)
+    filled = _bins(edges[:-1], edges[1:], place, confidence, credit)
+    gaps = [
+        abs(entry.mean - entry.accuracy) * entry.n for entry in filled if entry.mean is not None and entry.accuracy is not None
+    ]
+    return Calibration(sum(gaps) / len(margins), filled)
+
+
+def margin_histogram(margins: Floats, bins: int = 40) -> Histogram | None:
+    """Return how many finite margins lie in each of `bins` equal parts of [-m, m], m the largest |margin|; None without rows."""
+    if not len(margins):
+        return None
+    reach = float(np.abs(margins).max()) or 1.0
+    counts, edges = np.histogram(np.asarray(margins, dtype=np.float64) / reach, bins=bins, range=(-1, 1))
+    return Histogram(tuple(map(float, edges * reach)), tuple(map(int, counts)))
+
+
+def length_bias(better: Ints, other: Ints, credit: Floats, bins: int = 5) -> LengthBias:
+    """Return how the credit depends on the lengths of the two responses.
+
+    Arguments, all of shape (n,): length of the better response and of the other one (characters), and the credit of
+    rows with a verdict: 1 if the judge prefers the better response, 0 if the other, 0.5 for a tie.
+    """
+    ratio = np.log2((better + 1) / (other + 1))
+    slope, error = _slope(ratio, credit)
+    unequal = better != other
+    longer = (better > other)[unequal]
+    prefers = np.where(longer, credit[unequal], 1 - credit[unequal])
+    edges = np.quantile(ratio, np.linspace(0, 1, bins + 1)) if len(ratio) else np.zeros(bins + 1)
+    place = np.clip(np.searchsorted(edges, ratio, side="right") - 1, 0, bins - 1)
+    return LengthBias(
+        slope=slope,
+        low=None if slope is None else slope - Z95 * error,
+        high=None if slope is None else slope + Z95 * error,
+        prefers_longer=float(prefers.mean()) if unequal.any() else None,
+        longer_is_better=float(longer.mean()) if unequal.any() else None,
+        bins=_bins(edges[:-1], edges[1:], place, ratio, credit),
+    )
+
+
+def _slope(x: Floats, y: Floats) -> tuple[float | None, float]:
+    """Return the least-squares slope of y on x and its HC1 standard error; (None, 0) where x does not vary."""
+    n = len(x)
+    spread = float(((x - x.mean()) ** 2).sum()) if n > 2 else 0.0
+    if spread == 0:
+        return None, 0.0
+    centred = x - x.mean()
+    slope = float((centred * y).sum() / spread)
+    residual = y - y.mean() - slope * centred
+    variance = float((centred**2 * residual**2).sum()) / spread**2 * n / (n - 2)
+    return slope, math.sqrt(variance)
+
+
+def _bins(lows: Floats, highs: Floats, place: Ints, value: Floats, credit: Floats) -> tuple[Bin, ...]:
+    found = []
+    for index, (low_edge, high_edge) in enumerate(zip(lows, highs, strict=True)):
+        inside = place == index
+        n = int(inside.sum())
+        if not n:
+            found.append(Bin(float(low_edge), float(high_edge), 0, None, None, None, None))
+            continue
+        low, high = wilson(float(credit[inside].sum()), n)
+        found.append(
+            Bin(float(low_edge), float(high_edge), n, float(value[inside].mean()), float(credit[inside].mean()), low, high)
+        )
+    return tuple(found)

@@ -1,0 +1,163 @@
+"""What a list of right and wrong answers is worth: intervals, differences, order, votes.
+
+Every function is pure and works on numpy arrays, one entry a row of the benchmark. A *credit* is what a row adds to the
+accuracy: 1 right, 0 wrong, 0.5 where ties count half. A *margin* is score(better response) - score(other response).
+
+What several runs of one recipe are worth together: an interval that knows of rows and of seeds.
+
+Pure functions on credits of shape (seeds, rows): row i of every seed is the same row of the benchmark.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from eval.protocol import Floats, Ints
+
+Z95 = 1.959963984540054
+"""The 97.5 % quantile of the standard normal distribution: two-sided 95 % intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much more accurate one checkpoint is than another on the same rows, with its 95 % bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def distinguishable(self) -> bool:
+        """False where the interval holds zero: the rows at hand cannot tell the two apart."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True, slots=True)
+class OrderConsistency:
+    """What pairs of judgements of one row, each response shown first once, say about a judge."""
+
+    pairs: int
+    """Pairs of judgements in which both could be read."""
+    consistent: int
+    """Pairs that name the same response in both orders."""
+    first: int
+    """Pairs that name the response shown first in both orders."""
+    second: int
+    """Pairs that name the response shown second in both orders."""
+    rate: float | None
+    """The share of consistent pairs; None without a pair."""
+
+
+def wilson(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
+    """Return Wilson's score interval of a share `successes / n` (Wilson 1927); (0, 1) for n = 0.
+
+    `successes` may be fractional where ties count half; the interval is then that of the same share of whole successes.
+    Raises: ValueError unless 0 <= successes <= n.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n}: required is 0 <= successes <= n.")
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    scale = 1 + z * z / n
+    centre = (share + z * z / (2 * n)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return low, high
+
+
+def paired_bootstrap(first: Floats, second: Floats, resamples: int = 2000, seed: int = 0) -> Difference:
+    """Return mean(first) - mean(second) with the 95 % percentile interval over resampled rows.
+
+    Arguments: the credits of two checkpoints on the same rows in the same order, both of shape (n,).
+    Drawing n rows with replacement and counting how often each *value* of the difference comes up is one multinomial
+    draw, so that a resample costs the number of distinct differences (mostly 3), not the number of rows.
+    Raises: ValueError for different shapes, or no rows.
+    """
+    if first.shape != second.shape or first.ndim != 1 or not len(first):
+        raise ValueError(
+            f"the credits have shapes {first.shape} and {second.shape}; required are the same rows twice, at least one."
+        )
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    values, counts = np.unique(differences, return_counts=True)
+    n = len(differences)
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=resamples)
+    low, high = np.percentile(drawn @ values / n, [2.5, 97.5])
+    return Difference(float(differences.mean()), float(low), float(high))
+
+
+def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> OrderConsistency:
+    """Compare judgements of the same rows in both orders.
+
+    Arguments: arrays of shape (pairs,) holding the response each judgement names: 0, 1, or -1 where it cannot be read;
+    the first array is from judgements that show response 0 first, the second from those that show response 1 first.
+    """
+    read = (first_shown_first >= 0) & (second_shown_first >= 0)
+    one, two = first_shown_first[read], second_shown_first[read]
+    same = one == two
+    return OrderConsistency(
+        pairs=len(same),
+        consistent=int(same.sum()),
+        first=int((~same & (one == 0)).sum()),
+        second=int((~same & (one == 1)).sum()),
+        rate=float(same.mean()) if len(same) else None,
+    )
+
+
+def agreement(right: Ints, wrong: Ints) -> float | None:
+    """Return the mean share of a row's readable votes that its majority holds; None if no row has a readable vote.
+
+    Arguments: votes for the better response and for the other one, both of shape (n,). 0.5 is total disagreement.
+    """
+    total = right + wrong
+    read = total > 0
+    return float((np.maximum(right, wrong)[read] / total[read]).mean()) if read.any() else None
+
+
+def crossed_bootstrap(values: Floats, resamples: int = 2000, seed: int = 0) -> tuple[float, float, float]:
+    """Return the mean of `values`, of shape (seeds, rows), with its 95 % percentile interval: mean, low, high.
+
+    Each resample draws rows and, independently, seeds with replacement (the pigeonhole bootstrap of Owen 2007), so that the
+    interval covers other rows of this kind and other seeds. A bootstrap over S seeds finds (S - 1) / S of their variance;
+    the seeds' deviations from the mean are stretched by the root of S / (S - 1) to make up for it. With one seed the interval
+    knows of rows only. As in `paired_bootstrap`, rows with the same values in all seeds are drawn together.
+    Raises: ValueError for another shape, or no values.
+    """
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"the values have shape {values.shape}; required is (seeds, rows), at least one of each.")
+    seeds, rows = values.shape
+    generator = np.random.default_rng(seed)
+    patterns, counts = np.unique(np.asarray(values, dtype=np.float64), axis=1, return_counts=True)
+    by_seed = patterns @ counts / rows
+    if seeds > 1:
+        patterns = patterns + (math.sqrt(seeds / (seeds - 1)) - 1) * (by_seed - by_seed.mean())[:, None]
+    drawn_rows = generator.multinomial(rows, counts / rows, size=resamples)
+    drawn_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples)
+    means = ((drawn_seeds @ patterns) * drawn_rows).sum(axis=1) / (seeds * rows)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(by_seed.mean()), float(low), float(high)
+
+
+def accuracy_over_seeds(credits: Floats) -> tuple[float, float, float]:
+    """Return the mean accuracy of runs with these credits, of shape (seeds, rows), and its 95 % interval inside 0 … 1."""
+    mean, low, high = crossed_bootstrap(credits)
+    return mean, max(0.0, low), min(1.0, high)
+
+
+def difference_over_seeds(first: Floats, second: Floats) -> Difference:
+    """Return how much more accurate the first recipe is; both of shape (seeds, rows), paired by seed and by row.
+
+    Raises: ValueError for different shapes, or no values.
+    """
+    if first.shape != second.shape:
+        raise ValueError(f"the credits have shapes {first.shape} and {second.shape}; required are the same seeds and rows.")
+    return Difference(*crossed_bootstrap(np.asarray(first, dtype=np.float64) - second))
+
+
+def spread(accuracies: Floats) -> float | None:
+    """Return the standard deviation of the seeds' accuracies, of shape (seeds,), with S - 1; None for a single seed."""
+    return float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None

@@ -1,0 +1,101 @@
+"""Verdicts become right, wrong, tie or unparsable, by the rules that `eval.protocol` states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from data.errors import UserError
+from eval.protocol import Example, Floats, Ints, ProtocolConfig, Ties, Verdict, presentations
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How verdicts compare with the benchmark's labels; every array has one entry a row.
+
+    A scalar judge casts one vote, or none where its scores are equal.
+    """
+
+    right: Ints
+    """Votes for the better response."""
+    wrong: Ints
+    """Votes for the other response."""
+    unread: Ints
+    """Votes that cannot be read, and scores that are no finite numbers."""
+    margin: Floats
+    """score(better) - score(other) in the judge's own unit; NaN without two finite scores."""
+
+    @property
+    def unparsable(self) -> Ints:
+        """1 for rows of which nothing can be read."""
+        unreadable: Ints = ((self.right + self.wrong == 0) & (self.unread > 0)).astype(np.int64)
+        return unreadable
+
+    @property
+    def tie(self) -> Ints:
+        """1 for rows with as many votes for the better response as not for it."""
+        equal: Ints = ((self.right == self.wrong + self.unread) & (self.unparsable == 0)).astype(np.int64)
+        return equal
+
+    @property
+    def correct(self) -> Ints:
+        """1 for rows whose verdict is the better response."""
+        more: Ints = (self.right > self.wrong + self.unread).astype(np.int64)
+        return more
+
+    def credit(self, ties: Ties) -> Floats:
+        """Return what each row adds to the accuracy: 1 if right, the value of `ties` for a tie, else 0."""
+        return self.correct + {"wrong": 0.0, "half": 0.5, "right": 1.0}[ties] * self.tie
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.right)
+
+
+def outcomes(
+    examples: Sequence[Example], verdicts: Sequence[Verdict], protocol: ProtocolConfig, rounds: int | None = None
+) -> Outcomes:
+    """Compare verdicts with labels; with `rounds`, only the votes of the first rounds count.
+
+    Raises: UserError if there is not one verdict for each example, or a verdict has neither scores nor the votes
+    that the protocol asks for.
+    """
+    if len(examples) != len(verdicts):
+        raise UserError(f"{len(verdicts)} verdicts for {len(examples)} examples; required is one for each, in order.")
+    shown = (1 + (protocol.order == "both")) * (protocol.votes if rounds is None else rounds)
+    rows = [_row(example, verdict, protocol, shown) for example, verdict in zip(examples, verdicts, strict=True)]
+    columns = np.array(rows, dtype=np.float64).reshape(len(rows), 4)
+    right, wrong, unread = columns[:, :3].astype(np.int64).T
+    return Outcomes(right, wrong, unread, columns[:, 3])
+
+
+def worst_mistakes(found: Outcomes, count: int = 20) -> list[int]:
+    """Return the rows with the worst wrong verdicts: largest margin, or most votes, for the wrong response."""
+    wrong = np.flatnonzero((found.correct == 0) & (found.wrong > 0))
+    votes = found.wrong[wrong] / (found.right + found.wrong + found.unread)[wrong]
+    order = np.lexsort((-votes, np.nan_to_num(found.margin[wrong], nan=0.0)))
+    return [int(row) for row in wrong[order][:count]]
+
+
+def _row(example: Example, verdict: Verdict, protocol: ProtocolConfig, shown: int) -> tuple[float, float, float, float]:
+    if verdict.scores is not None:
+        return _scored(verdict.scores[example.better], verdict.scores[1 - example.better])
+    expected = presentations(example, protocol)
+    if tuple(vote.first for vote in verdict.votes) != expected:
+        raise UserError(
+            f"{example.identity}: the verdict holds no scores and {len(verdict.votes)} votes, shown first "
+            f"{[vote.first for vote in verdict.votes]}; the protocol ({protocol.label}) asks for {list(expected)}."
+        )
+    names = [vote.names for vote in verdict.votes[:shown]]
+    right = names.count(example.better)
+    unread = names.count(None)
+    return right, len(names) - right - unread, unread, math.nan
+
+
+def _scored(better: float, other: float) -> tuple[float, float, float, float]:
+    if not (math.isfinite(better) and math.isfinite(other)):
+        return 0, 0, 1, math.nan
+    return better > other, better < other, 0, better - other

@@ -1,0 +1,130 @@
+"""Results of a sweep on disk, each in a folder named by its fingerprint, so that none is computed twice.
+
+What a sweep found: every result in its place, the best of each benchmark, and what cannot be told from it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.errors import PredictionsError
+from eval.benchmarks.rows import read_json_lines
+from eval.results.intervals import Difference
+from eval.results.predictions import OWN, difference
+from eval.results.result import Result
+
+ABOUT = "about.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The folder of the results; one writes (the first rank), all may read."""
+
+    folder: Path
+
+    def place(self, fingerprint: str) -> Path:
+        """Return the folder of a result, there or not."""
+        return self.folder / fingerprint
+
+    def has(self, fingerprint: str) -> bool:
+        """Say whether the result is there; a folder gets its name when everything is in it."""
+        return self.place(fingerprint).is_dir()
+
+    def begin(self, fingerprint: str) -> Path:
+        """Return an empty folder to fill; what a killed sweep left in it is removed."""
+        unfinished = self.folder / f"{fingerprint}.part"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        return unfinished
+
+    def finish(self, fingerprint: str, about: Mapping[str, Any]) -> None:
+        """Say what the filled folder is of, and give it its name in one step."""
+        unfinished = self.folder / f"{fingerprint}.part"
+        (unfinished / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        unfinished.replace(self.place(fingerprint))
+
+    def result(self, fingerprint: str, benchmark: str) -> Result:
+        """Return a result that is there."""
+        return Result.model_validate_json((self.place(fingerprint) / f"{benchmark}.json").read_text(encoding="utf-8"))
+
+    def predictions(self, fingerprint: str, benchmark: str) -> list[dict[str, Any]]:
+        """Return the lines of its predictions.jsonl."""
+        rows = read_json_lines(self.place(fingerprint) / benchmark / OWN, PredictionsError)
+        return [row for row in rows if row is not None]
+
+
+STEP = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepEntry:
+    """A judge on a benchmark, and where its result lies."""
+
+    judge: Path
+    benchmark: str
+    fingerprint: str
+    result: Result
+
+    @property
+    def run(self) -> str:
+        """The run folder of a checkpoint; any other judge is a run of its own."""
+        return str(self.judge.parent if self.step is not None else self.judge)
+
+    @property
+    def step(self) -> int | None:
+        """N of `checkpoint-N`."""
+        found = STEP.fullmatch(self.judge.resolve().name)
+        return int(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkStanding:
+    """An entry beside the best of its benchmark."""
+
+    entry: SweepEntry
+    behind: Difference | None
+    """accuracy(best) - accuracy(this) with its interval; None for the best itself."""
+
+    @property
+    def words(self) -> str:
+        """Whether the rows tell it from the best."""
+        if self.behind is None:
+            return "best"
+        return "worse" if self.behind.distinguishable else "not distinguishable"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole sweep."""
+
+    label: str
+    """The protocol in one line."""
+    standings: dict[str, tuple[BenchmarkStanding, ...]]
+    """By benchmark, in the order in which the judges were given."""
+    broken: dict[str, str]
+    """Judges that could not be loaded, and why."""
+
+
+def summarise(entries: Sequence[SweepEntry], broken: dict[str, str], store: Store, label: str) -> Summary:
+    """Return the summary of all entries; every entry of a benchmark must be of the same rows."""
+    by_benchmark: dict[str, list[SweepEntry]] = {}
+    for entry in entries:
+        by_benchmark.setdefault(entry.benchmark, []).append(entry)
+    return Summary(label, {name: _standings(found, store) for name, found in by_benchmark.items()}, broken)
+
+
+def _standings(entries: Sequence[SweepEntry], store: Store) -> tuple[BenchmarkStanding, ...]:
+    best = max(entries, key=lambda entry: entry.result.micro.accuracy or 0.0)
+    credits = store.predictions(best.fingerprint, best.benchmark)
+    return tuple(
+        BenchmarkStanding(
+            entry, None if entry is best else difference(credits, store.predictions(entry.fingerprint, entry.benchmark))
+        )
+        for entry in entries
+    )

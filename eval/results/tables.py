@@ -1,0 +1,86 @@
+"""Results as tables that a person reads, on the console and in Markdown."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rich.table import Table
+
+from eval.protocol import Images
+from eval.results.result import Accuracy, Result
+
+ABLATIONS: dict[Images, str] = {"none": "without images", "grey": "grey images", "shuffled": "shuffled images"}
+"""What is left of the score without the pictures: how the rows of the table are named."""
+
+
+def percent(figure: Accuracy) -> str:
+    """Return an accuracy and its 95 % interval in percent, or a dash where there are no rows."""
+    if figure.accuracy is None or figure.low is None or figure.high is None:
+        return "–"
+    return f"{100 * figure.accuracy:.1f} [{100 * figure.low:.1f}, {100 * figure.high:.1f}]"
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write flat rows as CSV, with the columns of all of them in the order in which they first occur."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def results_table(
+    results: Mapping[str, Result],
+    *,
+    title: str,
+    baselines: bool,
+    ablations: Mapping[Images, Mapping[str, Result]] = MappingProxyType({}),
+) -> Table:
+    """Return one table of all benchmarks: overall, groups, items (Acc+), ablations, and the judges that see no content."""
+    label = next(iter(results.values())).label
+    table = Table(title=title, caption=f"{label}; half: with half a point for a tie")
+    table.add_column("benchmark")
+    for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable"):
+        table.add_column(name, justify="right")
+    names = list(next(iter(results.values())).baselines) if baselines else []
+    for name in names:
+        table.add_column(name, justify="right", style="dim")
+    for name, result in results.items():
+        overall = [shown(result.baselines[blind].micro) for blind in names]
+        table.add_row(f"[bold]{name}", *_cells(result.micro), *overall)
+        for group, figure in result.groups.items():
+            blind = [shown(result.baselines[other].groups[group]) for other in names]
+            table.add_row(f"  {group}", *_cells(figure), *blind)
+        if result.clusters is not None:
+            table.add_row("  [italic]whole items (Acc+)", *_cells(result.clusters))
+        for images, ablated in ablations.items():
+            table.add_row(f"  [italic]{ABLATIONS[images]}", *_cells(ablated[name].micro))
+        table.add_section()
+    return table
+
+
+def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
+    """Return the figures of a predictions file under published rules (`predictions.score_file`), in full precision."""
+    table = Table(title=f"{benchmark}, rules {found['rules']}", caption=found["about"])
+    for name in ("", "right", "of", "accuracy"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, group in found["groups"].items():
+        table.add_row(name, str(group["right"]), str(group["n"]), str(group["accuracy"]))
+    table.add_section()
+    for name in ("k", "micro", "macro", "acc_plus"):
+        if name in found:
+            table.add_row(name, "", "", str(found[name]))
+    return table
+
+
+def shown(figure: Accuracy) -> str:
+    """Return an accuracy in percent with half a point for a tie: who ties all is worth a coin, as some blind judges are."""
+    return "–" if figure.half is None else f"{100 * figure.half:.1f}"
+
+
+def _cells(figure: Accuracy) -> tuple[str, ...]:
+    return percent(figure), str(figure.n), str(figure.ties), shown(figure), str(figure.unparsable)

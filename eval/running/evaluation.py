@@ -1,0 +1,138 @@
+"""From verdicts to a result: figures with intervals, baselines, diagnosis, and the same verdicts under published rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from data.errors import PredictionsError
+from eval.benchmarks.benchmark import Benchmark, Origin, macro
+from eval.protocol import Example, Ints, ProtocolConfig, Verdict
+from eval.results.diagnosis import calibration, length_bias, margin_histogram
+from eval.results.intervals import agreement, order_consistency, wilson
+from eval.results.outcomes import Outcomes, outcomes, worst_mistakes
+from eval.results.result import Accuracy, Baseline, Result, Votes, figure, figures
+from eval.running.baselines import BASELINES, baseline
+
+
+def evaluate(
+    examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark, protocol: ProtocolConfig, origin: Origin
+) -> Result:
+    """Return the result of `verdicts` on `examples`, which `benchmark.load` returned together with `origin`.
+
+    Raises: UserError if the verdicts do not fit the examples or the protocol.
+    """
+    found = outcomes(examples, verdicts, protocol)
+    groups = figures(found, protocol.ties, [example.group for example in examples])
+    items, item_groups = _clusters(examples, found, benchmark)
+    margins = found.margin[np.isfinite(found.margin)]
+    read = np.flatnonzero(found.unparsable == 0)
+    better, other = _lengths(examples)
+    return Result(
+        benchmark=benchmark.name,
+        origin=origin.location,
+        label=protocol.label,
+        protocol=protocol.model_dump(),
+        notes=(*origin.notes, *_notes(examples, benchmark, protocol)),
+        unavailable=origin.unavailable,
+        micro=figure(found, protocol.ties),
+        macro=macro([group.accuracy for group in groups.values()]),
+        groups=groups,
+        sources=figures(found, protocol.ties, [example.source for example in examples]),
+        clusters=items,
+        cluster_groups=item_groups,
+        baselines={name: _baseline(examples, protocol, name) for name in BASELINES},
+        votes=_votes(examples, verdicts, protocol) if any(verdict.votes for verdict in verdicts) else None,
+        calibration=calibration(margins),
+        margins=margin_histogram(margins),
+        length=length_bias(better[read], other[read], found.credit("half")[read]),
+        worst=tuple(examples[row].key for row in worst_mistakes(found)),
+        published=published(examples, verdicts, benchmark),
+    )
+
+
+def published(examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark) -> dict[str, dict[str, object]]:
+    """Return the verdicts' figures under every rule that the benchmark knows, by the rule's name.
+
+    The verdicts are written in the official predictions format and scored from there, so that these are the figures
+    that the official script gives for the files that `write_predictions` writes.
+    """
+    records = {name: write(examples, verdicts) for name, write in benchmark.formats.items()}
+    found: dict[str, dict[str, object]] = {}
+    for name, rule in benchmark.rules.items():
+        try:
+            found[name] = rule.figures(name, records[rule.reads])
+        except PredictionsError as error:
+            found[name] = {"rules": name, "about": rule.about, "not_computed": str(error)}
+    return found
+
+
+def _clusters(examples: Sequence[Example], found: Outcomes, benchmark: Benchmark) -> tuple[Accuracy | None, dict[str, Accuracy]]:
+    if benchmark.item is None:
+        return None, {}
+    rows: dict[str, list[int]] = {}
+    for index, example in enumerate(examples):
+        rows.setdefault(benchmark.item(example), []).append(index)
+    whole = {name: bool(found.correct[inside].all()) for name, inside in rows.items()}
+    by_group: dict[str, list[bool]] = {}
+    for name, inside in rows.items():
+        by_group.setdefault(examples[inside[0]].group, []).append(whole[name])
+    return _share(list(whole.values())), {group: _share(right) for group, right in by_group.items()}
+
+
+def _share(right: list[bool]) -> Accuracy:
+    n, hits = len(right), sum(right)
+    low, high = wilson(hits, n) if n else (None, None)
+    share = hits / n if n else None
+    return Accuracy(n=n, right=hits, ties=0, unparsable=0, accuracy=share, low=low, high=high, half=share)
+
+
+def _baseline(examples: Sequence[Example], protocol: ProtocolConfig, name: str) -> Baseline:
+    found = outcomes(examples, baseline(name, examples, protocol.seed), protocol)
+    groups = figures(found, protocol.ties, [example.group for example in examples])
+    return Baseline(micro=figure(found, protocol.ties), macro=macro([group.accuracy for group in groups.values()]), groups=groups)
+
+
+def _votes(examples: Sequence[Example], verdicts: Sequence[Verdict], protocol: ProtocolConfig) -> Votes:
+    found = outcomes(examples, verdicts, protocol)
+    cast = [vote for verdict in verdicts for vote in verdict.votes]
+    read = [vote for vote in cast if vote.names is not None]
+    return Votes(
+        votes=len(cast),
+        unparsable=len(cast) - len(read),
+        agreement=agreement(found.right, found.wrong),
+        names_first=sum(vote.names == vote.first for vote in read) / len(read) if read else None,
+        order=order_consistency(*_named(verdicts)) if protocol.order == "both" else None,
+        accuracy_at={
+            rounds: figure(outcomes(examples, verdicts, protocol, rounds), protocol.ties)
+            for rounds in range(1, protocol.votes + 1)
+        },
+    )
+
+
+def _named(verdicts: Sequence[Verdict]) -> tuple[Ints, Ints]:
+    """Return what the votes name (-1: unreadable), of shape (rows x rounds,), in either order of presentation."""
+    named = [[-1 if vote.names is None else vote.names for vote in verdict.votes] for verdict in verdicts]
+    pairs = np.array([votes for votes in named if votes], dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _lengths(examples: Sequence[Example]) -> tuple[Ints, Ints]:
+    lengths = [(len(example.responses[example.better]), len(example.responses[1 - example.better])) for example in examples]
+    better, other = np.array(lengths, dtype=np.int64).reshape(-1, 2).T
+    return better, other
+
+
+def _notes(examples: Sequence[Example], benchmark: Benchmark, protocol: ProtocolConfig) -> list[str]:
+    notes = []
+    if protocol.order == "winner_first":
+        notes.append("The winner was shown first: a judge that always names the first response scores 100 %.")
+    if protocol.images != "real":
+        notes.append(f"Ablation: images {protocol.images}.")
+    text_only = sum(not example.images for example in examples)
+    if text_only and protocol.images != "none":
+        notes.append(f"{text_only} of {len(examples)} rows carry no image.")
+    if benchmark.official_note and protocol.order == "official":
+        notes.append(benchmark.official_note)
+    return notes

@@ -1,0 +1,292 @@
+"""One prompt, many continuations: the group, and the packed row that the model computes.
+
+A row is `[prompt | continuation | continuation ... | next prompt | ...]`. Position ids of a continuation start where
+its prompt ends, and the attention plan lets it see its prompt and itself, so that a row gives the very numbers that
+each `prompt ++ continuation` gives alone.
+
+The way back from a packed row to its groups: what a row too large for the device is cut into smaller ones by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Qwen2_5_VLModel
+
+from models.packing.attention import AttentionPlan
+from models.packing.cost import cost
+from models.packing.vision import WINDOW, VisionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class VisionTokens:
+    """How an image stands in a row: the tokenizer's ids around it, and the shapes of the image processor."""
+
+    start: int
+    image: int
+    end: int
+    merge_size: int = 2
+    """An LM token covers merge_size x merge_size patches."""
+    patch_size: int = 1176
+    """Numbers in a patch: channels x frames x height x width."""
+    patch_side: int = 14
+    """Pixels on a side of a patch."""
+    window: int = WINDOW
+    """Pixels on a side of the vision tower's windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What follows a prompt; `read` and `learned` index its own tokens."""
+
+    ids: tuple[int, ...]
+    read: tuple[int, ...] = ()
+    """Tokens whose hidden states give the score (their mean)."""
+    learned: tuple[int, ...] = ()
+    """Tokens that carry language-model loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One multimodal prompt and its continuations, tokenised."""
+
+    prompt_ids: tuple[int, ...]
+    continuations: tuple[Continuation, ...] = ()
+    pixel_values: Tensor | None = None
+    """(patches, patch_size) float32, the images one after another; None without an image."""
+    grids: tuple[tuple[int, int, int], ...] = ()
+    """Frames, rows and columns of patches, for every image."""
+
+    @property
+    def tokens(self) -> int:
+        """LM tokens of the group in a row."""
+        return len(self.prompt_ids) + sum(len(continuation.ids) for continuation in self.continuations)
+
+    @property
+    def patches(self) -> int:
+        """Vision patches of the group in a row."""
+        return sum(frames * rows * columns for frames, rows, columns in self.grids)
+
+    @property
+    def cost(self) -> int:
+        """What the group takes of a token budget; its rows' may round to fewer."""
+        return cost(self.tokens, self.patches)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths of the prompt and of the continuations."""
+        return len(self.prompt_ids), *(len(continuation.ids) for continuation in self.continuations)
+
+
+def filler_group(vision: VisionTokens) -> Group:
+    """Return a blank image of one LM token between its marks, without continuation: it costs 3 tokens and changes nothing.
+
+    A row without an image takes one, so that the vision tower runs on every rank; a rank without work runs a row of it.
+    """
+    patches = vision.merge_size**2
+    blank = torch.zeros(patches, vision.patch_size)
+    return Group((vision.start, vision.image, vision.end), (), blank, ((1, vision.merge_size, vision.merge_size),))
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """A row of groups, as the model takes it. T tokens, P patches, I images, R reads, L labels."""
+
+    input_ids: Tensor
+    """(1, T) int64."""
+    position_ids: Tensor
+    """(3, 1, T) int64: frame, row and column, as M-RoPE counts them."""
+    plan: AttentionPlan
+    pixel_values: Tensor
+    """(P, patch_size) float32."""
+    image_grid_thw: Tensor
+    """(I, 3) int64; stays on the CPU, because the model only reads it from there."""
+    vision: VisionPlan
+    """What the vision tower would work out from the grids in every forward."""
+    read_positions: Tensor
+    """(R,) int64 row positions."""
+    read_owners: Tensor
+    """(R,) int64: the continuation that is read, counted over the whole row."""
+    label_positions: Tensor
+    """(L,) int64: the row position whose hidden state predicts the label, so one before it (the prompt's last
+    position for the first token of a continuation)."""
+    labels: Tensor
+    """(L,) int64 token ids."""
+    label_owners: Tensor
+    """(L,) int64, as `read_owners`."""
+    group_sizes: tuple[int, ...]
+    """Continuations of every group that was packed; a filler that was added does not count."""
+    group_images: tuple[int, ...]
+    """Images of the same groups."""
+
+    @property
+    def tokens(self) -> int:
+        """LM tokens of the row."""
+        return self.input_ids.shape[1]
+
+    @property
+    def cost(self) -> int:
+        """What the row takes of a token budget."""
+        return cost(self.tokens, len(self.pixel_values))
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
+        """Return the batch with its tensors on `device`."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> PackedBatch:
+        """Return the batch in page-locked memory, from which it is copied while the device computes; loaders call this."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
+        moved: dict[str, Any] = {name: move(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved |= {"image_grid_thw": self.image_grid_thw, "plan": self.plan.map(move), "vision": self.vision.map(move)}
+        return replace(self, **moved)
+
+    def model_inputs(self) -> dict[str, Any]:
+        """Return the keyword arguments of the backbone's forward."""
+        return {
+            "input_ids": self.input_ids,
+            "position_ids": self.position_ids,
+            "attention_mask": {"full_attention": self.plan},
+            "pixel_values": self.pixel_values,
+            "image_grid_thw": self.image_grid_thw,
+            "use_cache": False,
+            **self.vision.model_inputs(),
+        }
+
+    def score_inputs(self) -> dict[str, Any]:
+        """Return the keyword arguments of `ScalarRewardModel.forward`: the backbone's and where scores are read."""
+        reads = {"read_positions": self.read_positions, "read_owners": self.read_owners}
+        return {**self.model_inputs(), **reads, "continuations": sum(self.group_sizes) if len(self.read_owners) else 0}
+
+    def joint_inputs(self) -> dict[str, Any]:
+        """Return the keyword arguments of `CriticRewardModel.forward`: both of the above."""
+        return {**self.score_inputs(), **self.label_inputs()}
+
+    def label_inputs(self) -> dict[str, Any]:
+        """Return the keyword arguments of `LanguageModel.forward`: the backbone's and which tokens are learned."""
+        return {**self.model_inputs(), "label_positions": self.label_positions, "labels": self.labels}
+
+
+def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
+    """Lay `groups` out in one row; a filler joins them if none has an image (so `pack([])` is a row of filler alone).
+
+    Raises ValueError where some continuations are read and others are not: scores would have no meaning there.
+    """
+    sizes = tuple(len(group.continuations) for group in groups)
+    row = list(groups)
+    if all(group.pixel_values is None for group in row):
+        row.append(filler_group(vision))
+    _all_or_none_read(row)
+    pixels = [group.pixel_values for group in row if group.pixel_values is not None]
+    grids = torch.tensor([grid for group in row for grid in group.grids])
+    index = _Index()
+    for group in row:
+        index.add(group)
+    return PackedBatch(
+        input_ids=torch.tensor([[i for group in row for part in _parts(group) for i in part]]),
+        position_ids=torch.cat([positions(group, vision) for group in row], dim=1)[:, None],
+        plan=AttentionPlan.of([group.lengths for group in row]),
+        pixel_values=torch.cat(pixels),
+        image_grid_thw=grids,
+        vision=VisionPlan.of(grids, vision.merge_size, vision.patch_side, vision.window),
+        group_sizes=sizes,
+        group_images=tuple(len(group.grids) for group in groups),
+        **index.tensors(),
+    )
+
+
+def _parts(group: Group) -> list[tuple[int, ...]]:
+    return [group.prompt_ids, *(continuation.ids for continuation in group.continuations)]
+
+
+def _all_or_none_read(groups: Sequence[Group]) -> None:
+    read = [bool(continuation.read) for group in groups for continuation in group.continuations]
+    if any(read) and not all(read):
+        raise ValueError(
+            f"{sum(read)} of {len(read)} continuations of this row have a read position. A row is scored as a whole: "
+            "encode all of its groups with the same `read`."
+        )
+
+
+class _Index:
+    """Collects read positions and labels while groups are laid out."""
+
+    def __init__(self) -> None:
+        self.start = self.owner = 0
+        self.reads: list[tuple[int, int]] = []
+        self.labels: list[tuple[int, int, int]] = []
+
+    def add(self, group: Group) -> None:
+        last_of_prompt = self.start + len(group.prompt_ids) - 1
+        self.start += len(group.prompt_ids)
+        for continuation in group.continuations:
+            self.reads += [(self.start + i, self.owner) for i in continuation.read]
+            for i in continuation.learned:
+                predicted_at = self.start + i - 1 if i else last_of_prompt
+                self.labels.append((predicted_at, continuation.ids[i], self.owner))
+            self.start += len(continuation.ids)
+            self.owner += 1
+
+    def tensors(self) -> dict[str, Tensor]:
+        reads = torch.tensor(self.reads, dtype=torch.int64).reshape(-1, 2)
+        labels = torch.tensor(self.labels, dtype=torch.int64).reshape(-1, 3)
+        names = ("read_positions", "read_owners", "label_positions", "labels", "label_owners")
+        return dict(zip(names, (*reads.unbind(1), *labels.unbind(1)), strict=True))
+
+
+def positions(group: Group, vision: VisionTokens) -> Tensor:
+    """Return the M-RoPE position ids of a group, (3, tokens) int64; no model is needed, so a loader worker can do it."""
+    prompt = torch.tensor([group.prompt_ids])
+    shapes = SimpleNamespace(spatial_merge_size=vision.merge_size, tokens_per_second=1)  # the latter only spaces videos
+    stand_in = SimpleNamespace(config=SimpleNamespace(vision_config=shapes))
+    stand_in.get_vision_position_ids = Qwen2_5_VLModel.get_vision_position_ids.__get__(stand_in)
+    kinds = (prompt == vision.image).int()
+    grids = torch.tensor(group.grids) if group.grids else None
+    own, shift = Qwen2_5_VLModel.get_rope_index(stand_in, prompt, kinds, grids)
+    after = prompt.shape[1] + int(shift)
+    return torch.cat([own[:, 0], *(torch.arange(after, after + n).expand(3, -1) for n in group.lengths[1:])], dim=1)
+
+
+def unpack(batch: PackedBatch) -> list[Group]:
+    """Return the groups of which `batch` was packed, without a filler that was added; their pixels are views of the row's."""
+    ids = batch.input_ids[0].tolist()
+    continuations, lengths = _continuations(batch), iter(batch.plan.query_lengths)
+    grids = iter([(frames, rows, columns) for frames, rows, columns in batch.image_grid_thw.tolist()])
+    groups, start, patch = [], 0, 0
+    for size, images in zip(batch.group_sizes, batch.group_images, strict=True):
+        prompt = next(lengths)
+        own = tuple(islice(grids, images))
+        patches = sum(frames * rows * columns for frames, rows, columns in own)
+        pixels = batch.pixel_values[patch : patch + patches] if images else None
+        groups.append(Group(tuple(ids[start : start + prompt]), tuple(islice(continuations, size)), pixels, own))
+        start += prompt + sum(islice(lengths, size))
+        patch += patches
+    return groups
+
+
+def _continuations(batch: PackedBatch) -> Iterator[Continuation]:
+    """Yield the continuations of all groups, with what is read and learned of each."""
+    ends = batch.plan.cu_seqlens_q.tolist()
+    ids = batch.input_ids[0].tolist()
+    reads: dict[int, list[int]] = {}
+    labels: dict[int, list[int]] = {}
+    for owner, position in zip(batch.read_owners.tolist(), batch.read_positions.tolist(), strict=True):
+        reads.setdefault(owner, []).append(position)
+    for owner, position in zip(batch.label_owners.tolist(), batch.label_positions.tolist(), strict=True):
+        labels.setdefault(owner, []).append(position)
+    segment = owner = 0
+    for size in batch.group_sizes:
+        for number in range(segment + 1, segment + 1 + size):
+            start, end = ends[number], ends[number + 1]
+            # A label is predicted one position before it; before the first token that is the prompt's last.
+            learned = tuple(max(position - start + 1, 0) for position in labels.get(owner, ()))
+            yield Continuation(tuple(ids[start:end]), tuple(position - start for position in reads.get(owner, ())), learned)
+            owner += 1
+        segment += 1 + size

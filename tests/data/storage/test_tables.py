@@ -1,0 +1,115 @@
+"""JSON lines by byte offset and images inside archives: every row and file is found again, across blocks and parts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data.errors import ImageError, UserError
+from data.storage import tables
+from data.storage.archives import Archive, Folder, open_images
+from data.storage.tables import JsonLines
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
+
+
+@given(
+    texts=st.lists(st.one_of(TEXTS, st.none()), max_size=30),
+    end=st.sampled_from(["\n", "\r\n"]),
+    ended=st.booleans(),
+    block=st.integers(1, 50),
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_rows_are_the_lines_that_are_not_blank(
+    texts: list[str | None], end: str, ended: bool, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "READ", block)
+    lines = ["  " if text is None else json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    path = tmp_path / f"{abs(hash((tuple(lines), end, ended)))}.jsonl"
+    path.write_bytes((end.join(lines) + end * ended).encode())
+    rows = JsonLines(path, tmp_path / "cache")
+    assert [rows.row(index)["text"] for index in range(len(rows))] == [text for text in texts if text is not None]
+
+
+def test_a_changed_file_gets_a_new_index(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n')
+    assert len(JsonLines(path, tmp_path / "cache")) == 1
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    assert len(JsonLines(path, tmp_path / "cache")) == 2
+
+
+def files(count: int) -> dict[str, bytes]:
+    return {f"folder/{number}.png": bytes([number % 256]) * (number * 37 % 900) + b"end" for number in range(count)}
+
+
+def zipped(folder: Path, parts: int, compression: int) -> list[Path]:
+    with zipfile.ZipFile(folder / "whole.zip", "w", compression) as archive:
+        for name, content in files(60).items():
+            archive.writestr(name, content)
+    data = (folder / "whole.zip").read_bytes()
+    if parts == 1:
+        return [folder / "whole.zip"]
+    size = len(data) // parts + 1
+    places = [folder / f"images.zip_a{chr(97 + part)}" for part in range(parts)]
+    for part, place in enumerate(places):
+        place.write_bytes(data[part * size : (part + 1) * size])
+    return places
+
+
+@pytest.mark.parametrize("parts", [1, 3, 23])
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_every_file_of_a_zip_in_parts_is_found(parts: int, compression: int, tmp_path: Path) -> None:
+    images = open_images(zipped(tmp_path, parts, compression), tmp_path / "cache")
+    again = pickle.loads(pickle.dumps(images))
+    for name, content in files(60).items():
+        assert name in images
+        assert images.find(name, "r") == again.find(name, "r") == content
+    assert "folder/x.png" not in images
+    with pytest.raises(ImageError, match=r"row 3: the image 'folder/x\.png' is not in"):
+        images.find("folder/x.png", "row 3")
+
+
+def test_every_file_of_a_tar_is_found(tmp_path: Path) -> None:
+    for name, content in files(40).items():
+        (tmp_path / "x" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "x" / name).write_bytes(content)
+    with tarfile.open(tmp_path / "images.tar", "w") as archive:
+        archive.add(tmp_path / "x", ".")
+    images = open_images([tmp_path / "images.tar"], tmp_path / "cache")
+    assert all(images.find(name, "r") == content for name, content in files(40).items())
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_damage_inside_a_zip_names_the_record(compression: int, tmp_path: Path) -> None:
+    (place,) = zipped(tmp_path, 1, compression)
+    data = bytearray(place.read_bytes())
+    images = open_images([place], tmp_path / "cache")
+    assert isinstance(images, Archive)
+    start = int(images.entries["start"].max())
+    data[start + 30 + len("folder/59.png") + 4] ^= 255
+    with place.open("r+b") as file:  # the index stays: the damage came after it
+        file.write(data)
+    for name, content in list(files(60).items())[:-1]:
+        assert images.find(name, "row 8") == content
+    with pytest.raises(ImageError, match=r"row 8: the image 'folder/59\.png' in whole\.zip is damaged"):
+        images.find("folder/59.png", "row 8")
+
+
+def test_what_is_no_place_for_images_stops(tmp_path: Path) -> None:
+    assert isinstance(open_images([tmp_path], tmp_path), Folder)
+    (tmp_path / "a.tar.gz").write_bytes(b"x")
+    (tmp_path / "b.zip").write_bytes(b"no zip")
+    with pytest.raises(UserError, match="Unpack anything else"):
+        open_images([tmp_path / "a.tar.gz"], tmp_path)
+    with pytest.raises(UserError, match=r"b\.zip cannot be read"):
+        open_images([tmp_path / "b.zip"], tmp_path)
+    with pytest.raises(UserError, match="in no place"):
+        open_images([], tmp_path)

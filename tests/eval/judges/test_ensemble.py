@@ -1,0 +1,156 @@
+"""Ensembles of scalar reward models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from data.errors import CheckpointError
+from eval.judges.ensemble import Combination, EnsembleConfig, EnsembleJudge, MemberStanding, combination, combined, standing
+from eval.protocol import Example, ProtocolConfig, Verdict
+from eval.results.result import Result
+from eval.run import main
+from tests.eval import run_folders
+from tests.eval.doubles import PositionFollower
+from tests.eval.make import example
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Scores a response by its length, times `scale`, plus `offset`."""
+
+    scale: float
+    offset: float = 0.0
+
+    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+        """Return both scores."""
+        return [Verdict(scores=(self._score(one.responses[0]), self._score(one.responses[1]))) for one in examples]
+
+    def _score(self, response: str) -> float:
+        return self.scale * len(response) + self.offset
+
+
+def config(combine: str = "mean", **changes: Any) -> EnsembleConfig:
+    return EnsembleConfig.model_validate({"type": "ensemble", "members": ["a", "b"], "combine": combine, **changes})
+
+
+def scores(combined: Combination, *members: Lengths) -> list[tuple[float, float] | None]:
+    judge = EnsembleJudge(config(), tuple(members), combined)
+    return [verdict.scores for verdict in judge.judge([example("x", 0, ("four", "seven c"))])]
+
+
+def test_the_mean_is_of_the_scores_as_they_are() -> None:
+    members = (Lengths(1.0), Lengths(-3.0, 10.0))
+    assert scores(combination(config(), members), *members) == [((4 - 2) / 2, (7 - 11) / 2)]
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> str:
+    """12 preferences; row n prefers 4 or 5 characters ("A n.") to 2n + 1."""
+    return str(run_folders.preferences(tmp_path))
+
+
+def test_standardised_scores_do_not_depend_on_a_members_unit(records: str) -> None:
+    found = []
+    for scale, offset in ((1.0, 0.0), (1000.0, -7.0)):
+        members = (Lengths(scale, offset), Lengths(-1.0))
+        chosen = combination(config("standardised", validation=records), members)
+        assert chosen.weights == (0.5, 0.5)
+        found.append(scores(chosen, *members))
+    assert found[0] == [pytest.approx(found[1][0], abs=1e-9)]
+
+
+def test_weights_follow_validation_accuracy_and_margin(records: str) -> None:
+    shorter, longer = Lengths(-2.0), Lengths(1.0, 100.0)
+    by_accuracy = combination(config("accuracy", validation=records), (shorter, longer))
+    right = [sum(len(f"A {n}.") < 2 * n + 1 for n in range(1, 13)), sum(len(f"A {n}.") > 2 * n + 1 for n in range(1, 13))]
+    assert [one.accuracy for one in by_accuracy.standings] == [right[0] / 12, right[1] / 12]
+    assert by_accuracy.weights == pytest.approx((right[0] / sum(right), right[1] / sum(right)))
+    margin = np.mean([2 * n + 1 - len(f"A {n}.") for n in range(1, 13)])
+    assert [one.margin for one in by_accuracy.standings] == [pytest.approx(2 * margin), pytest.approx(-margin)]
+    by_margin = combination(config("margin", validation=records), (shorter, Lengths(-6.0)))
+    assert by_margin.weights == pytest.approx((0.25, 0.75))
+    assert "0.250 x a (validation: " in by_margin.note(config("margin", validation=records))
+
+
+def test_a_member_without_worth_is_refused_by_name(records: str) -> None:
+    with pytest.raises(CheckpointError, match=r"b: its validation margin is -.*Leave this member out"):
+        combination(config("margin", validation=records), (Lengths(-1.0), Lengths(1.0)))
+    with pytest.raises(CheckpointError, match="b: on the validation data all scores are equal"):
+        combination(config("accuracy", validation=records), (Lengths(-1.0), Lengths(0.0)))
+    with pytest.raises(CheckpointError, match="a: on the validation data 12 of 12 pairs get no finite scores"):
+        combination(config("accuracy", validation=records), (Lengths(float("nan")), Lengths(1.0)))
+
+
+def test_a_judge_that_casts_votes_is_no_member() -> None:
+    judge = EnsembleJudge(
+        config(), (Lengths(1.0), PositionFollower(ProtocolConfig())), Combination((0.5,) * 2, (0.0,) * 2, (1.0,) * 2)
+    )
+    with pytest.raises(CheckpointError, match="b compares responses and gives no scores"):
+        judge.judge([example("x")])
+
+
+def test_what_the_file_must_say() -> None:
+    with pytest.raises(ValidationError, match="give their path as `validation`"):
+        config("margin")
+    with pytest.raises(ValidationError, match="combine: mean uses no validation data"):
+        config("mean", validation="x")
+    with pytest.raises(ValidationError, match="at least 2 items"):
+        config(members=["a"])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=20), st.floats(0.1, 10), st.floats(-9, 9))
+def test_a_standing_is_of_the_margins(pairs: list[tuple[float, float]], scale: float, offset: float) -> None:
+    table = np.array(pairs)
+    if table.std() < 1e-6:
+        return
+    better = np.zeros(len(pairs), dtype=np.int64)
+    one, two = standing("m", table, better), standing("m", table * scale + offset, better)
+    assert two.margin == pytest.approx(one.margin * scale, abs=1e-9)
+    assert two.deviation == pytest.approx(one.deviation * scale)
+    assert one.margin == pytest.approx(float(np.mean([a - b for a, b in pairs])), abs=1e-9)
+
+
+def test_weights_add_up_to_one() -> None:
+    standings = tuple(MemberStanding(10, accuracy, margin, 0.0, 1.0) for accuracy, margin in ((0.6, 3.0), (0.9, 0.5)))
+    for combine in ("accuracy", "margin"):
+        assert sum(combined(config(combine, validation="x"), standings).weights) == pytest.approx(1.0)
+
+
+def test_an_ensemble_is_evaluated_like_a_checkpoint(tmp_path: Path) -> None:
+    """Members may differ in backbone; the mean of their scores is what the file's judge gives."""
+    run_folders.vl_rewardbench(tmp_path / "vl", 6)
+    benchmarks = [{"name": "vl_rewardbench", "location": str(tmp_path / "vl")}]
+    seen: dict[str, dict[str, Any]] = {"a": {}, "b": {"min_pixels": 3136, "system_prompt": "Look."}}
+    for name, changes in seen.items():
+        content = run_folders.recipe(tmp_path / name / "base", benchmarks, **changes)
+        run_folders.run_folder(tmp_path / name, (7,), content)
+    members = [str(tmp_path / name / "checkpoint-7") for name in "ab"]
+    file = tmp_path / "both.yaml"
+    file.write_text(f"type: ensemble\nmembers: {members}\n")
+    main([*members, str(file), "--benchmarks", f"vl_rewardbench={tmp_path / 'vl'}"])
+    places = [*(Path(member) / "eval" for member in members), tmp_path / "both" / "eval"]
+    one, two, both = (
+        [row["scores"] for row in run_folders.lines(place / "vl_rewardbench" / "predictions.jsonl")] for place in places
+    )
+    assert one != two
+    assert both == [pytest.approx([(a + b) / 2 for a, b in zip(x, y, strict=True)]) for x, y in zip(one, two, strict=True)]
+    result = Result.model_validate_json((tmp_path / "both" / "eval" / "vl_rewardbench.json").read_text())
+    assert any(note.startswith("Ensemble, mean: 0.500 x ") for note in result.notes)
+
+
+def test_a_voter_in_the_file_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "voter.yaml").write_text("type: endpoint\nurl: http://127.0.0.1:9/v1\nmodel: m\n")
+    file = tmp_path / "both.yaml"
+    file.write_text(f"type: ensemble\nmembers: ['{tmp_path}/voter.yaml', '{tmp_path}/voter.yaml']\n")
+    with pytest.raises(SystemExit, match=r"voter.yaml compares responses and gives no scores"):
+        main([str(file), "--benchmarks", "vl_rewardbench=embedded,limit=4"])

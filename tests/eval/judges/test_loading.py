@@ -1,0 +1,222 @@
+"""From a path to a judge: whole checkpoints, adapters on their base, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from data.errors import CheckpointError
+from data.images import decode
+from data.preference import text
+from eval.benchmarks.benchmark import Location
+from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, load
+from eval.cli import BROKEN
+from eval.judges.checkpoint import Runtime, recorded
+from eval.judges.loading import LOADERS, kind_of, load_judge
+from eval.judges.packed_inference import Scorer
+from eval.judges.scalar import ResponsesEncoder, ScalarJudge
+from eval.protocol import Example, ProtocolConfig
+from models.backbone import load_scalar
+from models.config import BackboneConfig, HeadConfig
+from models.encoder import Span
+from models.portable.reward import IncompleteCheckpointError
+from tests.eval import run_folders
+from tests.models import stock, tiny
+from train.recipe.recipe import LoraConfig as LoraSection
+from train.runs.model import add_adapters
+
+CPU = Runtime(torch.device("cpu"))
+Scores = list[tuple[float, float] | None]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("world")
+    run_folders.vl_rewardbench(root / "vl", 4)
+    run_folders.run_folder(root / "run", (1,), run_folders.recipe(root / "run" / "base", []))
+    return root
+
+
+def examples(world: Path) -> tuple[Example, ...]:
+    return load(Location(location=str(world / "vl"))).examples
+
+
+def judged(path: Path, world: Path) -> Scores:
+    seated = load_judge(path, CPU)(VL_REWARDBENCH, ProtocolConfig())
+    return [verdict.scores for verdict in seated.judge.judge(examples(world))]
+
+
+def inside(model: Any, world: Path, **backbone: Any) -> Scores:
+    """Return the scores that the training loop gives with `model`."""
+    backbone = {"path": str(world / "run" / "base"), "dtype": "float32", "min_pixels": 784, **backbone}
+    encoder = tiny.encoder(**{name: value for name, value in backbone.items() if name not in ("path", "dtype")})
+    encoder.image_processor = tiny.image_processor(backbone["min_pixels"], 1003520)
+    judge = ScalarJudge(Scorer(model.eval(), encoder, CPU.device, 300), ResponsesEncoder(encoder, "end_of_turn"))
+    return [verdict.scores for verdict in judge.judge(examples(world))]
+
+
+def copied(world: Path, tmp_path: Path) -> Path:
+    """Return a copy of the run, free to be broken."""
+    shutil.copytree(world / "run", tmp_path / "run")
+    return tmp_path / "run" / "checkpoint-1"
+
+
+def test_a_checkpoint_sees_as_its_recipe_says(world: Path, tmp_path: Path) -> None:
+    checkpoint = copied(world, tmp_path)
+    model = load_scalar(BackboneConfig(path=str(checkpoint), dtype="float32"), fresh_head=False)
+    plain = judged(checkpoint, world)
+    assert plain == [pytest.approx(scores, abs=1e-6) for scores in inside(model, world)]
+    for change in ({"system_prompt": "Look twice."}, {"min_pixels": 3136}):
+        content = run_folders.recipe(checkpoint, [], **change)
+        (checkpoint.parent / "recipe.yaml").write_text(json.dumps(content))
+        changed = judged(checkpoint, world)
+        assert changed == [pytest.approx(scores, abs=1e-6) for scores in inside(model, world, **change)]
+        assert changed != plain
+
+
+def test_a_link_belongs_to_the_run_it_points_into(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "best").symlink_to(world / "run" / "checkpoint-1")
+    found = recorded(tmp_path / "best")
+    assert found is not None
+    assert found.file == world / "run" / "recipe.yaml"
+    assert (found.token_budget, found.method, found.nf4, found.autocast) == (300, "naive", False, False)
+
+
+def adapters(world: Path, tmp_path: Path, *, masters: bool, **backbone: Any) -> tuple[Path, Any]:
+    """Return a LoRA checkpoint whose adapters and head differ from their first values, and its model."""
+    content = run_folders.recipe(world / "run" / "base", [], lora=True, **backbone)
+    base = BackboneConfig.model_validate({**content["backbone"]})
+    model: Any = add_adapters(load_scalar(base, HeadConfig()), LoraSection(rank=4, alpha=8), head=True, masters=masters)
+    torch.manual_seed(5)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.1)
+    folder = tmp_path / "lora" / "checkpoint-1"
+    model.save_pretrained(folder)
+    tiny.processor().save_pretrained(folder)
+    (tmp_path / "lora" / "recipe.yaml").write_text(json.dumps(content))
+    return folder, model
+
+
+def test_adapters_are_judged_on_their_base_with_the_head_of_the_run(world: Path, tmp_path: Path) -> None:
+    folder, model = adapters(world, tmp_path, masters=False)
+    found = judged(folder, world)
+    assert found == [pytest.approx(scores, abs=1e-6) for scores in inside(model, world)]
+    assert found != judged(world / "run" / "checkpoint-1", world)
+
+
+def test_fp32_adapters_on_a_bf16_base_lose_nothing(world: Path, tmp_path: Path) -> None:
+    """As a LoRA run without DeepSpeed trains: fp32 adapters, bf16 base, autocast."""
+    folder, model = adapters(world, tmp_path, masters=False, dtype="bfloat16")
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = inside(model, world)
+    assert judged(folder, world) == [pytest.approx(scores, abs=1e-6) for scores in expected]
+
+
+def others(world: Path, folder: Path, kind: str) -> Any:
+    """Write a reward model as ms-swift or LLaMA-Factory saves one; return its head, (1, H)."""
+    shutil.copytree(world / "run" / "base", folder)
+    tensors, head = load_file(folder / "model.safetensors"), torch.randn(1, 32)
+    if kind == "ms-swift":
+        tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"} | {"score.weight": head}
+    else:
+        value = {"v_head.summary.weight": head, "v_head.summary.bias": torch.ones(1)}
+        save_file(value, folder / "value_head.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((folder / "config.json").read_text())
+    settings["torch_dtype"] = settings.pop("dtype")
+    (folder / "config.json").write_text(json.dumps(settings | {"architectures": ["Qwen2_5_VLForSequenceClassification"]}))
+    return head
+
+
+@pytest.mark.parametrize("kind", ["ms-swift", "LLaMA-Factory"])
+def test_a_model_of_another_trainer_is_read_at_the_newline(world: Path, tmp_path: Path, kind: str) -> None:
+    head = others(world, tmp_path / "theirs", kind)
+    (tmp_path / "judge.yaml").write_text(f"type: scalar\ncheckpoint: {tmp_path / 'theirs'}\n")
+    encoder = tiny.encoder()
+    theirs = stock.backbone(load_scalar(BackboneConfig(path=str(world / "run" / "base"), dtype="float32")).model)
+    wanted = []
+    for example in examples(world):
+        pictures = [decode(image, "r") for image in example.images]
+        turns = [encoder.render((*example.prompt, text("assistant", response))) for response in example.responses]
+        found = []
+        for turn in turns:
+            group = encoder.encode(pictures, [(*turn, Span("\n"))], None)
+            ids = torch.tensor([[*group.prompt_ids, *group.continuations[0].ids]])
+            assert group.pixel_values is not None
+            images = {"pixel_values": group.pixel_values, "image_grid_thw": torch.tensor(group.grids)}
+            with torch.no_grad():
+                found.append(float(head @ stock.hidden_states(theirs, {"input_ids": ids, **images})[0, -1]))
+        wanted.append(pytest.approx(tuple(found), abs=1e-4))
+    assert judged(tmp_path / "judge.yaml", world) == wanted
+    (tmp_path / "judge.yaml").write_text(f"type: scalar\ncheckpoint: {tmp_path / 'theirs'}\nread: end_of_turn\n")
+    assert judged(tmp_path / "judge.yaml", world) != wanted
+
+
+def test_adapters_without_their_run_or_with_a_tensor_missing_are_refused(world: Path, tmp_path: Path) -> None:
+    folder, _ = adapters(world, tmp_path, masters=False)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    dropped = next(name for name in tensors if "head" in name)
+    save_file({name: tensor for name, tensor in tensors.items() if name != dropped}, folder / "adapter_model.safetensors")
+    with pytest.raises(IncompleteCheckpointError, match="1 missing"):
+        load_judge(folder, CPU)
+    (folder.parent / "recipe.yaml").unlink()
+    with pytest.raises(CheckpointError, match=r"holds adapters, and there is no recipe.yaml.*which names their base"):
+        load_judge(folder, CPU)
+
+
+def test_a_recipe_that_cannot_be_read_is_an_error_and_not_passed_over(world: Path, tmp_path: Path) -> None:
+    checkpoint = copied(world, tmp_path)
+    for content in ("[1", "{}", '{"backbone": {"path": "x", "dtype": "int8"}}'):
+        (checkpoint.parent / "recipe.yaml").write_text(content)
+        with pytest.raises(CheckpointError, match=r"recipe.yaml is not a recipe as train/ writes it"):
+            load_judge(checkpoint, CPU)
+
+
+def test_broken_checkpoints_are_refused(world: Path, tmp_path: Path) -> None:
+    checkpoint = copied(world, tmp_path)
+    weights = (checkpoint / "model.safetensors").read_bytes()
+    (checkpoint / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(BROKEN):
+        load_judge(checkpoint, CPU)
+    (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(BROKEN):
+        load_judge(checkpoint, CPU)
+    (checkpoint / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config.json is no JSON"):
+        load_judge(checkpoint, CPU)
+    (checkpoint / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"there is no config\.json"):
+        load_judge(checkpoint, CPU)
+
+
+def test_what_is_no_judge_says_what_it_is(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is a run folder with checkpoint-1: give one of these"):
+        kind_of(world / "run")
+    (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
+    with pytest.raises(CheckpointError, match=r"is a 'BertModel', which cannot judge here. Judges are: ScalarRewardModel"):
+        kind_of(tmp_path)
+    for content, said in (("[1", "is no YAML"), ("a: 1", "required is a mapping with"), ("type: oracle", "is a 'oracle'")):
+        (tmp_path / "judge.yaml").write_text(content)
+        with pytest.raises(CheckpointError, match=said):
+            kind_of(tmp_path / "judge.yaml")
+    (tmp_path / "judge.yaml").write_text("type: endpoint\nurl: ftp://x\ntimeout: 3")
+    with pytest.raises(CheckpointError, match=r"judge.yaml: .*url: .*model: Field required.*timeout: Extra inputs"):
+        load_judge(tmp_path / "judge.yaml", CPU)
+
+
+def test_a_checkpoint_alone_without_its_processor_is_refused(world: Path, tmp_path: Path) -> None:
+    checkpoint = run_folders.checkpoint(world / "run" / "base", tmp_path / "alone", seed=1)
+    (checkpoint / "preprocessor_config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"say how it sees pictures \(FileNotFoundError"):
+        load_judge(checkpoint, CPU)
+
+
+def test_the_table_of_judges_holds_what_training_writes() -> None:
+    assert {"ScalarRewardModel", "ensemble", "endpoint"} <= LOADERS.keys()

@@ -1,0 +1,109 @@
+"""Scores of packed groups: every item's own, in order, whatever the rows and chunks they were computed in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from data.preference import text
+from eval.judges.packed_inference import CHUNK, Packed, Scorer, run_packed
+from models.backbone import load_scalar
+from models.config import BackboneConfig, HeadConfig
+from models.encoder import Encoder
+from models.packing.groups import Group, PackedBatch
+from tests.models import tiny
+
+CPU = torch.device("cpu")
+ENCODER = tiny.encoder(max_pixels=784 * 4)
+
+
+class Asked:
+    """Items whose prompt holds their number; some with a picture, with one to three responses."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+
+    def __call__(self, number: int) -> Group:
+        """Encode item `number`."""
+        pictures = [tiny.picture(40, 30 + number % 5, seed=number)] if number % 3 == 0 else []
+        prompt: Any = {
+            "role": "user",
+            "content": [{"type": "image"} for _ in pictures] + [{"type": "text", "text": f"{number}?"}],
+        }
+        responses = [f"A red square. {place}" for place in range(1 + number % 3)]
+        conversations = [self.encoder.render((prompt, text("assistant", response))) for response in responses]
+        return self.encoder.encode(pictures, conversations, "end_of_turn")
+
+
+def numbers_in(batch: PackedBatch, items: Sequence[int]) -> list[int]:
+    """Return the numbers that the row's prompts hold, in order: what a mix-up of rows, chunks or workers would change."""
+    said = ENCODER.tokenizer.decode(batch.input_ids[0].tolist())
+    return [int(number) for number in re.findall(r"(\d+)\?", said)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+    folder = tiny.checkpoint(tmp_path_factory.mktemp("base"))
+    found: nn.Module = load_scalar(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig()).eval()
+    tiny.stir(found.get_submodule("head"), 0.3)
+    return found
+
+
+def alone(model: nn.Module, numbers: Sequence[int]) -> list[list[float]]:
+    encode = Asked(ENCODER)
+    with torch.no_grad():
+        return [model(**ENCODER.pack([encode(number)]).score_inputs()).tolist() for number in numbers]
+
+
+@settings(max_examples=12, deadline=None)
+@given(numbers=st.lists(st.integers(0, 30), max_size=7), budget=st.sampled_from([1, 60, 120, 10_000]))
+def test_scores_are_those_of_each_item_alone(model: nn.Module, numbers: list[int], budget: int) -> None:
+    found = Scorer(model, ENCODER, CPU, budget).scores(numbers, Asked(ENCODER))
+    expected = alone(model, numbers)
+    assert [len(one) for one in found] == [1 + number % 3 for number in numbers]
+    assert found == [pytest.approx(one, abs=1e-5) for one in expected]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_item_is_lost_or_mixed_up_over_rows_and_chunks(workers: int) -> None:
+    numbers = [(7 * place) % 100 for place in range(CHUNK + 9)]
+    assert run_packed(Packed(ENCODER, CPU, 200, workers), numbers, Asked(ENCODER), numbers_in) == numbers
+
+
+def test_run_is_told_which_items_it_is_given() -> None:
+    seen: list[int] = []
+
+    def run(batch: PackedBatch, items: Sequence[int]) -> list[int]:
+        assert len(items) == len(batch.group_sizes)
+        seen.extend(items)
+        return list(items)
+
+    assert run_packed(Packed(ENCODER, CPU, 100), [5, 3, 8, 3], Asked(ENCODER), run) == [0, 1, 2, 3]
+    assert sorted(seen) == [0, 1, 2, 3]
+
+
+def test_nothing_to_score_is_no_error() -> None:
+    assert run_packed(Packed(ENCODER, CPU, 100), [], Asked(ENCODER), numbers_in) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_evaluating_leaves_the_dice_of_training_alone(model: nn.Module, workers: int) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    Scorer(model, ENCODER, CPU, 500, workers).scores(range(CHUNK + 1) if workers else range(3), Asked(ENCODER))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_no_gradients_are_kept(model: nn.Module) -> None:
+    kept: list[bool] = []
+    handle = model.register_forward_hook(lambda *called: kept.append(called[2].requires_grad))
+    Scorer(model, ENCODER, CPU, 500).scores([1, 2], Asked(ENCODER))
+    handle.remove()
+    assert kept == [False]

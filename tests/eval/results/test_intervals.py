@@ -1,0 +1,114 @@
+"""Intervals, differences, order and votes against their definitions."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval.benchmarks.benchmark import macro
+from eval.results.intervals import Z95, agreement, order_consistency, paired_bootstrap, wilson
+
+CREDITS = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=60)
+
+
+@given(st.integers(1, 5000), st.data())
+def test_both_ends_of_wilsons_interval_solve_its_equation(n: int, data: st.DataObject) -> None:
+    successes = data.draw(st.integers(0, n))
+    share = successes / n
+    low, high = wilson(successes, n)
+    assert 0 <= low <= share <= high <= 1
+    for end in (low, high):
+        assert abs(share - end) == pytest.approx(Z95 * math.sqrt(end * (1 - end) / n), abs=1e-9)
+
+
+@given(st.integers(1, 500), st.data())
+def test_wilsons_interval_of_the_failures_is_the_mirror_image(n: int, data: st.DataObject) -> None:
+    successes = data.draw(st.integers(0, n))
+    low, high = wilson(successes, n)
+    other_low, other_high = wilson(n - successes, n)
+    assert (other_low, other_high) == pytest.approx((1 - high, 1 - low))
+
+
+def test_wilson_at_the_sizes_of_the_benchmarks() -> None:
+    half_width = [(wilson(share * n, n)[1] - wilson(share * n, n)[0]) / 2 for share, n in ((0.8216, 1250), (0.9176, 170))]
+    assert half_width == pytest.approx([0.0212, 0.0418], abs=2e-4)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_wilson_refuses_more_successes_than_trials() -> None:
+    with pytest.raises(ValueError, match="3 successes of 2"):
+        wilson(3, 2)
+
+
+@given(CREDITS, st.integers(0, 5))
+def test_a_checkpoint_is_not_distinguishable_from_itself(credits: list[float], seed: int) -> None:
+    difference = paired_bootstrap(np.array(credits), np.array(credits), seed=seed)
+    assert (difference.mean, difference.low, difference.high) == (0, 0, 0)
+    assert not difference.distinguishable
+
+
+@given(CREDITS)
+def test_the_difference_turns_its_sign_with_the_order(credits: list[float]) -> None:
+    first, second = np.array(credits), np.array(credits[::-1])
+    one, two = paired_bootstrap(first, second), paired_bootstrap(second, first)
+    assert one.mean == pytest.approx(-two.mean)
+    assert one.low <= one.mean + 1e-12
+    assert one.high >= one.mean - 1e-12
+
+
+def test_the_bootstrap_equals_plain_resampling_of_rows() -> None:
+    generator = np.random.default_rng(3)
+    first, second = generator.integers(0, 2, 400) * 1.0, generator.choice([0.0, 0.5, 1.0], 400)
+    drawn = generator.integers(0, 400, (20000, 400))
+    expected = np.percentile((first - second)[drawn].mean(1), [2.5, 97.5])
+    found = paired_bootstrap(first, second, resamples=20000)
+    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=2e-3)
+    assert found == paired_bootstrap(first, second, resamples=20000)
+    assert found != paired_bootstrap(first, second, resamples=20000, seed=1)
+
+
+def test_pairing_distinguishes_what_two_separate_intervals_do_not() -> None:
+    second = np.array([1.0] * 500 + [0.0] * 500)
+    first = second.copy()
+    first[500:520] = 1.0
+    difference = paired_bootstrap(first, second)
+    assert difference.distinguishable
+    assert difference.mean == pytest.approx(0.02)
+    assert wilson(first.sum(), 1000)[0] < wilson(second.sum(), 1000)[1]
+
+
+def test_two_thousand_resamples_of_five_thousand_rows_take_a_moment() -> None:
+    generator = np.random.default_rng(0)
+    first, second = generator.integers(0, 2, 5000) * 1.0, generator.integers(0, 2, 5000) * 1.0
+    start = time.perf_counter()
+    paired_bootstrap(first, second)
+    assert time.perf_counter() - start < 1
+
+
+def test_the_bootstrap_refuses_different_rows() -> None:
+    with pytest.raises(ValueError, match="the same rows"):
+        paired_bootstrap(np.ones(3), np.ones(2))
+    with pytest.raises(ValueError, match="at least one"):
+        paired_bootstrap(np.ones(0), np.ones(0))
+
+
+def test_order_consistency_counts_what_is_named_in_both_orders() -> None:
+    shown_first_0 = np.array([0, 1, 0, 0, 1, -1, 1])
+    shown_first_1 = np.array([0, 1, 1, 1, 0, 0, -1])
+    found = order_consistency(shown_first_0, shown_first_1)
+    assert (found.pairs, found.consistent, found.first, found.second, found.rate) == (5, 2, 2, 1, 0.4)
+    assert order_consistency(np.array([-1]), np.array([0])).rate is None
+
+
+def test_agreement_is_the_share_of_the_majority() -> None:
+    assert agreement(np.array([3, 1, 2, 0]), np.array([0, 3, 2, 0])) == pytest.approx((1 + 0.75 + 0.5) / 3)
+    assert agreement(np.array([0]), np.array([0])) is None
+
+
+def test_macro_is_none_where_a_group_is_empty() -> None:
+    assert macro([0.5, 1.0]) == 0.75
+    assert macro([0.5, None]) is None
+    assert macro([]) is None

@@ -1,0 +1,95 @@
+"""Annotation: tries, policies for failures, and a kill at any point loses and doubles nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data.errors import EndpointError, UserError
+from data.mixture import Mixture, MixtureConfig
+from data.preference import Preference
+from data.prompts import Answer, conclusion, question, write_judgement
+from data.sources.project import ProjectConfig
+from data.sources.shapes import ShapesConfig
+from eval.judges.endpoint import Answer as Reply
+from eval.running.annotation import Annotation, Annotator, Journal, annotate, hard
+
+
+def records(count: int = 6) -> Mixture:
+    return Mixture(MixtureConfig(sources=[ShapesConfig(type="shapes", level="demo", rows=count)]))
+
+
+class Model:
+    """Names the right response from try `needed` on, where it can see it; fails for good after `lasts` requests."""
+
+    def __init__(self, pairs: Mixture, needed: int, lasts: int = 99) -> None:
+        self.pairs = [pairs[index] for index in range(len(pairs))]
+        self.needed, self.lasts = needed, lasts
+        self.temperatures: list[float] = []
+
+    def __call__(self, body: Mapping[str, Any]) -> Reply:
+        """Answer a request."""
+        if len(self.temperatures) == self.lasts:
+            raise EndpointError("gone")
+        self.temperatures.append(body["temperature"])
+        shown = body["messages"][0]["content"][-1]["text"]
+        record = next(one for one in self.pairs if f"\n{one.chosen}  \n" in shown and f"\n{one.rejected}  \n" in shown)
+        right: Answer = 1 if shown.index(f"\n{record.chosen}  \n") < shown.index(f"\n{record.rejected}  \n") else 2
+        wrong: Answer = 2 if right == 1 else 1
+        answer = right if body["seed"] >= self.needed else wrong
+        return Reply(write_judgement(f"Response {answer} is better.", answer), False, 0, 0)
+
+
+def read(path: Path) -> list[Preference]:
+    source = ProjectConfig(type="project", path=str(path)).open(path.parent / "cache")
+    return [source.record(index) for index in range(len(source))]
+
+
+def test_records_are_written_with_a_rationale_that_names_the_chosen_response(tmp_path: Path) -> None:
+    pairs, path = records(), tmp_path / "out.jsonl"
+    model = Model(pairs, needed=2)
+    assert annotate(pairs, range(6), Annotator(model, "m"), path, "drop") == 6
+    assert model.temperatures == [0.0, 0.5] * 6
+    written = read(path)
+    assert [one.chosen for one in written] == [pairs[index].chosen for index in range(6)]
+    assert [len(one.images) for one in written] == [len(pairs[index].images) for index in range(6)]
+    assert [question(one.prompt) for one in written] == [question(pairs[index].prompt) for index in range(6)]
+    assert all(one.rationale is not None and conclusion(one.rationale) == 1 for one in written)
+    assert list(hard(Journal.beside(path).lines(), 2)) == list(range(6))
+    assert not list(hard(Journal.beside(path).lines(), 3))
+
+
+@pytest.mark.parametrize(("failures", "kept"), [("drop", 0), ("keep", 6)])
+def test_what_is_never_right_is_dropped_or_kept_without_a_rationale(tmp_path: Path, failures: Any, kept: int) -> None:
+    pairs, path = records(), tmp_path / "out.jsonl"
+    annotate(pairs, range(6), Annotator(Model(pairs, needed=9), "m"), path, failures)
+    assert len(path.read_text().splitlines() if path.exists() else []) == kept
+    assert all("rationale" not in json.loads(line) for line in (path.read_text().splitlines() if kept else []))
+    assert list(hard(Journal.beside(path).lines(), 2)) == list(range(6))
+
+
+@pytest.mark.parametrize("lasts", range(0, 12, 3))
+def test_a_run_that_was_cut_off_goes_on_where_it_stood(tmp_path: Path, lasts: int) -> None:
+    pairs, path, whole = records(), tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    annotate(pairs, range(6), Annotator(Model(pairs, needed=2), "m"), whole, "drop")
+    with pytest.raises(EndpointError):
+        annotate(pairs, range(6), Annotator(Model(pairs, needed=2, lasts=lasts), "m"), path, "drop")
+    # A kill may also come between a record and its line in the journal, or in the middle of that line.
+    with path.open("a") as file:
+        file.write('{"prompt": "not in the jou')
+    with Journal.beside(path).path.open("a") as file:
+        file.write('{"index": 5, "ident')
+    annotate(pairs, range(6), Annotator(Model(pairs, needed=2), "m"), path, "drop")
+    assert path.read_text() == whole.read_text()
+    assert Journal.beside(path).lines() == Journal.beside(whole).lines()
+
+
+def test_a_journal_of_other_records_is_refused(tmp_path: Path) -> None:
+    pairs, path = records(), tmp_path / "out.jsonl"
+    Journal.beside(path).append(0, Preference("elsewhere:0", (), "a", "b"), Annotation(None, 1), 0)
+    with pytest.raises(UserError, match="elsewhere:0"):
+        annotate(pairs, range(6), Annotator(Model(pairs, needed=1), "m"), path, "drop")

@@ -1,0 +1,138 @@
+"""What the loader works out for the vision tower is what the tower would have worked out, and nothing asks the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from data.errors import UserError
+from models.backbone import load_scalar, window_size
+from models.config import BackboneConfig
+from models.encoder import Encoder
+from models.packing.groups import Group, PackedBatch
+from models.packing.vision import Segments, VisionPlan
+from models.portable.reward import ScalarRewardModel
+from tests.models import tiny
+from tests.models.test_packed_equals_padded import case
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.checkpoint(tmp_path_factory.mktemp("backbone"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> ScalarRewardModel:
+    loaded: ScalarRewardModel = load_scalar(BackboneConfig(path=str(folder), dtype="float32"))
+    tiny.stir(loaded.head, 0.5)
+    loaded.eval()
+    return loaded
+
+
+def groups(encoder: Encoder) -> list[Group]:
+    return [encoder.encode(*case(pictures, 2, seed), "end_of_turn") for pictures, seed in ((1, 0), (0, 1), (3, 2))]
+
+
+def without_plan(batch: PackedBatch) -> dict[str, Any]:
+    return {name: value for name, value in batch.score_inputs().items() if name not in batch.vision.model_inputs()}
+
+
+def test_the_tower_computes_the_same_bits_from_the_plan(model: ScalarRewardModel) -> None:
+    encoder = tiny.encoder()
+    batch = encoder.pack(groups(encoder))
+    given_plan, without = model(**batch.score_inputs()), model(**without_plan(batch))
+    assert torch.equal(given_plan, without)
+    gradients = []
+    for scores in (given_plan, without):
+        model.zero_grad()
+        torch.autograd.backward(scores.square().sum())
+        gradients.append([None if one.grad is None else one.grad.clone() for one in model.parameters()])
+    for ours, theirs in zip(*gradients, strict=True):
+        assert ours is not None
+        assert theirs is not None
+        assert torch.equal(ours, theirs)
+
+
+def test_one_window_for_a_whole_image_is_the_frame_itself(model: ScalarRewardModel) -> None:
+    encoder = tiny.encoder()
+    batch = encoder.pack([])
+    assert batch.vision.frames.lengths == batch.vision.windows.lengths == (4,)
+    assert torch.equal(model(**batch.score_inputs()), model(**without_plan(batch)))
+
+
+def test_a_forward_asks_for_values_twice_whatever_its_layers(model: ScalarRewardModel, asked: list[Tensor]) -> None:
+    encoder = tiny.encoder()
+    batch = encoder.pack(groups(encoder))
+    with torch.no_grad():
+        model(**batch.score_inputs())  # builds the indices of the text layers and of the CPU's windows
+        asked.clear()
+        model(**batch.score_inputs())
+        sizes, *check = asked
+        assert sizes.tolist() == [6, 12, 12, 15], "tokens of each image, worked out from the grids: they stay on the CPU"
+        assert [int(one) for one in check] == [45, True], "transformers compares the number of image tokens, once a row"
+        asked.clear()
+        model(**without_plan(batch))
+    assert len(asked) > 8
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Return the list of tensors whose values are asked for as Python numbers; on a device each makes the host wait."""
+    found: list[Tensor] = []
+    for name in ("item", "tolist", "__int__", "__index__"):
+        stock = getattr(Tensor, name)
+
+        def noted(tensor: Tensor, stock: Any = stock) -> Any:
+            found.append(tensor)
+            return stock(tensor)
+
+        monkeypatch.setattr(Tensor, name, noted)
+    return found
+
+
+def test_a_plan_for_other_windows_is_refused(model: ScalarRewardModel, folder: Path) -> None:
+    encoder = Encoder(tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)))
+    with pytest.raises(UserError, match=r"windows of 112 pixels, and the model's has 56"):
+        model(**encoder.pack([]).score_inputs())
+    assert window_size(BackboneConfig(path=str(folder))) == 56
+
+
+sides = st.integers(1, 12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), sides, sides), min_size=1, max_size=4), st.sampled_from([56, 112]))
+def test_segments_cover_every_patch_once(grids: list[tuple[int, int, int]], window: int) -> None:
+    tensor = torch.tensor([(frames, 2 * rows, 2 * columns) for frames, rows, columns in grids])
+    plan = VisionPlan.of(tensor, 2, 14, window)
+    patches = int(tensor.prod(1).sum())
+    assert sorted(plan.window_index.tolist()) == list(range(patches // 4))
+    for segments in (plan.frames, plan.windows):
+        assert sum(segments.lengths) == patches == int(segments.ends[-1])
+        assert segments.longest == int(segments.ends.diff().max())
+        calls, restore = segments.calls()
+        places = torch.cat([call.index for call in calls])
+        assert torch.equal(places[restore], torch.arange(patches))
+        assert all(len(call.index) % call.length == 0 for call in calls)
+    assert set(plan.frames.ends.tolist()) <= set(plan.windows.ends.tolist())
+    assert max(plan.windows.lengths) <= (window // 14) ** 2
+
+
+def test_neighbouring_segments_of_one_length_are_one_view() -> None:
+    calls, _ = Segments.of([4, 4, 2, 2, 4]).calls()
+    assert [(call.length, call.start) for call in calls] == [(4, None), (2, 8)]
+    assert Segments.of([4, 4]).calls()[0][0].start == 0
+
+
+def test_indices_are_kept_for_all_layers_but_not_for_another_device() -> None:
+    plan = VisionPlan.of(torch.tensor([[1, 4, 4]]), 2, 14, 56)
+    assert plan.windows.calls() is plan.windows.calls()
+    assert plan.map(lambda tensor: tensor.to("meta")).windows.calls()[1].device.type == "meta"
+    assert replace(plan).windows is plan.windows

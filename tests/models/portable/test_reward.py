@@ -1,0 +1,234 @@
+"""The scalar model as others use it: padded batches, and as remote code in a process without this repository."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import pipeline
+
+from data.preference import text
+from models.backbone import load_critic, load_language_model, load_scalar
+from models.config import BackboneConfig, HeadConfig, Read
+from models.encoder import Span
+from models.portable.reward import ScalarRewardModel
+from tests.models import stock, tiny
+
+
+def cases() -> list[stock.Case]:
+    encoder = tiny.encoder()
+    found = []
+    for pictures, answers in ((1, ("A red square.", "Blue")), (0, ("Yes, it is a picture.",)), (2, ("Red", "A circle"))):
+        content: Any = [{"type": "image"}] * pictures + [{"type": "text", "text": "What is it?"}]
+        turns = [encoder.render([{"role": "user", "content": content}, text("assistant", answer)]) for answer in answers]
+        found.append(([tiny.picture(60 + 30 * i, 80, i) for i in range(pictures)], turns))
+    return found
+
+
+def reward_model(folder: Path, read: Read = "end_of_turn") -> ScalarRewardModel:
+    model: ScalarRewardModel = load_scalar(
+        BackboneConfig(path=str(tiny.checkpoint(folder)), dtype="float32"), HeadConfig(read=read)
+    )
+    tiny.stir(model.head, 0.5)
+    model.eval()
+    return model
+
+
+def packed(model: ScalarRewardModel) -> Tensor:
+    encoder = tiny.encoder()
+    read = model.config.reward_head["read"]
+    groups = [encoder.encode(images, turns, read) for images, turns in cases()]
+    scores = model(**encoder.pack(groups).score_inputs())
+    assert isinstance(scores, Tensor)
+    return scores
+
+
+def followed_by(text: str, which: slice = slice(None)) -> list[stock.Case]:
+    """Return the cases with `text` after every conversation, of which only `which` spans stay."""
+    return [(images, [(*turn[which], Span(text)) for turn in turns]) for images, turns in cases()]
+
+
+def padded_with(token: int, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return inputs | {"input_ids": inputs["input_ids"].where(inputs["attention_mask"].bool(), token)}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("following", ["", "\n", "\n\n and more", "<|endoftext|>", "\n<|im_start|>assistant\n"])
+def test_a_padded_batch_gives_the_packed_scores_whatever_follows(tmp_path: Path, side: str, following: str) -> None:
+    model = reward_model(tmp_path)
+    inputs = stock.padded_inputs(followed_by(following), side)
+    logits = model(**inputs).logits
+    assert logits.shape == (5, 1)
+    assert logits.dtype == torch.float32
+    assert torch.allclose(logits[:, 0], packed(model), atol=1e-5)
+    assert torch.allclose(model(**padded_with(model.config.assistant_turn["end"], inputs)).logits, logits, atol=1e-6)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_last_token_is_the_last_of_the_row(tmp_path: Path, side: str) -> None:
+    model = reward_model(tmp_path, "last_token")
+    assert torch.allclose(model(**stock.padded_inputs(followed_by("\n"), side)).logits[:, 0], packed(model), atol=1e-5)
+    assert not torch.allclose(model(**stock.padded_inputs(cases(), side)).logits[:, 0], packed(model), atol=1e-3)
+
+
+def test_a_checkpoint_from_before_reads_where_it_read(tmp_path: Path) -> None:
+    reward_model(tmp_path, "last_token").save_pretrained(tmp_path / "saved")
+    tiny.processor().save_pretrained(tmp_path / "saved")
+    file = tmp_path / "saved" / "config.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({k: v for k, v in settings.items() if k not in ("assistant_turn", "num_labels", "id2label")}))
+    again = load_scalar(BackboneConfig(path=str(tmp_path / "saved"), dtype="float32"), fresh_head=False).eval()
+    assert again.config.reward_head["read"] == "last_response_token"
+    assert again.config.num_labels == 1
+    logits = again(**stock.padded_inputs(cases(), "left")).logits[:, 0]
+    assert torch.allclose(logits, packed(again), atol=1e-5)
+    again.config.reward_head["read"] = "end_of_turn"
+    assert not torch.allclose(logits, packed(again), atol=1e-3)
+
+
+@pytest.mark.parametrize("read", ["end_of_turn", "last_token"])
+@pytest.mark.parametrize(
+    "which", [slice(0, 0), slice(1, 2), slice(0, 1), slice(0, 2)], ids=["nothing", "bare text", "no answer", "cut off answer"]
+)
+def test_a_row_without_a_whole_answer_is_refused(tmp_path: Path, read: Read, which: slice) -> None:
+    model = reward_model(tmp_path, read)
+    inputs = stock.padded_inputs([*cases()[1:2], ([], [(*cases()[1][1][0][which], Span("-"))])])
+    with pytest.raises(ValueError, match=r"rows \[1\] hold no whole answer"):
+        model(**inputs)
+
+
+def test_weights_without_a_tokenizer_go_by_their_config(tmp_path: Path) -> None:
+    tiny.language_model().save_pretrained(tmp_path)
+    model = load_scalar(BackboneConfig(path=str(tmp_path), dtype="float32")).eval()
+    tiny.stir(model.head, 0.5)
+    assert torch.allclose(model(**stock.padded_inputs(followed_by("\n"))).logits[:, 0], packed(model), atol=1e-5)
+
+
+def refused_images() -> dict[str, dict[str, Any]]:
+    """Return inputs whose images are not those that their conversations speak of."""
+    good = stock.padded_inputs(cases()[::2])
+    patches, grid, ids = good["pixel_values"], good["image_grid_thw"], good["input_ids"]
+    image, video = (tiny.config().image_token_id, tiny.config().video_token_id)
+    bare = {name: good[name] for name in ("input_ids", "attention_mask")}
+    first = int(grid[0].prod())
+    return {
+        "no pixels": bare,
+        "no grid": bare | {"pixel_values": patches},
+        "no pixels for the grid": bare | {"image_grid_thw": grid},
+        "one image fewer": good | {"pixel_values": patches[first:], "image_grid_thw": grid[1:]},
+        "one image more": good
+        | {"pixel_values": torch.cat([patches[:first], patches]), "image_grid_thw": torch.cat([grid[:1], grid])},
+        "too few patches": good | {"pixel_values": patches[4:]},
+        "other order": good | {"image_grid_thw": grid.flip(0)},
+        "images without placeholders": good | {"input_ids": ids.where(ids != image, 5)},
+        "video tokens": good | {"input_ids": ids.where(ids != image, video)},
+        "a video": good | {"pixel_values_videos": patches, "video_grid_thw": grid},
+    }
+
+
+@pytest.mark.parametrize("name", refused_images())
+def test_images_other_than_the_placeholders_are_refused(tmp_path: Path, name: str) -> None:
+    inputs = refused_images()[name]
+    with pytest.raises(ValueError, match="video" if "video" in name else "image placeholders"):
+        reward_model(tmp_path)(**inputs)
+    critic = load_critic(BackboneConfig(path=str(tmp_path), dtype="float32"))
+    for call in (critic.score, critic, critic.generate, load_language_model(BackboneConfig(path=str(tmp_path), dtype="float32"))):
+        with pytest.raises(ValueError, match="video" if "video" in name else "image placeholders"):
+            call(**inputs)
+
+
+def test_several_rows_need_a_mask_and_one_does_not(tmp_path: Path) -> None:
+    model = reward_model(tmp_path)
+    inputs = stock.padded_inputs([(images, turns[:1]) for images, turns in cases()[:1]])
+    del inputs["attention_mask"]
+    assert torch.allclose(model(**inputs).logits[0], packed(model)[0], atol=1e-5)
+    with pytest.raises(ValueError, match="attention_mask"):
+        model(input_ids=stock.padded_inputs(cases()[1:2] * 2)["input_ids"])
+
+
+def test_a_mean_head_needs_to_be_told_the_response(tmp_path: Path) -> None:
+    model = reward_model(tmp_path, "mean")
+    inputs = stock.padded_inputs(cases())
+    with pytest.raises(ValueError, match="response_mask"):
+        model(**inputs)
+    mask = torch.zeros_like(inputs["input_ids"])
+    ends = inputs["attention_mask"].sum(1) - 1
+    answers = [turn[-2].text for _, turns in cases() for turn in turns]
+    for i, (end, answer) in enumerate(zip(ends.tolist(), answers, strict=True)):
+        mask[i, end - len(tiny.tokenizer()(answer)["input_ids"]) : end] = 1
+    assert torch.allclose(model(**inputs, response_mask=mask).logits[:, 0], packed(model), atol=1e-5)
+    mask[1] = 0
+    with pytest.raises(ValueError, match="response_mask"):
+        model(**inputs, response_mask=mask)
+
+
+def test_text_callers_get_the_packed_scores(tmp_path: Path) -> None:
+    """TRL's GRPOTrainer with `reward_funcs=model` does the first, transformers' pipeline the second."""
+    model, tokenizer, encoder = reward_model(tmp_path), copy.deepcopy(tiny.tokenizer()), tiny.encoder()
+    answers = ("A red square.", "Blue", "Yes, it is a picture.")
+    chats = [(text("user", "What is it?"), text("assistant", answer)) for answer in answers]
+    wanted = model(**encoder.pack([encoder.encode([], [encoder.render(chat) for chat in chats], "end_of_turn")]).score_inputs())
+    texts = [tokenizer.apply_chat_template(list(chat), tokenize=False) for chat in chats]
+    rows = tokenizer(text=texts, return_tensors="pt", padding=True, padding_side="right", add_special_tokens=False)
+    assert torch.allclose(model(**rows).logits[:, 0], wanted, atol=1e-5)
+    for side, pad in (("left", "<|endoftext|>"), ("right", "<|im_end|>")):
+        tokenizer.padding_side, tokenizer.pad_token = side, pad
+        found = pipeline("text-classification", model=model, tokenizer=tokenizer, batch_size=2)(texts)
+        assert [one["score"] for one in found] == pytest.approx(wanted.tolist(), abs=1e-5)
+
+
+SCRIPT = """
+import sys, torch
+from transformers import AutoModelForSequenceClassification
+folder, again, inputs, scores = sys.argv[1:]
+load = AutoModelForSequenceClassification.from_pretrained
+model = load(folder, trust_remote_code=True, num_labels=1, dtype=torch.float32).eval()
+assert not any(name.split(".")[0] == "models" for name in sys.modules), "the repository was imported"
+with torch.no_grad():
+    found = model(**torch.load(inputs)).logits
+    model.save_pretrained(again)
+    repeated = load(again, trust_remote_code=True, dtype=torch.float32).eval()(**torch.load(inputs)).logits
+assert torch.allclose(repeated, found, atol=1e-6)
+torch.save(found, scores)
+try:
+    load(folder + "-broken", trust_remote_code=True)
+except ValueError as error:
+    assert "missing: model.visual.patch_embed.proj.weight" in str(error), error
+else:
+    raise SystemExit("an incomplete checkpoint was loaded")
+"""
+
+
+def test_remote_code_scores_the_same_elsewhere(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    model = reward_model(tmp_path / "start")
+    model.save_pretrained(tmp_path / "saved")
+    model.save_pretrained(tmp_path / "saved-broken")
+    tensors = load_file(tmp_path / "saved-broken" / "model.safetensors")
+    del tensors["model.visual.patch_embed.proj.weight"]
+    save_file(tensors, tmp_path / "saved-broken" / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((tmp_path / "saved" / "config.json").read_text())
+    named = settings["auto_map"]
+    assert named == {"AutoModelForSequenceClassification": "reward.ScalarRewardModel"}
+    assert settings["num_labels"] == 1
+    assert settings["problem_type"] == "regression"
+    end = settings["assistant_turn"]["end"]
+    assert tiny.tokenizer().convert_ids_to_tokens(end) == "<|im_end|>"
+
+    inputs = stock.padded_inputs(cases())
+    torch.save(inputs, tmp_path / "inputs.pt")
+    arguments = [str(tmp_path / name) for name in ("saved", "again", "inputs.pt", "scores.pt")]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, "-c", SCRIPT, *arguments], cwd=tmp_path, env=environment, check=True, timeout=120)
+    with torch.no_grad():
+        wanted = model(**inputs).logits
+    assert torch.allclose(torch.load(tmp_path / "scores.pt"), wanted, atol=1e-6)

@@ -1,0 +1,104 @@
+"""Lists of runs: what is refused before the first one starts, and that the shipped ones are sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data.errors import RecipeError
+from tests.train.minimal import MINIMAL, write
+from tests.train.shipped import FOLDER, LISTS
+from train.ablation.variants import read_ablation
+from train.recipe.dry_run import make_plan
+from train.recipe.parsing import read_recipe
+
+BENCHMARKS = "evaluation: {benchmarks: [{name: vl_rewardbench, location: embedded, limit: 6}]}\n"
+
+
+def listed(folder: Path, variants: str, more: str = BENCHMARKS) -> Path:
+    """Write a list over the minimal recipe."""
+    write(folder, MINIMAL, "base.yaml")
+    return write(folder, f"extends: base.yaml\n{more}variants:{variants}", "list.yaml")
+
+
+def problems(path: Path, *overrides: str) -> list[str]:
+    with pytest.raises(RecipeError) as error:
+        read_ablation(path, overrides)
+    return [f"{problem.where.rpartition('/')[2]} {problem.key}: {problem.message}" for problem in error.value.problems]
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_every_variant_of_a_shipped_list_is_a_recipe_with_a_plan(path: Path) -> None:
+    ablation = read_ablation(path, seeds=[0, 1])
+    assert len(ablation.runs) == 2 * len(ablation.changes) >= 6
+    for run in ablation.runs[: len(ablation.changes)]:
+        assert make_plan(run.recipe, world_size=2).lines["steps"]
+    recipes = [run.recipe.model_dump_json(exclude={"output"}) for run in ablation.runs]
+    assert len(set(recipes)) == len(recipes)  # every variant changes something
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_a_shipped_list_names_its_command_and_spares_the_disk(path: Path) -> None:
+    assert f"#   python train/ablate.py recipes/{path.relative_to(FOLDER)}" in path.read_text(encoding="utf-8")
+    ablation = read_ablation(path)
+    assert {run.recipe.output.keep_checkpoints for run in ablation.runs} == {1}
+    assert {run.recipe.evaluation.at_start for run in ablation.runs} == {False}
+    assert {run.recipe.evaluation.best_metric for run in ablation.runs} == {None}
+
+
+def test_the_embedded_head_list_is_depth_and_activation() -> None:
+    runs = read_ablation(FOLDER / "ablations" / "shapes_head.yaml").runs
+    depths = [(layers, "silu") for layers in (2, 1, 3, 4, 5)]
+    assert [(run.recipe.head.layers, run.recipe.head.activation) for run in runs] == [
+        *depths,
+        *((2, activation) for activation in ("none", "tanh", "relu", "gelu")),
+    ]
+    assert {(run.recipe.optim.max_steps, run.recipe.optim.records_per_step) for run in runs} == {(20, 64)}
+
+
+def test_a_run_has_its_changes_its_seeds_and_a_folder_of_its_own(tmp_path: Path) -> None:
+    path = listed(tmp_path, " {plain: {}, deep: {head.layers: 3, head.activation: relu, data.sources.0.rows: 64}}\n")
+    ablation = read_ablation(path, ["optim.records_per_step=32", "output.folder=there"], seeds=[4, 5])
+    assert [str(run) for run in ablation.runs] == ["plain, seed 4", "deep, seed 4", "plain, seed 5", "deep, seed 5"]
+    assert ablation.reference == "plain"
+    assert ablation.changes["deep"] == "head.layers=3, head.activation=relu, data.sources.0.rows=64"
+    last = ablation.runs[-1].recipe
+    assert (last.head.layers, last.head.activation, last.data.sources[0].rows) == (3, "relu", 64)  # type: ignore[attr-defined]
+    assert (last.seed, last.data.seed, last.optim.records_per_step) == (5, 5, 32)
+    assert (last.output.folder, last.output.resume) == ("there/deep/5", "auto")
+
+
+def test_all_variants_are_checked_and_an_error_says_where(tmp_path: Path) -> None:
+    path = listed(tmp_path, "\n  plain: {}\n  a: {head.layer: 1}\n  b: {optim.max_steps: 5}\n  c: {head.layers: 99}\n")
+    found = problems(path)
+    assert found[0].startswith("list.yaml:5 a: head.layer: there is no such key; did you mean layers?")
+    assert [line.split(":")[1] for line in found] == ["5 a", "6 b", "7 c"]
+
+
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
+        (" {}\n", "a list of runs holds a mapping"),
+        (" [a, b]\n", "a list of runs holds a mapping"),
+        (" {a/b: {}}\n", "a variant's name is that of its folder"),
+        (" {..: {}}\n", "a variant's name is that of its folder"),
+        (" {a: 1}\n", "a variant is a mapping of dotted keys"),
+        (" {a: {evaluation.benchmarks: []}}\n", "nothing to compare variants by"),
+        (" {a: {}, b: {evaluation.benchmarks.0.limit: 7}}\n", "share their benchmarks"),
+    ],
+)
+def test_a_list_that_cannot_be_compared_is_refused(tmp_path: Path, variants: str, message: str) -> None:
+    found = problems(listed(tmp_path, variants))
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_an_error_of_the_recipe_is_told_once(tmp_path: Path) -> None:
+    assert len(problems(listed(tmp_path, " {a: {}, b: {head.layers: 1}}\n"), "optim.epochz=2")) == 1
+
+
+def test_a_recipe_is_no_list_and_a_list_no_recipe(tmp_path: Path) -> None:
+    assert "a list of runs holds" in problems(write(tmp_path, MINIMAL + BENCHMARKS))[0]
+    with pytest.raises(RecipeError, match="start it with train/ablate"):
+        read_recipe(listed(tmp_path, " {a: {}}\n"))

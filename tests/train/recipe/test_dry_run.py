@@ -1,0 +1,135 @@
+"""The dry run says what will happen, without weights, network or torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.train.minimal import write
+from train.recipe.dry_run import dry_run, make_plan, show
+from train.recipe.parsing import parse_arguments, read_recipe
+
+CLONE = Path(__file__).resolve().parents[3]
+PUBLIC = "data.sources=[{type: trl, name: one, hub: trl-lib/rlaif-v}]"
+
+
+def said(folder: Path, *overrides: str, world_size: int = 1) -> str:
+    """Return all that the plan of the minimal recipe says."""
+    plan = make_plan(read_recipe(write(folder), overrides), world_size)
+    return "\n".join(line for lines in plan.lines.values() for line in lines)
+
+
+def test_basereward_is_announced() -> None:
+    plan = make_plan(read_recipe(CLONE / "recipes" / "basereward.yaml"))
+    console = Console(width=120, record=True, file=StringIO())
+    show(plan, console)
+    text = console.export_text()
+    for part in (
+        "Qwen/Qwen2.5-VL-7B-Instruct in bfloat16",
+        "7.76 B parameters",
+        "2 linear layers with silu between, width 3584",
+        "learning rate 3e-06",
+        "128 records a step",
+        "ZeRO-3 divides optimizer states, gradients and weights",
+        "vl_rewardbench (hub, 1,247 rows stated)",
+        "multimodal_rewardbench (hub, 4,711 rows stated)",
+        "zero3 ←",
+        "2,000,000 rows (stated by its card, capped)",
+        "an epoch has 2,606,701 records",
+    ):
+        assert part in text, part
+    assert [line.split()[-4:] for line in text.splitlines() if "zero3 ←" in line] == [["14.45", "│", "1.81", "│"]]
+
+
+def test_it_needs_neither_torch_nor_a_network_and_little_time(tmp_path: Path) -> None:
+    code = (
+        "import socket, sys, time; begin = time.process_time()\n"
+        "def refuse(*_): raise AssertionError('network')\n"
+        "socket.socket.connect = refuse\n"
+        "from train.recipe.parsing import parse_arguments; from train.recipe.dry_run import dry_run\n"
+        f"dry_run(parse_arguments([{str(CLONE / 'recipes' / 'basereward.yaml')!r}, '--dry-run'], 'rm', ''))\n"
+        "assert not {'torch', 'transformers', 'datasets', 'deepspeed'} & set(sys.modules)\n"
+        "assert time.process_time() - begin < 2\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=CLONE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Bradley-Terry" in done.stdout
+
+
+def test_only_the_first_rank_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    launch = parse_arguments([str(write(tmp_path)), "--dry-run"], "rm", "")
+    monkeypatch.setenv("RANK", "1")
+    dry_run(launch)
+    assert not capsys.readouterr().out
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dry_run(launch)
+    assert "20 steps: 1,280 records, 2.00 epochs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], "an epoch has 640 records"),
+        (["data.validation=40"], "an epoch has 600 records"),
+        (["data.records=99"], "an epoch has 99 records (data.records)"),
+        (["data.sources.0.cap=100"], "an epoch has 100 records"),
+        (["data.sources.0.repeat=0.5"], "an epoch has 320 records"),
+        (["data.stages=[{name: a}, {name: b, repeat: 0.5}]"], "an epoch has 960 records"),
+        (["data.sources=[{type: ultrafeedback}]"], "an epoch has 63,967 records"),
+        (["data.sources=[{type: ultrafeedback, pairs: all}]"], "an epoch has an unknown number of records"),
+        ([PUBLIC], "an epoch has 83,132 records"),
+        (["data.sources=[{type: trl, hub: a/b}]"], "an epoch has an unknown number of records"),
+        (["data.sources=[{type: trl, path: some/folder, hub: trl-lib/rlaif-v}]"], "an epoch has an unknown number of records"),
+        (["data.stages=[{name: a, modality: text}]"], "an epoch has an unknown number of records"),
+    ],
+)
+def test_the_length_of_an_epoch(tmp_path: Path, overrides: list[str], expected: str) -> None:
+    assert expected in said(tmp_path, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [("1", "3 steps: 130 records, 1.00 epochs"), ("1.5", "4 steps: 194 records, 1.49 epochs")]
+)
+def test_the_last_step_of_an_epoch_takes_what_is_left(tmp_path: Path, epochs: str, expected: str) -> None:
+    changes = ["data.sources.0.rows=130", "optim.records_per_step=64", f"optim.epochs={epochs}", "optim.max_steps=null"]
+    assert expected in said(tmp_path, *changes)
+
+
+def test_steps_that_nobody_knows_are_not_invented(tmp_path: Path) -> None:
+    unknown = "data.sources=[{type: trl, hub: a/b}]"
+    assert "2 epochs; steps known once the data are read" in said(tmp_path, unknown)
+    assert "30 steps: 1,920 records\n" in said(tmp_path, unknown, "optim.epochs=null", "optim.max_steps=30")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["method.zero_coefficient=0.01"], "Bradley-Terry + 0.01 x (chosen + rejected)^2"),
+        (["method.margin=true", "method.length_normalisation=true"], "Bradley-Terry + margin + length normalisation"),
+        (["method={type: critic, critique: own}"], "critiques: own"),
+        (["method={type: stable_reinforce}"], "advantages by batch with filter at 3, KL 0"),
+        (["method={type: language_model, target: lessons}"], "lessons of 12 questions about a picture"),
+        (["method={type: language_model, target: judgement}"], "cross-entropy on judgements"),
+        (["optim.lora={rank: 4}"], "LoRA of rank 4"),
+        (["backbone.freeze=[projector]"], "frozen: projector"),
+        (["optim.head_learning_rate=1e-3"], "learning rate 0.0001, head 0.001"),
+        (["deepspeed=zero3_offload"], "optimizer states and weights in host memory"),
+        (["evaluation.benchmarks=[{name: vl_rewardbench, location: embedded, limit: 10}]"], "(embedded, limited to 10)"),
+        (["output.push_to_hub=me/model"], "the best one goes to me/model"),
+    ],
+)
+def test_what_a_setting_does_is_said(tmp_path: Path, overrides: list[str], expected: str) -> None:
+    assert expected in said(tmp_path, *overrides)
+
+
+def test_memory_is_not_guessed(tmp_path: Path) -> None:
+    assert not make_plan(read_recipe(write(tmp_path), ["backbone.path=someone/unknown"])).memory
+    plan = make_plan(read_recipe(write(tmp_path), ["backbone.path=Qwen/Qwen2.5-VL-3B-Instruct"]), world_size=16)
+    assert plan.ranks == (1, 8, 16, 64)
+    assert all(len(cells) == 4 for cells in plan.memory.values())

@@ -1,0 +1,135 @@
+"""Parameter counts equal transformers' own, and memory follows the ZeRO paper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.train.minimal import write
+from train.recipe.memory import (
+    PUBLISHED,
+    Shape,
+    count,
+    head_parameters,
+    image_tokens,
+    per_rank,
+    shape_from_config,
+    shape_of,
+    trained,
+)
+from train.recipe.parsing import read_recipe
+from train.recipe.recipe import Recipe
+
+TOTALS = {"3B": 3_754_622_976, "7B": 8_292_166_656, "32B": 33_452_718_336, "72B": 73_410_777_344}
+"""What the model cards on the hub state."""
+
+SEVEN = "backbone.path=Qwen/Qwen2.5-VL-7B-Instruct"
+
+
+def seven(folder: Path, *overrides: str) -> tuple[Recipe, Shape]:
+    shape = shape_of("Qwen/Qwen2.5-VL-7B-Instruct")
+    assert shape is not None
+    return read_recipe(write(folder), [SEVEN, "backbone.dtype=bfloat16", *overrides]), shape
+
+
+@pytest.mark.parametrize("size", TOTALS)
+def test_published_sizes(size: str) -> None:
+    parts = count(PUBLISHED[f"Qwen/Qwen2.5-VL-{size}-Instruct"])
+    assert parts.backbone + parts.lm_head == TOTALS[size]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_counts_equal_the_stock_models(tied: bool) -> None:
+    import torch
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    text = {
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 48,
+        "vocab_size": 100,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]},
+    }
+    vision = {"hidden_size": 24, "depth": 2, "num_heads": 2, "intermediate_size": 40, "out_hidden_size": 32}
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+    with torch.device("meta"):
+        model = Qwen2_5_VLForConditionalGeneration(config)
+    parts = count(shape_from_config(json.loads(config.to_json_string(use_diff=False))))
+    visual = model.model.visual
+    projector = sum(p.numel() for p in visual.merger.parameters())
+    assert parts.projector == projector
+    assert parts.vision_tower == sum(p.numel() for p in visual.parameters()) - projector
+    assert parts.language_model == sum(p.numel() for p in model.model.language_model.parameters())
+    assert parts.backbone + parts.lm_head == sum(p.numel() for p in model.parameters())
+    linear = [m for n, m in model.model.language_model.named_modules() if n.endswith("_proj")]
+    assert parts.projections == sum(m.in_features + m.out_features for m in linear)
+
+
+def test_the_released_layout_is_read_too(tmp_path: Path) -> None:
+    released = {
+        "hidden_size": 2048,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "intermediate_size": 11008,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "vision_config": {"hidden_size": 1280, "in_chans": 3, "depth": 32, "intermediate_size": 3420, "spatial_patch_size": 14},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(released))
+    assert shape_of(str(tmp_path)) == PUBLISHED["Qwen/Qwen2.5-VL-3B-Instruct"]
+    assert shape_of("someone/unknown") is None
+
+
+def test_the_head_counts_weights_and_biases() -> None:
+    from models.config import HeadConfig
+
+    assert head_parameters(10, HeadConfig(layers=2)) == 10 * 10 + 10 + 10 + 1
+    assert head_parameters(10, HeadConfig(layers=3, width=4)) == 10 * 4 + 4 + 4 * 4 + 4 + 4 + 1
+    assert head_parameters(10, HeadConfig(layers=1)) == 11
+
+
+def test_what_is_trained(tmp_path: Path) -> None:
+    recipe, shape = seven(tmp_path)
+    parts, head = count(shape), head_parameters(shape.hidden, recipe.head)
+    assert trained(recipe, shape) == (parts.backbone + head, parts.backbone + head)
+    frozen, _ = seven(tmp_path, "backbone.freeze=[vision_tower, projector]")
+    assert trained(frozen, shape)[1] == parts.language_model + head
+    lora, _ = seven(tmp_path, "optim.lora={rank: 8}")
+    assert trained(lora, shape)[1] == 8 * parts.projections + head
+    critic, _ = seven(tmp_path, "method={type: critic}")
+    assert trained(critic, shape)[0] == parts.backbone + parts.lm_head + head
+
+
+def test_memory_is_divided_as_the_stages_say(tmp_path: Path) -> None:
+    recipe, shape = seven(tmp_path)
+    total = trained(recipe, shape)[0]
+    per_parameter = {name: per_rank(recipe, shape, name, 4).device / total for name in ("zero0", "zero1", "zero2", "zero3")}
+    assert per_parameter == pytest.approx({"zero0": 16, "zero1": 4 + 12 / 4, "zero2": 2 + 14 / 4, "zero3": 16 / 4})
+    assert per_rank(recipe, shape, "none", 4).device / total == pytest.approx(16)
+    offload = per_rank(recipe, shape, "zero2_offload", 4)
+    assert (offload.device / total, offload.host / total) == pytest.approx((2, 16 / 4))
+    everything = per_rank(recipe, shape, "zero3_offload", 4)
+    assert (everything.device, everything.host / total) == pytest.approx((0, 18 / 4))
+
+
+def test_fp32_adapters_and_reference_models(tmp_path: Path) -> None:
+    recipe, shape = seven(tmp_path, "backbone.dtype=float32")
+    assert per_rank(recipe, shape, "zero0", 1).device == pytest.approx(16 * trained(recipe, shape)[0])
+    quantised, _ = seven(tmp_path, "optim.lora={rank: 8, quantise: nf4}")
+    total, learned = trained(quantised, shape)
+    assert per_rank(quantised, shape, "zero2", 1).weights == pytest.approx(0.5 * (total - learned) + 2 * learned)
+    adapters, _ = seven(tmp_path, "optim.lora={rank: 8}")
+    assert per_rank(adapters, shape, "none", 1).device == pytest.approx(2 * (total - learned) + 16 * learned)
+    with_reference, _ = seven(tmp_path, "method={type: stable_reinforce, kl_coefficient: 1e-3}")
+    without, _ = seven(tmp_path, "method={type: stable_reinforce}")
+    weights = [per_rank(r, shape, "zero2", 1).weights for r in (without, with_reference)]
+    assert weights[1] == pytest.approx(2 * weights[0])
+
+
+def test_image_tokens() -> None:
+    assert [image_tokens(pixels) for pixels in (784, 785, 501_760)] == [1, 2, 640]

@@ -1,0 +1,76 @@
+"""Every shipped recipe is a recipe, in time, and says what its paper says."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from data.sources.shared.files import FilesConfig
+from tests.train.shipped import FOLDER, RECIPES
+from train.recipe.dry_run import make_plan
+from train.recipe.methods import ENTRIES, NaiveConfig
+from train.recipe.parsing import read_recipe
+from train.recipe.recipe import Recipe
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_a_shipped_recipe_is_read_and_planned_in_time(path: Path) -> None:
+    begin = time.process_time()
+    plan = make_plan(read_recipe(path), world_size=2)
+    assert time.process_time() - begin < 2.0
+    assert plan.lines["steps"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_a_shipped_recipe_names_its_command(path: Path) -> None:
+    recipe = read_recipe(path)
+    entry = next(name for name, methods in ENTRIES.items() if recipe.method.type in methods)
+    assert f"# {'':2}deepspeed train/{entry}.py recipes/{path.relative_to(FOLDER)}" in path.read_text(encoding="utf-8")
+
+
+def test_basereward_is_the_papers() -> None:
+    """The values that the paper (arXiv 2509.16127) states."""
+    recipe = read_recipe(FOLDER / "basereward.yaml")
+    assert recipe.backbone.path == "Qwen/Qwen2.5-VL-7B-Instruct"
+    assert (recipe.head.layers, recipe.head.activation) == (2, "silu")
+    assert recipe.method == NaiveConfig(type="naive")
+    assert (recipe.optim.learning_rate, recipe.optim.records_per_step) == (3e-6, 128)
+    assert [(b.name, b.location) for b in recipe.evaluation.benchmarks] == [
+        ("vl_rewardbench", "hub"),
+        ("multimodal_rewardbench", "hub"),
+    ]
+    assert (recipe.backbone.dtype, recipe.deepspeed) == ("bfloat16", "zero3")
+    assert all(isinstance(source, FilesConfig) and source.hub for source in recipe.data.sources)
+
+
+def test_steps_are_whole_and_given_by_epochs_or_by_number() -> None:
+    recipe = read_recipe(FOLDER / "basereward.yaml", ["optim.epochs=1.5"])
+    assert recipe.steps(1000) == 12  # an epoch has 7 whole steps and a smaller one
+    assert recipe.steps(127) == 1
+    assert read_recipe(FOLDER / "basereward.yaml", ["optim.epochs=null", "optim.max_steps=3"]).steps(1000) == 3
+
+
+def test_nothing_in_a_recipe_can_be_changed_or_coerced() -> None:
+    recipe = read_recipe(FOLDER / "basereward.yaml")
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.seed = 1  # type: ignore[misc]
+    with pytest.raises(ValueError, match="valid integer"):
+        Recipe.model_validate({**recipe.resolved(), "seed": "1"})
+
+
+def test_the_ablation_scale_differs_from_basereward_in_data_and_benchmarks_only() -> None:
+    full, ablation = (read_recipe(FOLDER / f"{name}.yaml") for name in ("basereward", "basereward_200k"))
+    same = ("backbone", "head", "method", "optim", "deepspeed", "seed")
+    assert {name: ablation.resolved()[name] for name in same} == {name: full.resolved()[name] for name in same}
+    assert ablation.data.validation == full.data.validation == 1000
+    assert [source.type for source in ablation.data.sources] == [
+        "mm_rlhf",
+        "rlaif_v",
+        "vlfeedback",
+        "wildvision_battle",
+        "povid",
+    ]
+    assert sum(source.cap or 17_000 for source in ablation.data.sources[1:]) == 100_000
+    assert ablation.data.sources[0].cap is None

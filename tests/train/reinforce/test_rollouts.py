@@ -1,0 +1,102 @@
+"""Log-probabilities of judgements: the packed pass gives the padded stock model's, shared or not, at any temperature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from data.mixture import Mixture, MixtureConfig
+from data.prompts import Answer
+from data.sources.shapes import ShapesConfig
+from models.backbone import load_language_model
+from models.config import BackboneConfig
+from models.generation import SamplingConfig
+from models.packing.groups import Group
+from tests.models import tiny
+from train.reinforce.rollouts import Prompts, log_probabilities, sample, to_write
+
+
+def prompts(rows: int = 8, limit: int = 4096) -> Prompts:
+    source = ShapesConfig(type="shapes", level="demo", rows=rows, text_only=0.4)
+    return Prompts(Mixture(MixtureConfig(sources=[source])), tiny.encoder(), "short", limit)
+
+
+def batch() -> tuple[list[Group], list[int], Tensor, Tensor]:
+    """Return three prompts and five judgements of 1 to 4 tokens on them."""
+    groups = [prompts()[place].group for place in range(3)]
+    ids = torch.randint(10, 200, (5, 4), generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])
+    return groups, [0, 0, 1, 2, 2], ids, mask
+
+
+def by_stock(model: Any, group: Group, ids: list[int], temperature: float) -> Tensor:
+    """Score one judgement with the stock model."""
+    whole = torch.tensor([[*group.prompt_ids, *ids]])
+    images = {} if not group.grids else {"pixel_values": group.pixel_values, "image_grid_thw": torch.tensor(group.grids)}
+    kinds = (whole == model.config.image_token_id).int()
+    logits = model(input_ids=whole, attention_mask=torch.ones_like(whole), mm_token_type_ids=kinds, **images).logits
+    predicted = (logits[0, -len(ids) - 1 : -1].float() / temperature).log_softmax(-1)
+    found: Tensor = predicted.gather(1, torch.tensor(ids)[:, None])[:, 0]
+    return found
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("shared", [True, False])
+def test_packed_log_probabilities_and_gradients_are_the_stock_models(tmp_path: Path, temperature: float, shared: bool) -> None:
+    folder = tiny.checkpoint(tmp_path)
+    model = load_language_model(BackboneConfig(path=str(folder), dtype="float32")).eval()
+    groups, owners, ids, mask = batch()
+    asked = groups if shared else [groups[owner] for owner in owners]
+    found = log_probabilities(model, tiny.encoder(), asked, owners if shared else range(5), ids, mask, temperature)
+    plain = tiny.language_model()
+    wanted = torch.zeros(5, 4)
+    for row, owner in enumerate(owners):
+        length = int(mask[row].sum())
+        wanted[row, :length] = by_stock(plain, groups[owner], ids[row, :length].tolist(), temperature)
+    assert torch.allclose(found, wanted, atol=1e-5)
+    torch.autograd.backward(found.sum())
+    torch.autograd.backward(wanted.sum())
+    theirs = dict(plain.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, theirs[name].grad, atol=1e-4, rtol=1e-3), name
+
+
+def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image(tmp_path: Path) -> None:
+    model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).eval()
+    encoder, asked = tiny.encoder(), [prompts()[place] for place in range(4)]
+    sampling = SamplingConfig(temperature=1.0, max_new_tokens=5)
+    found = sample(model, encoder, asked, 3, sampling, budget=4096, seed=0)
+    assert len(found) == 12
+    assert all(encoder.vision.image not in one.ids for one in found)
+    assert all(len(one.ids) == 5 for one in found if one.truncated)
+    again = sample(model, encoder, asked, 3, sampling, budget=1, seed=0)
+    assert [one.ids for one in again] == [one.ids for one in found]
+    assert len({one.ids for one in found}) > 6
+
+
+def test_every_place_has_its_prompt_and_half_of_an_epoch_has_the_winner_first() -> None:
+    asked = prompts(rows=8)
+    epoch = [asked[place] for place in range(8)]
+    winners: list[Answer] = [one.winner for one in epoch]
+    assert sorted(winners) == [1] * 4 + [2] * 4
+    assert {one.shown for one in epoch} != {asked[place].shown for place in range(8, 16)} or winners != [
+        asked[place].winner for place in range(8, 16)
+    ]
+    assert asked[3].group.prompt_ids == epoch[3].group.prompt_ids
+    for one in epoch:
+        assert len(one.pictures) == len(one.group.grids)
+        assert to_write(one.group, 2).tokens == len(one.group.prompt_ids) + 1
+
+
+def test_a_prompt_that_is_too_long_is_passed_over_and_counted() -> None:
+    lengths = [len(prompts()[place].group.prompt_ids) for place in range(8)]
+    limit = max(lengths) - 1
+    asked = prompts(limit=limit)
+    found = [len(asked[place].group.prompt_ids) for place in range(8)]
+    assert max(found) <= limit
+    assert asked.too_long == lengths.count(max(lengths)) == 1
+    assert [one for one in found if one not in lengths] == []

@@ -1,0 +1,187 @@
+"""The model card: what it says is what the run knows, and the code on it runs."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from ruamel.yaml import YAML
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from data.errors import ImageError
+from data.images import decode
+from data.preference import text
+from models.backbone import load_scalar
+from models.config import BackboneConfig
+from models.encoder import Encoder
+from tests.models import tiny
+from tests.train import worker
+from tests.train.minimal import write
+from tests.train.worker import ended
+from train.recipe.parsing import read_recipe
+from train.runs.callbacks import read_results
+from train.runs.model_card import CARD, SCALAR_USE, About, WriteCard, metadata, model_card, use
+
+DATA = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
+
+
+def about(folder: Path, *changes: str) -> About:
+    return About(read_recipe(write(folder), changes), DATA, steps=20)
+
+
+def front_matter(card: str) -> Any:
+    return YAML(typ="safe").load(card.split("---")[1])
+
+
+def test_a_card_says_step_base_method_data_and_recipe(tmp_path: Path) -> None:
+    known = about(tmp_path, "method.zero_coefficient=0.1")
+    card = model_card(known, 5, {})
+    assert "# test, step 5 of 20" in card
+    assert "naive: Bradley-Terry + 0.1 x (chosen + rejected)^2" in card
+    assert "| shapes | 1,234 | f00d |" in card
+    assert "No benchmark was evaluated at this step." in card
+    recipe = re.findall(r"```yaml\n(.*?)```", card, re.DOTALL)[0]
+    assert read_recipe(write(tmp_path, recipe, "again.yaml")) == known.recipe
+
+
+def test_figures_stand_with_their_interval_and_counts(runs: Path, tmp_path: Path) -> None:
+    results = read_results(ended(runs / "2-zero2"))
+    micro = results["vl_rewardbench"].micro
+    assert micro.accuracy is not None
+    assert micro.low is not None
+    assert micro.high is not None
+    figures = f"{100 * micro.accuracy:.1f} [{100 * micro.low:.1f}, {100 * micro.high:.1f}]"
+    card = (ended(runs / "2-zero2") / CARD).read_text(encoding="utf-8")
+    assert micro.half is not None
+    assert f"| **vl_rewardbench** | {figures} | 7 | {micro.ties} | {100 * micro.half:.1f} | 0 |" in card
+    assert all(f"| {group} |" in card for group in results["vl_rewardbench"].groups)
+    assert "step 6 of 6" in card
+    assert "vl_rewardbench (embedded)" in card
+
+
+def run_code(card: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return what the code on a card defines in a checkpoint's folder."""
+    code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0]
+    monkeypatch.chdir(checkpoint)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names
+
+
+def encoded(picture: Image.Image, kind: str, orientation: int = 1) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **({} if orientation == 1 else {"exif": exif}))
+    return buffer.getvalue()
+
+
+def files() -> Iterator[bytes]:
+    """Yield a picture in every mode that each format can hold, and in every orientation that it can name."""
+    noise = tiny.picture(50, 60).convert("RGBA")
+    noise.putalpha(tiny.picture(50, 60, 1).convert("L"))
+    clear = noise.convert("RGB").convert("P")
+    clear.info["transparency"] = 3
+    sixteen = Image.fromarray(np.random.default_rng(0).integers(0, 2**16, (60, 50), dtype=np.uint16))
+    modes = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F")
+    pictures = [noise, clear, sixteen, *(noise.convert("L" if mode in "IF" else "RGB").convert(mode) for mode in modes)]
+    for kind, exif in (
+        ("PNG", True),
+        ("JPEG", True),
+        ("WEBP", True),
+        ("TIFF", True),
+        ("BMP", False),
+        ("GIF", False),
+        ("PPM", False),
+    ):
+        for picture in pictures:
+            with suppress(OSError, ValueError):  # a mode that the format cannot hold
+                yield from [encoded(picture, kind, turn) for turn in range(1, 9 if exif else 2)]
+
+
+def test_the_code_on_a_card_decodes_as_evaluation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_scalar(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).save_pretrained(tmp_path / "saved")
+    tiny.processor().save_pretrained(tmp_path / "saved")
+    names = run_code(SCALAR_USE, tmp_path / "saved", monkeypatch)
+    seen: list[Image.Image] = []
+
+    def see(images: list[Image.Image], **options: Any) -> None:
+        seen.extend(images)
+        raise RuntimeError("seen")
+
+    monkeypatch.setattr(names["image_processor"], "preprocess", see)
+    refused = 0
+    for content in files():
+        try:
+            wanted = decode(content, "r")
+        except ImageError:
+            refused += 1
+            with pytest.raises(ValueError, match="no conversion to RGB"):
+                names["score"](Image.open(io.BytesIO(content)), "What is it?", "A square.")
+            continue
+        with pytest.raises(RuntimeError, match="seen"):
+            names["score"](Image.open(io.BytesIO(content)), "What is it?", "A square.")
+        assert (seen[-1].mode, seen[-1].size, seen[-1].tobytes()) == ("RGB", wanted.size, wanted.tobytes())
+    assert len(seen) > 200
+    assert 0 < refused < 30  # 32-bit integer, float and Lab
+
+
+@pytest.mark.parametrize("content", [encoded(tiny.picture(50, 60), "PNG"), encoded(tiny.picture(50, 60), "JPEG", 6)])
+def test_the_code_on_a_card_scores_as_training_did(content: bytes, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = ended(runs / "2-zero3")
+    names = run_code((checkpoint / CARD).read_text(encoding="utf-8"), checkpoint, monkeypatch)
+    found = [
+        names["score"](Image.open(io.BytesIO(content)), "What is it?", answer) for answer in ("A square.", "Nothing at all.")
+    ]
+    encoder = Encoder(names["tokenizer"], names["image_processor"], tiny.encoder().config, tiny.encoder().vision.window)
+    prompt: Any = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}
+    conversations = [encoder.render((prompt, text("assistant", answer))) for answer in ("A square.", "Nothing at all.")]
+    group = encoder.encode([decode(content, "r")], conversations, "end_of_turn")
+    model = load_scalar(BackboneConfig(path=str(checkpoint), dtype="float32"), fresh_head=False).eval()
+    with torch.no_grad():
+        assert found == pytest.approx(model(**encoder.pack([group]).score_inputs()).tolist(), abs=1e-5)
+
+
+def test_the_hub_is_told_of_a_base_that_it_knows(tmp_path: Path) -> None:
+    known = about(tmp_path, "backbone.path=Qwen/Qwen2.5-VL-3B-Instruct").recipe
+    assert front_matter(model_card(About(known, DATA, 1), 1, {})) == {
+        "library_name": "transformers",
+        "base_model": "Qwen/Qwen2.5-VL-3B-Instruct",
+        "tags": ["reward-model", "vision-language"],
+    }
+    assert "base_model" not in metadata(about(tmp_path).recipe)
+    worker.prepare(tmp_path)
+    assert "base_model" not in metadata(about(tmp_path, f"backbone.path={tmp_path}/base").recipe)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ([], ["AutoModelForSequenceClassification"]),
+        (["head.read=mean"], ["AutoModelForSequenceClassification", "response_mask"]),
+        (["backbone.system_prompt=Be strict."], ["AutoModelForSequenceClassification", "'Be strict.'"]),
+        (["method={type: critic}"], ["AutoModelForImageTextToText"]),
+        (["method={type: language_model, target: lessons}"], ["Qwen2_5_VLForConditionalGeneration"]),
+        (["optim.lora={rank: 4}"], ["train/merge.py"]),
+    ],
+)
+def test_every_kind_of_checkpoint_says_how_it_is_loaded(tmp_path: Path, changes: list[str], said: list[str]) -> None:
+    found = use(about(tmp_path, *changes).recipe)
+    assert [part in line for part, line in zip(said, found, strict=True)] == [True] * len(said)
+
+
+def test_the_first_rank_writes_the_card(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-3").mkdir()
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    for first in (False, True):
+        state = TrainerState(global_step=3, is_world_process_zero=first)
+        WriteCard(about(tmp_path)).on_save(arguments, state, TrainerControl())
+        assert (tmp_path / "checkpoint-3" / CARD).exists() == first

@@ -1,0 +1,95 @@
+"""A run is continued with its own settings, or not at all: what is written beside its weights must be true of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from data.errors import UserError
+from train.recipe.parsing import read_recipe
+from train.recipe.recipe import Recipe
+from train.runs.provenance import recipe_yaml
+from train.runs.resume import FREE, check_resume_matches
+
+RECIPE = Path(__file__).resolve().parents[3] / "recipes" / "shapes" / "naive.yaml"
+
+
+def recipe(*changes: str) -> Recipe:
+    return read_recipe(RECIPE, ["deepspeed=zero2", *changes])
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Write a checkpoint of a run on two ranks."""
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe()))
+    (tmp_path / "provenance.json").write_text(json.dumps([{"hardware": {"world_size": 2}}]))
+    (tmp_path / "checkpoint-4").mkdir()
+    return tmp_path / "checkpoint-4"
+
+
+def test_the_same_settings_continue(checkpoint: Path) -> None:
+    check_resume_matches(recipe(), checkpoint, ranks=2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["output.log_every_steps=3", "output.folder=elsewhere"],
+        ["evaluation.benchmarks=[]", "evaluation.best_metric=null"],
+        ["workers=0"],
+        ["data.cache=/elsewhere", "data.workers=1"],
+        ["optim.token_budget=auto", "optim.activation_checkpointing=true", "optim.compile=layers"],
+    ],
+)
+def test_what_changes_nothing_that_is_learnt_is_free(checkpoint: Path, changes: Sequence[str]) -> None:
+    check_resume_matches(recipe(*changes), checkpoint, ranks=2)
+    assert all(any(change.startswith(name) for name in FREE) for change in changes)
+
+
+def test_every_other_change_is_listed(checkpoint: Path) -> None:
+    changed = recipe("optim.learning_rate=1e-6", "data.seed=9", "data.sources.0.rows=500", "head.layers=3")
+    with pytest.raises(UserError) as refused:
+        check_resume_matches(changed, checkpoint, ranks=4)
+    said = str(refused.value)
+    assert "  optim.learning_rate: 0.0005 -> 1e-06\n" in said
+    assert "  data.seed: 0 -> 9\n" in said
+    assert "  head.layers: 2 -> 3\n" in said
+    assert "  ranks: 2 -> 4 (DeepSpeed" in said
+    assert '"rows": 500' in said
+    assert f"backbone.path={checkpoint}" in said
+
+
+def test_a_section_that_was_not_there_is_a_change(checkpoint: Path) -> None:
+    with pytest.raises(UserError, match=r"optim\.lora\.rank: \(not there\) -> 8"):
+        check_resume_matches(recipe("optim.lora.rank=8"), checkpoint, ranks=2)
+
+
+def test_a_key_that_an_older_version_did_not_write_is_none(checkpoint: Path) -> None:
+    file = checkpoint.parent / "recipe.yaml"
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if "max_grad_norm" not in line))
+    assert "max_grad_norm" not in file.read_text()
+    check_resume_matches(recipe(), checkpoint, ranks=2)
+
+
+def test_without_deepspeed_any_number_of_ranks_continues(checkpoint: Path) -> None:
+    alone = recipe("deepspeed=none")
+    (checkpoint.parent / "recipe.yaml").write_text(recipe_yaml(alone))
+    check_resume_matches(alone, checkpoint, ranks=1)
+
+
+def test_a_checkpoint_by_itself_is_taken_as_it_is(checkpoint: Path) -> None:
+    (checkpoint.parent / "recipe.yaml").unlink()
+    check_resume_matches(recipe("optim.learning_rate=1e-6"), checkpoint, ranks=1)
+
+
+def test_a_head_whose_place_had_another_meaning_is_not_continued(checkpoint: Path) -> None:
+    read = recipe("head.read=last_token")
+    (checkpoint.parent / "recipe.yaml").write_text(recipe_yaml(read))
+    (checkpoint / "config.json").write_text('{"assistant_turn": {}}')
+    check_resume_matches(read, checkpoint, ranks=2)
+    (checkpoint / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"head\.read: last_token then meant"):
+        check_resume_matches(read, checkpoint, ranks=2)

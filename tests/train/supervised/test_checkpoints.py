@@ -1,0 +1,118 @@
+"""Which checkpoints are whole, which stay, and where a run continues."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from data.errors import UserError
+from train.supervised import checkpoints
+from train.supervised.checkpoints import (
+    COMPLETE,
+    MarkComplete,
+    Rotate,
+    evaluation_folder,
+    find_resume,
+    superseded,
+    whole_checkpoints,
+)
+
+
+def make(folder: Path, *steps: int, whole: bool = True) -> None:
+    for step in steps:
+        (folder / f"checkpoint-{step}").mkdir(parents=True)
+        (folder / f"checkpoint-{step}" / "model.safetensors").touch()
+        if whole:
+            (folder / f"checkpoint-{step}" / COMPLETE).touch()
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def saved(folder: Path, callback: MarkComplete | Rotate, step: int, *, first: bool = True, best: str | None = None) -> None:
+    found = None if best is None else f"somewhere/{best}"
+    state = TrainerState(global_step=step, is_world_process_zero=first, best_model_checkpoint=found)
+    arguments = TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[])
+    callback.on_save(arguments, state, TrainerControl())
+
+
+def test_checkpoints_are_ordered_by_step_and_the_cut_off_do_not_count(tmp_path: Path) -> None:
+    make(tmp_path, 100, 20, 3)
+    make(tmp_path, 200, whole=False)
+    (tmp_path / "checkpoint-best").mkdir()
+    assert names(checkpoints.checkpoints(tmp_path)) == ["checkpoint-3", "checkpoint-20", "checkpoint-100", "checkpoint-200"]
+    assert names(whole_checkpoints(tmp_path)) == ["checkpoint-3", "checkpoint-20", "checkpoint-100"]
+
+
+def test_the_mark_comes_from_the_first_rank(tmp_path: Path) -> None:
+    make(tmp_path, 5, whole=False)
+    saved(tmp_path, MarkComplete(), 5, first=False)
+    assert whole_checkpoints(tmp_path) == []
+    saved(tmp_path, MarkComplete(), 5)
+    assert names(whole_checkpoints(tmp_path)) == ["checkpoint-5"]
+
+
+@given(st.sets(st.integers(1, 30), max_size=6), st.integers(1, 4), st.integers(1, 30))
+def test_the_newest_and_the_best_stay(tmp_path_factory: pytest.TempPathFactory, steps: set[int], keep: int, best: int) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    make(folder, *steps)
+    stay = {*sorted(steps)[-keep:], *({best} & steps)}
+    assert names(superseded(folder, keep, f"checkpoint-{best}")) == [f"checkpoint-{n}" for n in sorted(steps - stay)]
+
+
+def test_rotation_removes_on_the_first_rank_and_never_a_cut_off_one(tmp_path: Path) -> None:
+    make(tmp_path, 1, 2, 3)
+    make(tmp_path, 4, whole=False)
+    saved(tmp_path, Rotate(1), 3, first=False, best="checkpoint-1")
+    assert len(whole_checkpoints(tmp_path)) == 3
+    saved(tmp_path, Rotate(1), 3, best="checkpoint-1")
+    assert names(checkpoints.checkpoints(tmp_path)) == ["checkpoint-1", "checkpoint-3", "checkpoint-4"]
+
+
+def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, 1, 2)
+    monkeypatch.setattr("train.supervised.checkpoints.shutil.rmtree", lambda path: None)
+    saved(tmp_path, Rotate(1), 2)
+    assert names(whole_checkpoints(tmp_path)) == ["checkpoint-2"]
+
+
+def test_a_run_continues_from_the_last_whole_checkpoint_and_removes_the_rest(tmp_path: Path) -> None:
+    make(tmp_path, 10, 20)
+    make(tmp_path, 30, 40, whole=False)
+    console = quiet()
+    assert find_resume(tmp_path, "auto", console) == tmp_path / "checkpoint-20"
+    assert names(checkpoints.checkpoints(tmp_path)) == ["checkpoint-10", "checkpoint-20"]
+    assert console.file.getvalue().count("was cut off") == 2  # type: ignore[attr-defined]
+
+
+def test_without_a_whole_checkpoint_a_run_begins_anew(tmp_path: Path) -> None:
+    assert find_resume(tmp_path / "none", "auto", quiet()) is None
+    make(tmp_path, 10, whole=False)
+    assert find_resume(tmp_path, "auto", quiet()) is None
+    make(tmp_path, 20)
+    assert find_resume(tmp_path, "never", quiet()) is None
+
+
+def test_a_named_checkpoint_must_be_whole(tmp_path: Path) -> None:
+    make(tmp_path, 10)
+    make(tmp_path, 20, whole=False)
+    assert find_resume(tmp_path, str(tmp_path / "checkpoint-10"), quiet()) == tmp_path / "checkpoint-10"
+    with pytest.raises(UserError, match=r"checkpoint-20 is not a whole checkpoint.*or `auto`"):
+        find_resume(tmp_path, str(tmp_path / "checkpoint-20"), quiet())
+
+
+def test_figures_before_the_first_step_are_no_checkpoint(tmp_path: Path) -> None:
+    evaluation_folder(tmp_path, 0).mkdir(parents=True)
+    assert checkpoints.checkpoints(tmp_path) == []
+    assert evaluation_folder(tmp_path, 7) == tmp_path / "checkpoint-7" / "eval"

@@ -1,0 +1,199 @@
+"""The runs of an ablation as one table: for each benchmark a line a variant, with intervals over rows and seeds.
+
+The figure of an ablation: accuracy with its interval by variant, one panel a benchmark, and a dot for each seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import JustifyMethod
+from rich.table import Table
+
+from data.errors import PredictionsError
+from eval.benchmarks.rows import read_json_lines
+from eval.protocol import Floats
+from eval.results.comparison import predictions_in
+from eval.results.intervals import Difference, accuracy_over_seeds, difference_over_seeds, spread
+from train.ablation.variants import Ablation, Run
+
+_INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. 95 % intervals by a \
+bootstrap over rows and seeds together; with one seed they know of rows only. Spread: the standard deviation over seeds. \
+Differences from {reference} are paired by row and by seed. Each interval stands for itself: among many variants one is the best \
+by luck alone."""
+_COLUMNS = ("variant", "accuracy [95 %]", "spread", "each seed", "minus {reference} [95 %]", "")
+
+ByKey = dict[str, float]
+"""The credit of each row of a benchmark by the row's key."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariantLine:
+    """What the runs of one variant reach on one benchmark; accuracies are fractions of 1."""
+
+    variant: str
+    seeds: dict[int, float]
+    """Each complete run's accuracy by its seed."""
+    rows: int
+    mean: float
+    low: float
+    high: float
+    spread: float | None
+    """None with one seed."""
+    difference: Difference | None
+    """The variant minus the first one, over the seeds of both; None for the first one and where no seed is complete for both."""
+
+    @property
+    def words(self) -> str:
+        """Say whether the runs tell the variant from the first one."""
+        if self.difference is None:
+            return ""
+        better = "better" if self.difference.mean > 0 else "worse"
+        return better if self.difference.distinguishable else "not distinguishable"
+
+
+def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
+    """Return the lines of complete runs by benchmark, variants in the order of the list.
+
+    Raises: PredictionsError if two runs were evaluated on different rows of a benchmark.
+    """
+    found: dict[str, dict[str, dict[int, ByKey]]] = {}
+    for run in runs:
+        files = predictions_in(run.folder)
+        for benchmark in (config.name for config in run.recipe.evaluation.benchmarks):
+            rows = [row for row in read_json_lines(files[benchmark], PredictionsError) if row is not None]
+            credits = {str(row["key"]): float(row["credit"]) for row in rows}
+            found.setdefault(benchmark, {}).setdefault(run.variant, {})[run.seed] = credits
+    return {benchmark: benchmark_lines(benchmark, variants, reference) for benchmark, variants in found.items()}
+
+
+def benchmark_lines(benchmark: str, variants: Mapping[str, Mapping[int, ByKey]], reference: str) -> list[VariantLine]:
+    """Return a line a variant; `variants` holds its credits by seed."""
+    keys = sorted(next(iter(next(iter(variants.values())).values())))
+    credits = {
+        name: {seed: in_order(by_key, keys, f"{benchmark}: {name}, seed {seed}") for seed, by_key in seeds.items()}
+        for name, seeds in variants.items()
+    }
+    first = credits.get(reference, {})
+    return [line(name, seeds, first if name != reference else {}) for name, seeds in credits.items()]
+
+
+def in_order(by_key: ByKey, keys: Sequence[str], what: str) -> Floats:
+    """Return the credits in the order of `keys`; raise PredictionsError if those are not its rows."""
+    same = len(by_key.keys() & set(keys))
+    if not same == len(by_key) == len(keys):
+        raise PredictionsError(
+            f"{what} was evaluated on {len(by_key)} rows and the first run on {len(keys)}, {same} of them in both. The variants "
+            "of a list must share benchmarks and limits: take that change out, or train all runs anew"
+        )
+    return np.array([by_key[key] for key in keys])
+
+
+def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats]) -> VariantLine:
+    """Return one line; `first` holds the first variant's credits, empty for its own line."""
+    credits = np.array(list(seeds.values()))
+    both = [seed for seed in seeds if seed in first]
+    difference = difference_over_seeds(*(np.array([of[seed] for seed in both]) for of in (seeds, first))) if both else None
+    by_seed = credits.mean(axis=1)
+    accuracies = {seed: float(accuracy) for seed, accuracy in zip(seeds, by_seed, strict=True)}
+    return VariantLine(variant, accuracies, credits.shape[1], *accuracy_over_seeds(credits), spread(by_seed), difference)
+
+
+def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list[dict[str, Any]]:
+    """Return a flat row for each line; accuracies are fractions of 1."""
+    return [
+        {
+            "benchmark": benchmark,
+            "variant": line.variant,
+            "changes": ablation.changes[line.variant],
+            "n": line.rows,
+            "seeds": len(line.seeds),
+            "accuracy": line.mean,
+            "low": line.low,
+            "high": line.high,
+            "spread": line.spread,
+            "difference": line.difference and line.difference.mean,
+            "difference_low": line.difference and line.difference.low,
+            "difference_high": line.difference and line.difference.high,
+            "words": line.words,
+            **{f"seed_{seed}": accuracy for seed, accuracy in line.seeds.items()},
+        }
+        for benchmark, found in lines.items()
+        for line in found
+    ]
+
+
+def write_json(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], missing: Sequence[Run], path: Path) -> None:
+    """Write the rows, what they are compared with, and which runs are not complete."""
+    whole = {
+        "list": str(ablation.path),
+        "reference": ablation.reference,
+        "results": rows(ablation, lines),
+        "missing": [{"variant": run.variant, "seed": run.seed, "folder": str(run.folder)} for run in missing],
+    }
+    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def markdown(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], missing: Sequence[Run]) -> str:
+    """Return a table for each benchmark, and the runs that are not in it."""
+    parts = [f"# {ablation.path.stem}", _INTRODUCTION.format(reference=ablation.reference)]
+    variant, *figures = (name.format(reference=ablation.reference) for name in _COLUMNS)
+    for benchmark, found in lines.items():
+        table = [[variant, "changes", *figures], ["---", "---", "--:", "--:", "--:", "--:", "---"]]
+        table += [[line.variant, ablation.changes[line.variant], *cells(line)[1:]] for line in found]
+        parts += [f"## {benchmark} ({found[0].rows} rows)", "\n".join(f"| {' | '.join(row)} |" for row in table)]
+    if missing:
+        parts += ["## Not in the tables", "\n".join(f"- {run}: {run.folder}" for run in missing)]
+    return "\n\n".join(parts) + "\n"
+
+
+def console_table(reference: str, benchmark: str, lines: Sequence[VariantLine]) -> Table:
+    """Return the lines of one benchmark for the console."""
+    table = Table(title=f"{benchmark}, {lines[0].rows} rows", caption="bootstrap over rows and seeds, 95 %")
+    for name in _COLUMNS:
+        side: JustifyMethod = "left" if name in ("variant", "") else "right"
+        table.add_column(name.format(reference=reference), justify=side)
+    for line in lines:
+        table.add_row(*cells(line))
+    return table
+
+
+def cells(line: VariantLine) -> list[str]:
+    """Return a line as texts in the order of the columns."""
+    accuracy = f"{100 * line.mean:.1f} [{100 * line.low:.1f}, {100 * line.high:.1f}]"
+    spread = "–" if line.spread is None else f"{100 * line.spread:.1f}"
+    seeds = " ".join(f"{100 * accuracy:.1f}" for accuracy in line.seeds.values())
+    difference = "" if line.difference is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*points(line.difference))
+    return [line.variant, accuracy, spread, seeds, difference, line.words]
+
+
+def points(difference: Difference) -> tuple[float, float, float]:
+    """Return a difference and its interval in percentage points."""
+    return 100 * difference.mean, 100 * difference.low, 100 * difference.high
+
+
+def draw(lines: Mapping[str, Sequence[VariantLine]], path: Path) -> None:
+    """Write the picture; the vertical line is the first variant's mean."""
+    from matplotlib.figure import Figure
+
+    most = max(map(len, lines.values()))
+    figure = Figure(figsize=(5.4 * len(lines), 1.4 + 0.38 * most), layout="constrained")
+    for axes, (name, found) in zip(figure.subplots(1, len(lines), squeeze=False)[0], lines.items(), strict=True):
+        places = range(len(found))
+        means = [100 * line.mean for line in found]
+        whiskers = [[100 * (line.mean - line.low) for line in found], [100 * (line.high - line.mean) for line in found]]
+        axes.axvline(means[0], color="lightgrey", zorder=0)
+        axes.errorbar(means, places, xerr=whiskers, fmt="o", color="#0072b2", capsize=3, label="mean over seeds [95 %]")
+        seeds = [(100 * accuracy, place) for place, line in zip(places, found, strict=True) for accuracy in line.seeds.values()]
+        axes.plot(*zip(*seeds, strict=True), ".", color="#d55e00", markersize=5, label="each seed", zorder=3)
+        axes.set_yticks(places, [line.variant for line in found])
+        axes.invert_yaxis()
+        axes.set(title=f"{name} ({found[0].rows} rows)", xlabel="accuracy, %")
+        axes.grid(axis="x", alpha=0.25)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    figure.savefig(path, dpi=150)

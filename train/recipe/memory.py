@@ -1,0 +1,199 @@
+"""What a backbone's weights, gradients and optimizer states take on every rank, from its shape alone.
+
+Arithmetic on config.json: no weights, no network, no torch. Activations, buffers and the allocator's slack come on top.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from models.config import HeadConfig
+from train.recipe.methods import StableReinforceConfig
+from train.recipe.recipe import Recipe
+from train.recipe.zero import NONE, offloads, stage
+
+GIB = 2**30
+EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The numbers of a Qwen2.5-VL config.json on which its parameter count depends; the vision tower's are those of 3B and 7B."""
+
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+    """Input embedding and LM head are one matrix."""
+    vision_hidden: int = 1280
+    vision_layers: int = 32
+    vision_intermediate: int = 3420
+    patch_values: int = 3 * 2 * 14 * 14
+    """Channels x frames x height x width of a patch."""
+    merged_patches: int = 4
+    """Patches that become one token of the language model."""
+
+
+PUBLISHED = {
+    "Qwen/Qwen2.5-VL-3B-Instruct": Shape(2048, 36, 16, 2, 11008, 151936, tied=True),
+    "Qwen/Qwen2.5-VL-7B-Instruct": Shape(3584, 28, 28, 4, 18944, 152064, tied=False),
+    "Qwen/Qwen2.5-VL-32B-Instruct": Shape(5120, 64, 40, 8, 27648, 152064, tied=False, vision_intermediate=3456),
+    "Qwen/Qwen2.5-VL-72B-Instruct": Shape(8192, 80, 64, 8, 29568, 152064, tied=False, vision_intermediate=3456),
+}
+"""Shapes of the released checkpoints, from their config.json on the hub."""
+
+
+def shape_of(path: str) -> Shape | None:
+    """Return the shape of a released checkpoint or of a local folder; None for anything whose config is not at hand."""
+    if path in PUBLISHED:
+        return PUBLISHED[path]
+    file = (EMBEDDED if path == "embedded" else Path(path).expanduser()) / "config.json"
+    return shape_from_config(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
+def shape_from_config(config: dict[str, Any]) -> Shape:
+    """Return the shape that a config.json describes, in the released layout (flat) or the current one (`text_config`)."""
+    text: dict[str, Any] = config.get("text_config", config)
+    vision: dict[str, Any] = config["vision_config"]
+    patch = vision.get("in_channels", 3) * vision.get("temporal_patch_size", 2) * vision.get("patch_size", 14) ** 2
+    return Shape(
+        text["hidden_size"],
+        text["num_hidden_layers"],
+        text["num_attention_heads"],
+        text["num_key_value_heads"],
+        text["intermediate_size"],
+        text["vocab_size"],
+        tied=config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)),
+        vision_hidden=vision["hidden_size"],
+        vision_layers=vision.get("depth", 32),
+        vision_intermediate=vision.get("intermediate_size", 3420),
+        patch_values=patch,
+        merged_patches=vision.get("spatial_merge_size", 2) ** 2,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Parameter counts of a model by part."""
+
+    vision_tower: int
+    projector: int
+    language_model: int
+    """Embedding and layers."""
+    lm_head: int
+    """0 where it is tied to the embedding."""
+    projections: int
+    """Rows plus columns of the language model's linear layers: a LoRA of rank r has r times as many parameters."""
+
+    @property
+    def backbone(self) -> int:
+        """All parts, without the LM head."""
+        return self.vision_tower + self.projector + self.language_model
+
+
+def count(shape: Shape) -> Parameters:
+    """Return the parameters of Qwen2.5-VL; q, k, v and all vision layers have a bias, the other layers have none."""
+    key_value = shape.hidden // shape.heads * shape.key_value_heads
+    linear = [(shape.hidden, shape.hidden)] * 2 + [(shape.hidden, key_value)] * 2 + [(shape.hidden, shape.intermediate)] * 3
+    layer = sum(rows * columns for rows, columns in linear) + shape.hidden + 2 * key_value + 2 * shape.hidden
+    embedding = shape.vocabulary * shape.hidden
+    vision, wide = shape.vision_hidden, shape.vision_intermediate
+    block = 4 * vision * vision + 4 * vision + 3 * vision * wide + 2 * wide + vision + 2 * vision
+    merged = vision * shape.merged_patches
+    return Parameters(
+        vision_tower=shape.patch_values * vision + shape.vision_layers * block,
+        projector=vision + merged * merged + merged + merged * shape.hidden + shape.hidden,
+        language_model=embedding + shape.layers * layer + shape.hidden,
+        lm_head=0 if shape.tied else embedding,
+        projections=shape.layers * sum(rows + columns for rows, columns in linear),
+    )
+
+
+def head_parameters(hidden: int, head: HeadConfig) -> int:
+    """Return the parameters of the reward head."""
+    widths = [hidden, *[head.width or hidden] * (head.layers - 1), 1]
+    return sum(rows * columns + columns for rows, columns in pairwise(widths))
+
+
+def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
+    """Return how many parameters the recipe's model has, and how many of them are trained."""
+    parts = count(shape)
+    head = head_parameters(shape.hidden, recipe.head) if recipe.has_head else 0
+    lm_head = 0 if recipe.method.type == "naive" else parts.lm_head
+    if recipe.optim.lora is not None:
+        adapters = recipe.optim.lora.rank * parts.projections
+        return parts.backbone + lm_head + head + adapters, adapters + head
+    sizes = {"vision_tower": parts.vision_tower, "projector": parts.projector, "language_model": parts.language_model + lm_head}
+    return sum(sizes.values()) + head, head + sum(size for part, size in sizes.items() if part not in recipe.backbone.freeze)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on one rank."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    host: float
+    """What is kept in host memory instead, for each rank."""
+
+    @property
+    def device(self) -> float:
+        """All that lies on the device."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> Memory:
+    """Return the bytes that one of `ranks` ranks holds under the configuration `deepspeed`.
+
+    AdamW has two fp32 moments; under DeepSpeed bf16 weights have an fp32 copy beside them. ZeRO-1 divides the optimizer
+    states over the ranks, ZeRO-2 the gradients too, ZeRO-3 the weights too (Rajbhandari et al., arXiv 1910.02054, section 5).
+    Offloaded optimizer states take the rank's gradients with them, in fp32.
+    """
+    total, learned = trained(recipe, shape)
+    width, _ = widths(recipe, deepspeed)
+    level = stage(deepspeed)
+    state = 12 if width == 2 else 8
+    weights = weight_bytes(recipe, deepspeed, total, learned) / (ranks if level >= 3 else 1)
+    gradients = learned * width / (ranks if level >= 2 else 1)
+    optimizer = learned * state / (ranks if level >= 1 else 1)
+    host_optimizer, host_weights = offloads(deepspeed)
+    host = (weights if host_weights else 0.0) + (optimizer + gradients * 4 / width if host_optimizer else 0.0)
+    return Memory(
+        weights=0.0 if host_weights else weights,
+        gradients=0.0 if host_optimizer else gradients,
+        optimizer=0.0 if host_optimizer else optimizer,
+        host=host,
+    )
+
+
+def widths(recipe: Recipe, deepspeed: str) -> tuple[int, float]:
+    """Return the bytes of a trained and of a frozen weight.
+
+    Without DeepSpeed and its fp32 copies what is trained is fp32 itself, and with it the whole model unless there are adapters.
+    """
+    lora, bf16 = recipe.optim.lora, recipe.backbone.dtype == "bfloat16"
+    learned = 2 if bf16 and deepspeed != NONE else 4
+    frozen = 2 if bf16 and (deepspeed != NONE or lora is not None) else 4
+    return learned, 0.5 if lora is not None and lora.quantise == "nf4" else frozen
+
+
+def weight_bytes(recipe: Recipe, deepspeed: str, total: int, learned: int) -> float:
+    """Return the bytes of all weights, twice where a reference model stands beside."""
+    method, (width, frozen_width) = recipe.method, widths(recipe, deepspeed)
+    # With LoRA the policy without its adapters is the reference.
+    reference = isinstance(method, StableReinforceConfig) and method.kl_coefficient > 0 and recipe.optim.lora is None
+    return learned * width + (total - learned) * frozen_width + (total * frozen_width if reference else 0)
+
+
+def image_tokens(pixels: int) -> int:
+    """Return the language-model tokens of an image of `pixels` pixels, at 28 x 28 pixels a token."""
+    return math.ceil(pixels / 784)

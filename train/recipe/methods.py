@@ -1,0 +1,215 @@
+"""The `method` section of a recipe: which of the three paradigms is trained, and with which numbers.
+
+[Q] marks a value quoted from the paper or its released code; everything else is a default of ours, because the paper is silent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from data.config.section import Section
+from data.prompts import CRITIQUE_REQUEST, JudgeTemplate
+from models.config import CritiqueConfig
+
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class NaiveConfig(Section):
+    """A reward head trained with Bradley-Terry (BaseReward, arXiv 2509.16127); the defaults are its plain loss [Q]."""
+
+    type: Literal["naive"]
+    margin: bool = False
+    """Ask for `chosen - rejected` to exceed the record's own margin; records without one have margin 0."""
+    zero_coefficient: NotNegative = 0.0
+    """Weight of mean((chosen + rejected)^2), which centres the rewards. BaseReward tried 0.1, 0.01 and 0.001 [Q]."""
+    length_normalisation: bool = False
+    """Divide both scores by log(tokens + 1) before the loss; BaseReward found no gain [Q]."""
+
+
+class LanguageModelConfig(Section):
+    """The language-model loss: the cold start of R1-Reward, and the pretraining of the embedded backbone."""
+
+    type: Literal["language_model"]
+    target: Literal["judgement", "lessons"]
+    """Learn the records' rationales as judgements of two responses (R1-Reward's cold start), or questions, answers and
+    verdicts about pictures of the embedded world."""
+    answers: Literal["right", "stated"] = "stated"
+    """For lessons: learn right answers only, or state near misses too and learn to say after each whether it is right."""
+    text_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+    """For lessons with verdicts: the share of right answers whose text is learned as well; the rest teach the verdict alone."""
+    asked_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """For lessons with verdicts: the share of verdicts given in a turn of their own, in critiques and in comparisons of two
+    answers, instead of directly after the answer."""
+    most_things: int | None = Field(default=None, ge=1)
+    """For lessons: pictures of at most so many shapes, with nothing written; null takes the level's own."""
+    questions: int = Field(default=12, ge=1)
+    """Questions about one picture, for lessons."""
+    template: JudgeTemplate = "r1_reward"
+    """For judgements: what the judge is asked; R1-Reward's prompt [Q], or a short one for the embedded world."""
+    both_orders: bool = False
+    """For judgements: learn every pair in both orders, instead of one with the winner first in exactly half [Q]."""
+
+
+class CriticConfig(Section):
+    """A critique is written, then the head scores it (MM-RLHF-Reward, arXiv 2502.10391)."""
+
+    type: Literal["critic"]
+    cross_entropy_weight: NotNegative = 1.0
+    """Weight of the cross-entropy on critique tokens, per token [Q]."""
+    score_weight: NotNegative = 1.0
+    """Weight of the Bradley-Terry loss, per pair [Q]."""
+    zero_coefficient: NotNegative = 0.0
+    """As in the naive method; the paper has none [Q], its released code 0.01 [Q]."""
+    margin: bool = False
+    """As in the naive method."""
+    score_warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps on the critique loss alone, before the score loss sets in."""
+    critique_request: str | None = None
+    """What the critic is asked after the response; null takes ours, `data.prompts.CRITIQUE_REQUEST`."""
+    critique: Literal["ground_truth", "own", "mixture"] = "ground_truth"
+    """Which critique the score is trained on; the paper feeds the ground truth [Q]. The cross-entropy is always that of the
+    ground truth."""
+    own_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Share of the records that are scored on the model's own critique, for `mixture`."""
+    refresh_every_steps: int = Field(default=200, ge=1)
+    """Optimizer steps after which the model writes its own critiques anew, for `own` and `mixture`."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps on ground-truth critiques before the first of its own is used, for `own` and `mixture`."""
+    records_without_critique: Literal["refuse", "score_only"] = "refuse"
+    """Stop at a record that lacks a critique, or train its score on the bare response."""
+    critique_max_tokens: int = Field(default=512, ge=1)
+    """Longest critique that the model may write; the inference of the paper is greedy [Q]."""
+
+    @property
+    def writing(self) -> CritiqueConfig:
+        """How critiques are asked for, as a checkpoint keeps it."""
+        return CritiqueConfig(request=self.critique_request or CRITIQUE_REQUEST, max_new_tokens=self.critique_max_tokens)
+
+
+class PreClipConfig(Section):
+    """Bounds on the probability ratio before the exponential is taken: exp(clip(log ratio, log lowest, log highest))."""
+
+    lowest: Positive = 1e-3
+    """[Q]."""
+    highest: Positive = 1e3
+    """[Q]."""
+
+
+class AdvantageConfig(Section):
+    """How rewards become advantages."""
+
+    normalisation: Literal["batch", "group", "leave_one_out"] = "batch"
+    """Over the whole rollout batch [Q], over the judgements of one prompt, or against the mean of the others."""
+    filter: Positive | None = 3.0
+    """Standard deviations beyond which an advantage counts as 0 [Q]; null switches the filter off."""
+    filter_variant: Literal["paper", "r1_released"] = "paper"
+    """What the bound is compared with: the standardised advantage [Q], or, as in the released code, the distance of the raw
+    reward from the batch's mean (which rewards of at most 2 never exceed, so that it never acts)."""
+
+
+class RuleJudge(Section):
+    """The last choice that the reasoning names is compared with the answer; no model is asked."""
+
+    type: Literal["rule"]
+
+
+class CheckpointJudge(Section):
+    """A model loaded beside the policy reads the last lines of the reasoning."""
+
+    type: Literal["checkpoint"]
+    path: str = "Qwen/Qwen2.5-VL-7B-Instruct"
+    """The paper's judge [Q]."""
+
+
+class ServerJudge(Section):
+    """A server with an OpenAI-compatible interface reads the last lines of the reasoning."""
+
+    type: Literal["server"]
+    url: str
+    model: str
+    timeout_seconds: Positive = 60.0
+
+
+class RewardsConfig(Section):
+    """What a judgement earns: result x (1 + consistency_weight x consistency) + format_weight x format [Q]."""
+
+    variant: Literal["paper", "r1_released"] = "paper"
+    """`r1_released` scores consistency +1, -1 or 0 as the released code does; neither ever pays for an error."""
+    consistency_weight: NotNegative = 0.5
+    """[Q]."""
+    format_weight: NotNegative = 0.5
+    """[Q]."""
+    consistency: Annotated[RuleJudge | CheckpointJudge | ServerJudge, Field(discriminator="type")] = RuleJudge(type="rule")
+    """Who says whether the reasoning agrees with the answer; the paper asks Qwen2.5-VL-7B-Instruct [Q], the default does not."""
+
+
+class StableReinforceConfig(Section):
+    """Reinforcement learning of a generative judge (StableReinforce, R1-Reward, arXiv 2505.02835, section 4)."""
+
+    type: Literal["stable_reinforce"]
+    template: JudgeTemplate = "r1_reward"
+    """What the judge is asked; R1-Reward's prompt [Q], or a short one for the embedded world."""
+    epsilon: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """PPO clips the ratio to 1 - epsilon ... 1 + epsilon [Q]."""
+    epsilon_high: Positive | None = None
+    """Upper clip of its own ("clip higher"); null takes `epsilon`, as the paper does."""
+    dual_clip: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] | None = None
+    """Bound of the loss for negative advantages (dual-clip PPO); null as in the paper."""
+    pre_clip: PreClipConfig | None = PreClipConfig()
+    """Null switches the pre-clip off."""
+    advantages: AdvantageConfig = AdvantageConfig()
+    kl_coefficient: NotNegative = 0.0
+    """0 in the paper [Q], 1e-3 in the released script [Q]; above 0 a frozen reference model is kept."""
+    kl_form: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of the divergence, in the names of John Schulman's note."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Add it to the loss of every token, or take its sum over a judgement off the reward, as the released script does."""
+    rewards: RewardsConfig = RewardsConfig()
+    num_generations: int = Field(default=1, ge=1)
+    """Judgements sampled for a pair; 1 in the released script [Q]."""
+    pairs_per_pass: int = Field(default=1, ge=1)
+    """Pairs, each with all its judgements, in one forward and backward of a rank; it bounds the memory, not the result."""
+    steps_per_rollout: int = Field(default=2, ge=1)
+    """Optimizer steps on one batch of rollouts; the paper trains batches of 128 on rollouts of 256 [Q]."""
+    temperature: Positive = 1.0
+    """[Q]."""
+    max_new_tokens: int = Field(default=1024, ge=1)
+    """[Q]."""
+    max_prompt_tokens: int = Field(default=20480, ge=1)
+    """[Q]."""
+    engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
+    """What samples the judgements; the released script uses vLLM [Q]."""
+    vllm_url: str = "http://localhost:8000"
+    """Where `trl vllm-serve` listens, for the engine vllm_server."""
+    vllm_memory: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
+    """Share of the GPU for the engine vllm_colocate."""
+    # vLLM's probabilities differ from those in training, and uncorrected that is a bias (trl#3867). A token's weight stays near
+    # 1 however long the judgement is; a judgement's weight is the product of hundreds, which shrinks or drops the longest
+    # (trl#5815: 0.57 on average, where the tokens agree).
+    importance_correction: Literal["none", "token_truncate", "sequence_mask"] = "token_truncate"
+    """How the loss is weighted by (probability in training / probability in vLLM), for the vLLM engines: not at all; every
+    token, by at most 3; every judgement, dropped above 3. The share truncated or dropped is logged as `importance/...`."""
+    rollouts_shown: int = Field(default=2, ge=0)
+    """Judgements printed at every log line; all of them go to the run folder, and to wandb where it is on."""
+
+
+IMPORTANCE_CAP = 3.0
+"""The largest importance weight; trl's default, stated here so that it cannot change with trl."""
+
+Method = Annotated[
+    NaiveConfig | LanguageModelConfig | CriticConfig | StableReinforceConfig,
+    Field(discriminator="type"),
+]
+
+WITH_HEAD = ("naive", "critic")
+"""The methods that train a reward head."""
+
+ENTRIES = {
+    "rm": ("naive", "critic"),
+    "sft": ("language_model",),
+    "rl": ("stable_reinforce",),
+}
+"""Which methods each entry script trains."""

@@ -1,0 +1,151 @@
+"""From a YAML file and the command line to a `Recipe`, with every error at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data.config.layers import COMMAND_LINE, Located, Reader, lay
+from data.config.validation import problems, salvage, validate
+from data.errors import Problem, RecipeError
+from train.recipe import rules
+from train.recipe.methods import ENTRIES
+from train.recipe.recipe import STAND_IN, Recipe
+
+Entry = Literal["rm", "sft", "rl"]
+VARIANTS = "variants"
+"""The key that makes a list of runs of a recipe; see train/ablation/variants.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the command line asks for."""
+
+    recipe: Recipe
+    recipe_path: Path
+    overrides: tuple[str, ...]
+    dry_run: bool
+    arguments: tuple[str, ...]
+    """The command line as it was given, without the script."""
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = (), *, entry: Entry | None = None, world_size: int = 1) -> Recipe:
+    """Return the recipe at `path` with `overrides` (`section.key=value`, YAML values) laid over it.
+
+    `entry` is the script that is to run it, `world_size` its number of ranks. Paths in a recipe start at the working
+    directory, but for `extends`, which starts at the recipe's own folder.
+    Raises: RecipeError with everything that is wrong: text, keys, values, combinations.
+    """
+    reader = Reader()
+    tree = reader.recipe(path)
+    for text in overrides:
+        tree = lay(tree, reader.override(text))
+    if (variants := tree.child(VARIANTS)) is not None:
+        message = "a recipe with variants is a list of runs; start it with train/ablate.py"
+        raise RecipeError(str(path), [*reader.problems, Problem(variants.where, VARIANTS, "", message)])
+    return required(path, tree, reader.problems, entry, world_size)
+
+
+def required(path: Path, tree: Located, problems: Sequence[Problem], entry: Entry | None = None, world_size: int = 1) -> Recipe:
+    """Return the recipe that `tree` holds, read from `path` with `problems` in its text; raise RecipeError if any is wrong."""
+    if any(problem.key == "recipe" for problem in problems):
+        raise RecipeError(str(path), problems)
+    recipe, found = checked(tree, entry, world_size)
+    found = sorted([*problems, *found], key=_place)
+    if recipe is None or found:
+        raise RecipeError(str(path), found)
+    return recipe
+
+
+def checked(tree: Located, entry: Entry | None, world_size: int) -> tuple[Recipe | None, list[Problem]]:
+    """Return the recipe that `tree` holds, None if a key is wrong, and all problems of keys and of their combinations."""
+    raw = tree.plain()
+    recipe, errors = validate(Recipe, raw)
+    by_path = problems(Recipe, errors, tree)
+    rest, broken = (recipe, []) if recipe is not None else salvage(Recipe, raw, STAND_IN)
+    found = list(by_path.values())
+    if rest is not None:
+        found += rules.check(rest, tree, [*by_path, *broken], (*rules.RULES, *launch_rules(entry, world_size)))
+    return recipe, found
+
+
+def launch_rules(entry: Entry | None, world_size: int) -> list[rules.RecipeRule]:
+    """Return the rules that hold for this start: the script and the number of ranks."""
+    shared = rules.RecipeRule(("optim.records_per_step",), lambda recipe: rules.indivisible(recipe, world_size))
+    if entry is None:
+        return [shared]
+    return [rules.RecipeRule(("method.type",), lambda recipe: wrong_entry(recipe, entry)), shared]
+
+
+def wrong_entry(recipe: Recipe, entry: Entry) -> str | None:
+    """Return which script trains the recipe's method, None if it is `entry`."""
+    if recipe.method.type in ENTRIES[entry]:
+        return None
+    right = next(name for name, methods in ENTRIES.items() if recipe.method.type in methods)
+    return f"train/{entry}.py trains {' and '.join(ENTRIES[entry])}; start this recipe with train/{right}.py"
+
+
+def _place(problem: Problem) -> tuple[str, int]:
+    file, _, line = problem.where.rpartition(":")
+    return (file, int(line)) if file and line.isdecimal() else (chr(0x10FFFF), 0)
+
+
+def refuse_finished_folder(recipe: Recipe) -> None:
+    """Refuse to start anew in a folder that holds the checkpoints of an earlier run.
+
+    Raises: RecipeError.
+    """
+    folder = Path(recipe.output.folder)
+    checkpoints = sorted(folder.glob("checkpoint-*"))
+    if recipe.output.resume == "never" and checkpoints:
+        message = (
+            f"it already holds {len(checkpoints)} checkpoints, {checkpoints[-1].name} among them; add --resume to continue "
+            "that run, or output.folder=... to keep it and start another"
+        )
+        raise RecipeError(str(folder), [Problem(COMMAND_LINE, "output.folder", recipe.output.folder, message)])
+
+
+def refuse_missing_device(recipe: Recipe, *, cuda: bool) -> None:
+    """Refuse what needs a CUDA device where there is none; call it once torch is imported.
+
+    Raises: RecipeError.
+    """
+    needed = {} if cuda else rules.needs_cuda(recipe)
+    if needed:
+        raise RecipeError("this machine", [Problem("recipe", key, "", message) for key, message in needed.items()])
+
+
+def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Launch:
+    """Return what `argv` (without the script) asks for; `description` is the entry script's docstring, shown by --help.
+
+    A wrong recipe is printed with all its errors and ends the process with status 2, without a traceback.
+    """
+    arguments = _parser(entry, description).parse_intermixed_args(argv)
+    overrides = [*arguments.overrides, *(["output.resume=auto"] if arguments.resume else [])]
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        recipe = read_recipe(arguments.recipe, overrides, entry=entry, world_size=world_size)
+        if not arguments.dry_run:
+            refuse_finished_folder(recipe)
+    except RecipeError as error:
+        if os.environ.get("RANK", "0") == "0":
+            print(error, file=sys.stderr)
+        raise SystemExit(2) from None
+    return Launch(recipe, arguments.recipe, tuple(overrides), arguments.dry_run, tuple(argv))
+
+
+def _parser(entry: Entry, description: str) -> ArgumentParser:
+    parser = ArgumentParser(
+        f"train/{entry}.py", description=description, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("recipe", type=Path, help="a YAML file, for example recipes/basereward.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="lays a value over it: optim.learning_rate=1e-6")
+    parser.add_argument("--dry-run", action="store_true", help="check and print the plan; needs no weights and no network")
+    parser.add_argument("--resume", action="store_true", help="continue from the last whole checkpoint (output.resume=auto)")
+    parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher and ignored; the environment says it")
+    return parser

@@ -1,0 +1,169 @@
+"""The whole recipe of a run: one section for each component, checked before torch is imported.
+
+The sections of data, models and evaluation live beside what they configure; train/recipe/rules.py holds what they must be to one
+another, train/recipe/parsing.py reads the file, train/recipe/dry_run.py says what will happen.
+
+The sections of a recipe that belong to training itself: optimisation, LoRA and what is written where.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from data.config.section import Section
+from data.mixture import MixtureConfig
+from eval.benchmarks.table import BenchmarkConfig
+from eval.judges.config import JudgingConfig
+from eval.protocol import ProtocolConfig
+from models.config import BackboneConfig, HeadConfig
+from train.recipe.methods import WITH_HEAD, Method
+
+HELD_OUT = "held_out"
+"""What the records of data.validation are called among the benchmarks; see train/supervised/held_out.py."""
+HELD_OUT_LOSS = f"{HELD_OUT}/loss"
+
+
+class EvaluationConfig(Section):
+    """Which benchmarks score every saved checkpoint, and which figure chooses the best one."""
+
+    benchmarks: list[BenchmarkConfig] = Field(default=[])
+    """Empty, and without data.validation, evaluates nothing; checkpoints are then only kept by age."""
+    protocol: ProtocolConfig = ProtocolConfig()
+    judging: JudgingConfig = JudgingConfig()
+    """How a judge that writes does so; of no use, and refused, for one that scores."""
+    at_start: bool = True
+    """Also evaluate before the first step: the figure to improve on."""
+    best_metric: str | None = None
+    """`benchmark/figure` whose highest value chooses `best/`; with data.validation also `held_out/accuracy` (not in a cold
+    start) and `held_out/loss`, of which the lowest does (not in RL). Null keeps no best checkpoint."""
+    baselines: bool = True
+    """Print what judges that see no content reach, beside every figure."""
+
+
+class Recipe(Section):
+    """Everything that decides how a run goes, but for the machine that it runs on."""
+
+    backbone: BackboneConfig
+    head: HeadConfig = HeadConfig()
+    """Of no use, and refused, where the method has no head."""
+    data: MixtureConfig
+    method: Method
+    optim: OptimConfig
+    deepspeed: str = "none"
+    """The name of a file in recipes/deepspeed, or `none`."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    output: OutputConfig
+    workers: int = Field(default=2, ge=0)
+    """Processes of each rank that decode and tokenise ahead of the step; 0 does it in between."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Of the head's first weights, dropout and sampling; the data have a seed of their own."""
+    deterministic: bool = False
+    """Only kernels that give the same bits each time; slower."""
+
+    @property
+    def has_head(self) -> bool:
+        """Say whether the method trains a reward head."""
+        return self.method.type in WITH_HEAD
+
+    @property
+    def evaluates(self) -> bool:
+        """Say whether anything is evaluated."""
+        return bool(self.evaluation.benchmarks or self.data.validation)
+
+    @property
+    def held_out_figures(self) -> tuple[str, ...]:
+        """The figures on the records of data.validation: RL has no loss on pairs, a cold start is measured by its loss."""
+        figures = {"language_model": (HELD_OUT_LOSS,), "stable_reinforce": (f"{HELD_OUT}/accuracy",)}
+        both = (f"{HELD_OUT}/accuracy", HELD_OUT_LOSS)
+        return figures.get(self.method.type, both) if self.data.validation else ()
+
+    def steps(self, records: int) -> int:
+        """Return the optimizer steps of a run over an epoch of `records` records, whose last step may be a smaller one."""
+        if self.optim.max_steps is not None:
+            return self.optim.max_steps
+        return int((self.optim.epochs or 0.0) * ceil(records / self.optim.records_per_step))
+
+    def resolved(self) -> dict[str, Any]:
+        """Return every key of use to the method with its value, as plain data that parses to the same recipe."""
+        unused: dict[str, Any] = {"evaluation": {"judging"}} if self.has_head else {"head": True}
+        return self.model_dump(mode="json", exclude=unused)
+
+
+STAND_IN: dict[str, Any] = {
+    "backbone": {"path": "embedded"},
+    "data": {"sources": [{"type": "shapes", "level": "demo", "rows": 1}]},
+    "method": {"type": "naive"},
+    "optim": {"records_per_step": 1, "learning_rate": 1e-6},
+    "output": {"folder": "runs", "save_every_steps": 1},
+}
+"""Fills the place of a required section that is wrong, while the rules look at the others."""
+
+
+Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
+"""A learning rate at the peak of its schedule."""
+
+
+class LoraConfig(Section):
+    """Low-rank adapters on the language model's projections; the head, if there is one, is trained and saved in full."""
+
+    rank: int = Field(default=64, ge=1)
+    alpha: int = Field(default=128, ge=1)
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    quantise: Literal["none", "nf4"] = "none"
+    """`nf4` keeps the frozen backbone in 4 bits (QLoRA); it needs CUDA and the `quantisation` extra."""
+
+
+class OptimConfig(Section):
+    """The optimizer, its schedule and the size of a step."""
+
+    optimizer: Literal["adamw"] = "adamw"
+    learning_rate: Rate
+    head_learning_rate: Rate | None = None
+    """Null takes `learning_rate`."""
+    vision_learning_rate: Rate | None = None
+    """For the vision tower and the projector; null takes `learning_rate`."""
+    records_per_step: int = Field(ge=1)
+    """The batch: preference pairs (or lessons of the language model) of one optimizer step on all ranks together."""
+    epochs: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
+    """Passes over the data; give either this or `max_steps`."""
+    max_steps: Annotated[int, Field(ge=1)] | None = None
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    """The way of the learning rate after the warm-up: to 0, or not at all."""
+    warmup_ratio: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Share of the steps over which the learning rate rises from 0."""
+    weight_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """On matrices only: norms and biases are never decayed."""
+    betas: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], Annotated[float, Field(ge=0.0, lt=1.0)]] = (0.9, 0.999)
+    max_grad_norm: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
+    token_budget: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """What one packed row may hold, which bounds the memory of a forward: LM tokens, and a vision patch counted as 0.4 of one.
+    `auto` finds what fits from the memory of the second step on CUDA, and takes 4096 on a CPU; under ZeRO-3 a number is reached
+    in the same way. What is learnt stays the same."""
+    activation_checkpointing: bool = True
+    """Compute the layers anew in the backward pass instead of keeping their activations."""
+    compile: Literal["none", "layers"] = "none"
+    """`layers` has torch.compile fuse the MLPs and norms of both towers; it takes minutes at the start, and pays on CUDA."""
+    lora: LoraConfig | None = None
+    """Null trains every weight that `backbone.freeze` leaves free."""
+
+
+class OutputConfig(Section):
+    """Where a run writes, how often, and who else gets to see it."""
+
+    folder: str
+    """The run folder; a relative path starts at the working directory."""
+    save_every_steps: int = Field(ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints that stay on disk; the best one always stays."""
+    log_every_steps: int = Field(default=10, ge=1)
+    resume: str = "never"
+    """`never` starts anew and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
+    any; a path continues from that checkpoint. Continuing with other settings than the checkpoint's own is refused."""
+    push_to_hub: str | None = None
+    """The hub repository that receives the best checkpoint at the end of the run; where there is none, a private one is made
+    before the first step, so that a missing login is noticed then."""
+    wandb_project: str | None = None
+    """Null logs to the console and the run folder only; without a login the wandb run stays on disk."""

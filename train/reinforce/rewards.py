@@ -1,0 +1,200 @@
+"""What a judgement earns: result x (1 + 0.5 x consistency) + 0.5 x format (R1-Reward, arXiv 2505.02835, section 4.3).
+
+One pure function, `earned`, and the readers of consistency that feed it. Nothing here pays for an error: a text that cannot
+be read, a judge that cannot be reached or understood and a judgement cut off by the limit earn nothing.
+
+A consistency judge on this machine: a frozen model reads the last lines of a reasoning and says whether they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from data.errors import EndpointError
+from data.preference import text
+from data.prompts import Answer, Judgement, conclusion, read
+from eval.judges.config import EndpointConfig
+from eval.judges.endpoint import Client, open_client
+from models.encoder import Encoder
+from models.generation import SamplingConfig, generate
+from train.recipe.methods import RewardsConfig, ServerJudge
+from train.reinforce.rollouts import even_rows
+
+Consistency = Literal[-1, 0, 1]
+"""The reasoning's conclusion disagrees with the answer, is not clear (or nobody could read it), or agrees."""
+Consistencies = Callable[[Sequence[Judgement]], list[Consistency]]
+
+RETRIES = 2
+REPLY_TOKENS = 4
+LAST_LINES = 3
+"""Lines of the reasoning that a consistency judge reads, as in the released code."""
+QUESTION = (
+    "Below are the last lines of a comparison of two responses, and the choice that its author then stated.\n\n"
+    "[Comparison]\n{reasoning}\n\n[Choice]\nResponse {answer} is better.\n\n"
+    "Does the comparison conclude with that very choice? Say 1 if it does. Say 0 if it names the other response, both, or "
+    "none. Reply with the digit alone."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A reward and its parts, each as it enters the formula."""
+
+    result: float
+    consistency: float
+    format: float
+    total: float
+
+
+NOTHING = Reward(0.0, 0.0, 0.0, 0.0)
+
+
+def earned(judgement: Judgement, winner: Answer, consistency: Consistency, config: RewardsConfig) -> Reward:
+    """Return the reward of a judgement of a pair whose better response is `winner`.
+
+    `paper`: consistency counts 1 or 0. `r1_released`: +1, 0 or -1, as the released code scores it; that code also pays
+    a full result for any exception of its checker, which is not reproduced.
+    """
+    result = float(judgement.answer == winner)
+    counted = float(consistency if config.variant == "r1_released" else max(consistency, 0))
+    form = float(judgement.formatted)
+    return Reward(result, counted, form, result * (1 + config.consistency_weight * counted) + config.format_weight * form)
+
+
+def by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
+    """Compare the last choice that each reasoning names with its answer; no model is asked."""
+    return [_by_rule(judgement) for judgement in judgements]
+
+
+def _by_rule(judgement: Judgement) -> Consistency:
+    if judgement.reasoning is None or judgement.answer is None:
+        return 0
+    concluded = conclusion(judgement.reasoning)
+    return 0 if concluded is None else 1 if concluded == judgement.answer else -1
+
+
+def consistency_question(judgement: Judgement) -> str | None:
+    """Return what a model is asked about a judgement; None for one without reasoning or answer, which earns nothing anyway."""
+    if judgement.reasoning is None or judgement.answer is None:
+        return None
+    lines = [line for line in judgement.reasoning.splitlines() if line.strip()][-LAST_LINES:]
+    return QUESTION.format(reasoning="\n".join(lines), answer=judgement.answer)
+
+
+def reply(text: str) -> Consistency:
+    """Read a model's reply to `consistency_question`; anything but a lone 0 or 1 is not clear."""
+    return {"1": 1, "0": -1}.get(text.strip().rstrip("."), 0)  # type: ignore[return-value]
+
+
+class ByServer:
+    """Asks a server, several judgements at a time; a question that stays unanswered counts as unclear and is counted."""
+
+    def __init__(self, config: ServerJudge, cache: Path) -> None:
+        """`cache` is a folder for answers, so that a resumed run gets the same ones."""
+        self.config = EndpointConfig(
+            type="endpoint",
+            url=config.url,
+            model=config.model,
+            timeout_seconds=config.timeout_seconds,
+            retries=RETRIES,
+            cache=str(cache),
+        )
+        self.unanswered = 0
+
+    def __call__(self, judgements: Sequence[Judgement]) -> list[Consistency]:
+        """Return the server's opinions, in order."""
+        with open_client(self.config) as client, ThreadPoolExecutor(self.config.concurrency) as pool:
+            return list(pool.map(partial(self._one, client), judgements))
+
+    def _one(self, client: Client, judgement: Judgement) -> Consistency:
+        question = consistency_question(judgement)
+        if question is None:
+            return 0
+        turn = {"role": "user", "content": question}
+        body = {"model": self.config.model, "messages": [turn], "temperature": 0.0, "max_tokens": REPLY_TOKENS}
+        try:
+            answer = client.answer(body)
+        except EndpointError:
+            self.unanswered += 1
+            return 0
+        self.unanswered += bool(answer.refusal)
+        return reply(answer.text)
+
+
+class JudgementReward:
+    """The reward of a rollout batch as trl calls it; the parts are logged as means and as columns of the rollout table."""
+
+    __name__ = "judgement"
+
+    def __init__(self, config: RewardsConfig, consistencies: Consistencies, decode: Callable[[list[int]], str], end: int) -> None:
+        """`decode` turns tokens into text, special tokens included; `end` is the end-of-turn token."""
+        self.config, self.consistencies, self.decode, self.end = config, consistencies, decode, end
+
+    def __call__(
+        self,
+        completion_ids: Sequence[list[int]],
+        winner: Sequence[Answer],
+        record: Sequence[str],
+        log_metric: Callable[[str, float], None],
+        log_extra: Callable[[str, list[Any]], None],
+        **rest: Any,
+    ) -> list[float]:
+        """Return the rewards; a judgement that does not end by itself was cut off by the limit and earns nothing."""
+        whole = [ids[-1] == self.end for ids in completion_ids]
+        judgements = [read(self.decode(ids[:-1])) for ids in completion_ids]
+        agree = self.consistencies(judgements)
+        found = [
+            earned(judgement, better, consistent, self.config) if ended else NOTHING
+            for judgement, better, consistent, ended in zip(judgements, winner, agree, whole, strict=True)
+        ]
+        parts: dict[str, list[Any]] = {
+            "result": [one.result for one in found],
+            "consistency": [one.consistency for one in found],
+            "format": [one.format for one in found],
+        }
+        for name, values in parts.items():
+            log_metric(f"rewards/{name}", sum(values) / len(values))
+        unread = [judgement.answer is None for judgement in judgements]
+        log_metric("rollouts/unreadable", sum(unread) / len(unread))
+        log_metric("rollouts/cut_off", 1 - sum(whole) / len(whole))
+        for name, values in {**parts, "winner": list(winner), "record": list(record)}.items():
+            log_extra(name, values)
+        return [one.total for one in found]
+
+
+@dataclass
+class ByCheckpoint:
+    """Asks a language model, greedily; all ranks must call together."""
+
+    model: Any
+    encoder: Encoder
+    token_budget: int
+
+    @torch.no_grad()
+    def __call__(self, judgements: Sequence[Judgement]) -> list[Consistency]:
+        """Return the model's opinions, in order."""
+        asked = {i: question for i, one in enumerate(judgements) if (question := consistency_question(one)) is not None}
+        opinions: list[Consistency] = [0] * len(judgements)
+        for i, said in zip(asked, self._replies(list(asked.values())), strict=True):
+            opinions[i] = reply(said)
+        return opinions
+
+    def _replies(self, questions: Sequence[str]) -> list[str]:
+        device = next(self.model.parameters()).device
+        spans = [self.encoder.render((text("user", question),)) for question in questions]
+        groups = [self.encoder.encode((), [one], None) for one in spans]
+        end, forbidden = self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"), [self.encoder.vision.image]
+        found: dict[int, str] = {}
+        for row in even_rows([group.tokens for group in groups], self.token_budget, device):
+            batch = self.encoder.pack([groups[i] for i in row]).to(device)
+            greedy = SamplingConfig(max_new_tokens=REPLY_TOKENS)
+            written = generate(self.model, batch, end=end, forbidden=forbidden, sampling=greedy, seeds=[""] * len(row))
+            found |= {i: self.encoder.tokenizer.decode(one.ids) for i, one in zip(row, written, strict=True)}
+        return [found[i] for i in range(len(questions))]

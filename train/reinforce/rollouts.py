@@ -1,0 +1,137 @@
+"""Rollouts: the prompts of a run in their order, the judgements written on them, and the log-probabilities of these.
+
+A prompt and its image are held and computed once, whatever the number of judgements: sampling and training both see the
+packed group. A rank without an image runs the filler image, so that mixed batches neither hang nor crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from data.errors import RecordError
+from data.images import decode
+from data.mixture import Mixture
+from data.preference import Preference
+from data.prompts import Answer, JudgeTemplate, ask, question
+from models.distributed import max_over_ranks
+from models.encoder import Encoder
+from models.generation import Generation, SamplingConfig, generate
+from models.packing.cost import pack_first_fit
+from models.packing.groups import Continuation, Group
+from train.supervised.judgements import Indices, judged, with_winners
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a judge is asked about one pair."""
+
+    group: Group
+    """The whole prompt with its images, and no continuation."""
+    pictures: tuple[Image, ...]
+    """For engines that encode images themselves."""
+    winner: Answer
+    shown: str
+    """The judge's request, for tables of examples."""
+    place: int
+    """Where it stands in the run; decides its draws."""
+    record: str
+    """The record's identity, for tables of examples."""
+
+
+@dataclass
+class Prompts:
+    """The run's prompts by place: epoch after epoch of the mixture, the winner first in exactly half of each.
+
+    A prompt of more than `max_tokens` tokens is passed over for the next record of its source, and counted.
+    """
+
+    mixture: Mixture
+    encoder: Encoder
+    template: JudgeTemplate
+    max_tokens: int
+    too_long: int = 0
+    _order: tuple[int, Indices] | None = field(default=None, repr=False)
+
+    def __getitem__(self, place: int) -> Prompt:
+        epoch, position = divmod(place, self.mixture.epoch_size)
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
+        record, side = divmod(int(self._order[1][position]), 2)
+        winner: Answer = 1 if side == 0 else 2
+        return self.mixture.load(record, lambda found: self._encode(found, winner, place))
+
+    def _encode(self, record: Preference, winner: Answer, place: int) -> Prompt:
+        pictures = tuple(decode(image, record.identity) for image in record.images)
+        request = ask(self.template, record.prompt, *judged(record, winner)[0])
+        encoded = self.encoder.encode(pictures, [self.encoder.render(request)], None)
+        ids = encoded.prompt_ids + encoded.continuations[0].ids
+        if len(ids) > self.max_tokens:
+            self.too_long += 1
+            raise RecordError(
+                f"{record.identity}: the judge's prompt has {len(ids)} tokens, method.max_prompt_tokens allows {self.max_tokens}"
+            )
+        group = replace(encoded, prompt_ids=ids, continuations=())
+        return Prompt(group, pictures, winner, question(request), place, record.identity)
+
+
+@torch.no_grad()
+def sample(
+    model: Any, encoder: Encoder, prompts: Sequence[Prompt], count: int, sampling: SamplingConfig, budget: int, seed: int
+) -> list[Generation]:
+    """Write `count` judgements on every prompt, in order; all ranks must call together, each with as many prompts.
+
+    `model` is the unwrapped language model. Rows hold at most `budget` tokens, the judgements at full length included.
+    """
+    device = next(model.parameters()).device
+    end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    groups = [to_write(prompt.group, count) for prompt in prompts]
+    rows = even_rows([group.tokens + count * sampling.max_new_tokens for group in groups], budget, device)
+    written: dict[int, list[Generation]] = {}
+    for row in rows:
+        batch = encoder.pack([groups[i] for i in row]).to(device)
+        seeds = [f"{seed}/{prompts[i].place}/{n}" for i in row for n in range(count)]
+        forbidden = [encoder.vision.image]
+        found = iter(generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=seeds))
+        written |= {i: [next(found) for _ in range(count)] for i in row}
+    return [one for i in range(len(prompts)) for one in written[i]]
+
+
+def even_rows(costs: Sequence[int], budget: int, device: torch.device) -> list[list[int]]:
+    """Deal indices into rows under the budget, as many on every rank: a rank with fewer gets empty rows."""
+    rows = pack_first_fit(costs, budget)
+    return rows + [[]] * (max_over_ranks(len(rows), device) - len(rows))
+
+
+def to_write(prompt: Group, count: int) -> Group:
+    """Return a prompt ready to be written on `count` times: its last token opens every continuation."""
+    return replace(prompt, prompt_ids=prompt.prompt_ids[:-1], continuations=(Continuation(prompt.prompt_ids[-1:]),) * count)
+
+
+def log_probabilities(
+    model: Any, encoder: Encoder, prompts: Sequence[Group], owners: Sequence[int], ids: Tensor, mask: Tensor, temperature: float
+) -> Tensor:
+    """Return the log-probability of every sampled token at `temperature`, (B, T) fp32, 0 where `mask` is 0.
+
+    `ids` and `mask` are (B, T), right-padded; `owners` says which of `prompts` each row belongs to. Neighbours of one
+    prompt share its computation. `model` may be wrapped, and is called once.
+    """
+    lengths = mask.sum(1).tolist()
+    tokens = [tuple(row[:length]) for row, length in zip(ids.tolist(), lengths, strict=True)]
+    groups: list[Group] = []
+    last = -1
+    for owner, one in zip(owners, tokens, strict=True):
+        own = Continuation(one, learned=tuple(range(len(one))))
+        if owner == last:
+            groups[-1] = replace(groups[-1], continuations=(*groups[-1].continuations, own))
+        else:
+            groups.append(replace(prompts[owner], continuations=(own,)))
+        last = owner
+    batch = encoder.pack(groups).to(ids.device)
+    found: Tensor = model(**batch.label_inputs(), temperature=temperature)
+    return found.new_zeros(ids.shape).masked_scatter(mask.bool(), found)

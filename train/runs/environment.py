@@ -1,0 +1,152 @@
+"""What stands around every run: process group, seeds, DeepSpeed on a CPU, and an orderly end.
+
+From the command line to a run: parse and check before torch is imported, then train inside an orderly environment.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from train.recipe.dry_run import dry_run
+from train.recipe.parsing import Entry, parse_arguments
+from train.recipe.zero import NONE
+
+SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+"""What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""
+
+
+FILES = 2**16
+OLD_NAMES = (r"`torch\.distributed\.", r"`(is_)?gradient_checkpointing", r"`broadcast_buffers`")
+"""Of DeepSpeed's collectives, of transformers' checkpointing and of what accelerate hands to DDP: the newest versions warn of
+them, the older ones need them."""
+
+
+def free_port() -> int:
+    """Return a TCP port that is free at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def prepare_environment(deepspeed: bool) -> None:
+    """Set what torch and DeepSpeed read from the environment before they are imported.
+
+    Whether there is a DeepSpeed engine is the recipe's choice, and whether there is a GPU the machine's: on a CPU, a DeepSpeed
+    configuration is silently unused unless the one is set, or if `accelerate launch --cpu` has set the other.
+    """
+    if "RANK" not in os.environ:
+        os.environ.update(SINGLE_PROCESS, MASTER_PORT=str(free_port()))
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
+    os.environ.update(ACCELERATE_USE_DEEPSPEED=str(deepspeed).lower(), ACCELERATE_USE_CPU="false")
+
+
+def raise_file_limit() -> None:
+    """Let this process and the loader's workers open as many files as the machine allows, up to FILES.
+
+    Every tensor of a step that a worker hands over takes a descriptor, and many systems begin with 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def spare_compiler() -> None:
+    """Let DeepSpeed do without the one extension that it would compile on a CPU: an all-reduce for inference.
+
+    The build takes g++ and half a minute. The dictionary is DeepSpeed's own list of what can be built here.
+    """
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def silence() -> None:
+    """Leave progress bars and warnings to the first rank; an error is still told by the rank that meets it."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.simplefilter("ignore")
+
+
+def load_on_numbered_cpus() -> None:
+    """Let torch load what is asked for on `cpu:0`: accelerate numbers CPUs, and transformers 5.17 resumes by that name."""
+    from torch import serialization
+
+    serialization.register_package(9, lambda _: None, lambda storage, place: storage if place.startswith("cpu:") else None)
+
+
+def meeting_failed(error: Exception) -> str:
+    """Say what to do when the ranks could not meet; most often another run on this machine has the launcher's port."""
+    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return (
+        f"The ranks could not meet at {place}: {error}\nEvery run on a machine needs a port of its own, and `deepspeed` always "
+        "proposes 29500. If another run has it, choose another: deepspeed --master_port 29501 train/rm.py RECIPE"
+    )
+
+
+@contextmanager
+def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Iterator[None]:
+    """Let the ranks meet before anything asks for its rank, and end them in step: leaving one by one they abort each other.
+
+    After an error nobody waits for the others: the launcher ends them.
+    """
+    prepare_environment(deepspeed)
+    raise_file_limit()
+    import torch
+    from accelerate import PartialState
+    from transformers import set_seed
+
+    from models.distributed import barrier, is_distributed, rank
+
+    cpu = not torch.cuda.is_available()
+    if cpu:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        load_on_numbered_cpus()
+        if deepspeed:
+            spare_compiler()
+    try:
+        PartialState(cpu=cpu)
+    except torch.distributed.DistNetworkError as error:
+        sys.exit(meeting_failed(error))
+    for name in OLD_NAMES:
+        warnings.filterwarnings("ignore", message=name, category=FutureWarning)
+    if rank():
+        silence()
+    set_seed(seed, deterministic=deterministic)
+    yield
+    barrier()
+    if is_distributed():
+        torch.distributed.destroy_process_group()
+
+
+def start(argv: Sequence[str], entry: Entry, description: str) -> None:
+    """Do what the command line asks for; a wrong recipe ends with its errors and no traceback."""
+    launch = parse_arguments(argv, entry, description)
+    if launch.dry_run:
+        dry_run(launch)
+        return
+    recipe, repository = launch.recipe, launch.recipe.output.push_to_hub
+    with run_environment(seed=recipe.seed, deterministic=recipe.deterministic, deepspeed=recipe.deepspeed != NONE):
+        # torch, transformers and DeepSpeed take seconds that a dry run should not.
+        from huggingface_hub import HfApi
+
+        from train.runs.build import run
+        from train.runs.model_card import claim, push
+
+        pushes = repository is not None and os.environ["RANK"] == "0"
+        if pushes:
+            claim(str(repository), HfApi())
+        run(launch)
+    # An upload may take longer than ranks wait for one another, so it comes when they have parted.
+    if pushes:
+        print(f"{push(Path(recipe.output.folder), str(repository), HfApi())} is on the hub as {repository}")

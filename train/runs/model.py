@@ -1,0 +1,69 @@
+"""The model of a run: the class that its method trains, with number formats, adapters and activation checkpointing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+
+from models.backbone import compute_in_half, load_critic, load_language_model, load_scalar
+from train.recipe.methods import CriticConfig
+from train.recipe.recipe import LoraConfig as LoraSection
+from train.recipe.recipe import Recipe
+from train.recipe.zero import NONE
+from train.runs.parts import device
+from train.supervised.optimizer import compile_layers
+
+LORA_TARGETS = r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj"
+"""The language model's projections; the vision tower's MLP has the same names, hence the prefix."""
+
+
+def make_model(recipe: Recipe) -> nn.Module:
+    """Load the recipe's backbone, with the heads that its method needs.
+
+    Optimizer steps are smaller than what bf16 can add to a weight. DeepSpeed keeps fp32 copies of what it trains in bf16;
+    without DeepSpeed the trained weights themselves are fp32, and autocast computes in bf16.
+    """
+    lora, masters = recipe.optim.lora, recipe.deepspeed != NONE
+    backbone = recipe.backbone if masters or lora else recipe.backbone.model_copy(update={"dtype": "float32"})
+    nf4 = lora is not None and lora.quantise == "nf4"
+    critique = recipe.method.writing if isinstance(recipe.method, CriticConfig) else None
+    loaders: dict[str, Any] = {
+        "naive": lambda: load_scalar(backbone, recipe.head, nf4=nf4),
+        "critic": lambda: load_critic(backbone, recipe.head, critique=critique, nf4=nf4),
+        "language_model": lambda: load_language_model(backbone, nf4=nf4),
+        "stable_reinforce": lambda: load_language_model(backbone, nf4=nf4),
+    }
+    model: Any = loaders[recipe.method.type]()
+    if recipe.deepspeed == NONE and recipe.backbone.dtype == "bfloat16":
+        compute_in_half(model, device())
+    if recipe.optim.activation_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if recipe.optim.compile == "layers":
+        compile_layers(model.model)
+    found: nn.Module = model if lora is None else add_adapters(model, lora, head=recipe.has_head, masters=masters)
+    return found
+
+
+def add_adapters(model: nn.Module, lora: LoraSection, *, head: bool, masters: bool) -> nn.Module:
+    """Return `model` frozen, with trainable adapters and a trainable `head`; fp32 ones unless the optimizer keeps `masters`."""
+    adapters = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=LORA_TARGETS,
+        modules_to_save=head_layers(model) if head else None,
+    )
+    adapted: nn.Module = get_peft_model(model, adapters, autocast_adapter_dtype=False)
+    for parameter in adapted.parameters():
+        if parameter.requires_grad and not masters:
+            parameter.data = parameter.data.to(torch.float32)
+    return adapted
+
+
+def head_layers(model: nn.Module) -> list[str]:
+    """Return the names of the reward head's layers; peft goes by the ends of names, and `head` is also that of `lm_head`."""
+    layers = model.get_submodule("head").named_children()
+    return [f"head.{name}" for name, layer in layers if any(True for _ in layer.parameters())]

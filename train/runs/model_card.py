@@ -1,0 +1,184 @@
+"""The model card of a checkpoint: what it is, what it scored when it was saved, how to load it, and what made it.
+
+The best checkpoint on the Hugging Face hub: the repository is claimed before training, the upload comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from eval.results.result import Accuracy, Result
+from eval.results.tables import percent, shown
+from train.recipe.dry_run import method_line
+from train.recipe.recipe import Recipe
+from train.runs.callbacks import BEST, read_results
+from train.runs.provenance import recipe_yaml, write_whole
+from train.supervised.checkpoints import whole_checkpoints
+
+CARD = "README.md"
+
+SCALAR_USE = """\
+```python
+import torch
+from PIL import Image
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen2VLImageProcessorPil
+
+folder = "."  # this folder, or its id on the hub
+model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype="auto").eval()
+tokenizer = AutoTokenizer.from_pretrained(folder)
+image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
+
+
+def score(image: Image.Image, question: str, answer: str) -> float:
+    asked = [{"type": "image"}, {"type": "text", "text": question}]
+    turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
+    text = tokenizer.apply_chat_template(turns, tokenize=False)
+    vision = image_processor(images=[model.decode(image)], return_tensors="pt")  # upright RGB, as in training
+    pads = int(vision["image_grid_thw"].prod()) // image_processor.merge_size**2
+    tokens = tokenizer(text.replace("<|image_pad|>", "<|image_pad|>" * pads), return_tensors="pt")
+    with torch.no_grad():
+        return model(**tokens, **vision).logits.item()
+```
+
+A score means something beside the score of another answer to the same question: the higher one is the better answer."""
+
+CRITIC_USE = """\
+`AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)` loads it: `generate` writes a critique of an
+answer, `score` gives the score after one. `decode` makes of what `Image.open` gives the picture that it was trained on."""
+
+LANGUAGE_MODEL_USE = """\
+`Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)` loads it, like any Qwen2.5-VL checkpoint."""
+
+ADAPTER_USE = """\
+This folder holds adapters (and the reward head, if there is one), not the weights under them. In a clone of the project,
+`python train/merge.py CHECKPOINT FOLDER` writes them and their base as one ordinary checkpoint, and
+`python eval/run.py CHECKPOINT` evaluates them as they are."""
+
+USE = {"naive": SCALAR_USE, "critic": CRITIC_USE, "language_model": LANGUAGE_MODEL_USE, "stable_reinforce": LANGUAGE_MODEL_USE}
+"""Method to what a person does with its checkpoint."""
+
+MEAN_READ = (
+    "This head reads the mean over the answer: `model` also needs `response_mask`, of the shape of `input_ids`, with 1 on the "
+    "answer's own tokens."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What all checkpoints of a run have in common."""
+
+    recipe: Recipe
+    data: Mapping[str, Mapping[str, Any]]
+    """Revision, fingerprint and rows of every source."""
+    steps: int
+    """Optimizer steps of the whole run."""
+
+
+class WriteCard(TrainerCallback):  # type: ignore[misc]
+    """Writes the model card of every checkpoint, with the figures that were found just before it was saved."""
+
+    def __init__(self, about: About) -> None:
+        self.about = about
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Write the card on the first rank."""
+        if state.is_world_process_zero:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            write_whole(folder / CARD, model_card(self.about, state.global_step, read_results(folder)))
+
+
+def model_card(about: About, step: int, results: Mapping[str, Result]) -> str:
+    """Return the card of the checkpoint at `step`, in Markdown with the hub's metadata."""
+    recipe = about.recipe
+    title = f"# {Path(recipe.output.folder).name}, step {step} of {about.steps}"
+    what = f"Trained from {recipe.backbone.path}; {method_line(recipe.method)}."
+    parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe), "## Data", data_table(about)]
+    return "\n\n".join([*parts, "## Recipe", f"```yaml\n{recipe_yaml(recipe)}```"]) + "\n"
+
+
+def metadata(recipe: Recipe) -> str:
+    """Return the block that the hub reads; it names the base only if the hub knows it."""
+    path = recipe.backbone.path
+    base = [f"base_model: {path}"] if "/" in path and not Path(path).expanduser().exists() else []
+    library = "transformers" if recipe.optim.lora is None else "peft"
+    return "\n".join(["---", f"library_name: {library}", *base, "tags: [reward-model, vision-language]", "---"])
+
+
+def figures(results: Mapping[str, Result]) -> list[str]:
+    """Return one table of all benchmarks and groups, and what must be known to compare them."""
+    if not results:
+        return ["No benchmark was evaluated at this step."]
+    lines = ["| benchmark | accuracy in % [95 % interval] | n | ties | ties half | unparsable |", f"|{'---|' * 6}"]
+    for result in results.values():
+        lines.append(row(f"**{result.benchmark}**", result.micro))
+        lines += [row(name, figure) for name, figure in result.groups.items()]
+    notes = [f"{result.benchmark} ({result.origin}): {'; '.join((result.label, *result.notes))}" for result in results.values()]
+    return ["\n".join(lines), "\n".join(f"- {note}" for note in notes)]
+
+
+def row(name: str, figure: Accuracy) -> str:
+    """Return a line of the table of figures."""
+    return f"| {name} | {percent(figure)} | {figure.n} | {figure.ties} | {shown(figure)} | {figure.unparsable} |"
+
+
+def use(recipe: Recipe) -> list[str]:
+    """Return how the checkpoint is loaded."""
+    if recipe.optim.lora is not None:
+        return [ADAPTER_USE]
+    found = [USE[recipe.method.type]]
+    if recipe.method.type == "naive" and recipe.head.read == "mean":
+        found.append(MEAN_READ)
+    if recipe.backbone.system_prompt is not None:
+        found.append(f"It was trained with the system prompt {recipe.backbone.system_prompt!r}: put it before the first turn.")
+    return found
+
+
+def data_table(about: About) -> str:
+    """Return the sources of the training data."""
+    lines = [f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in about.data.items()]
+    return "\n".join(["| source | rows | fingerprint |", "|---|---|---|", *lines])
+
+
+FOR_RESUME = [
+    "global_step*",
+    "latest",
+    "zero_to_*.py",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state*",
+    "training_args.bin",
+    "trainer_state.json",
+    "complete",
+]
+"""What only a resume needs: most of a checkpoint's bytes, and nothing that a user of the model wants."""
+
+
+class Hub(Protocol):
+    """The two calls of `huggingface_hub.HfApi` that are made."""
+
+    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any:
+        """Make sure that the repository exists."""
+        ...
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str, ignore_patterns: list[str]) -> Any:
+        """Commit the files of a folder."""
+        ...
+
+
+def claim(repository: str, hub: Hub) -> None:
+    """Create `repository`, private, unless it exists: a missing login or right ends the run here and not after it."""
+    hub.create_repo(repository, private=True, exist_ok=True)
+
+
+def push(folder: Path, repository: str, hub: Hub) -> Path:
+    """Upload the best checkpoint of the run in `folder`, the newest where none was chosen; return which."""
+    best = folder / BEST
+    checkpoint = (best if best.exists() else whole_checkpoints(folder)[-1]).resolve()
+    message = f"{checkpoint.name} of {folder.name}"
+    hub.upload_folder(repo_id=repository, folder_path=checkpoint, commit_message=message, ignore_patterns=FOR_RESUME)
+    return checkpoint

@@ -1,0 +1,117 @@
+"""What is written beside a run so that it can be repeated: the resolved recipe, versions, commit, data, seeds and machine.
+
+`recipe.yaml` starts the run again: `deepspeed train/rm.py RUN/recipe.yaml`. `provenance.json` holds one entry for every
+launch, so that a run that was resumed with other code or on another machine says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from data.mixture import CACHE, Mixture
+from train.recipe.parsing import Launch
+from train.recipe.recipe import Recipe
+
+CLONE = Path(__file__).resolve().parents[2]
+
+
+def write_provenance(launch: Launch, folder: Path, mixture: Mixture | None) -> None:
+    """Write `recipe.yaml` and `provenance.json` into the run folder, each whole or not at all; call it on one rank.
+
+    `mixture` is what the run trains on, None where it draws lessons from the embedded world.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "provenance.json"
+    earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    entry = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": [sys.argv[0], *launch.arguments],
+        "recipe_path": str(launch.recipe_path),
+        "overrides": list(launch.overrides),
+        "recipe": launch.recipe.resolved(),
+        "seeds": {"run": launch.recipe.seed, "data": launch.recipe.data.seed},
+        "data": data_fingerprints(launch.recipe, mixture),
+        "commit": commit(CLONE),
+        "python": platform.python_version(),
+        "packages": packages(),
+        "hardware": hardware(),
+    }
+    write_whole(folder / "recipe.yaml", recipe_yaml(launch.recipe))
+    write_whole(file, json.dumps([*earlier, entry], indent=2, ensure_ascii=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader finds the old file or the new one, never a part."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """Return the recipe with every default written out, as YAML that parses to the same recipe."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # typed as None, read as a flag
+    text = StringIO()
+    yaml.dump(recipe.resolved(), text)
+    return text.getvalue()
+
+
+def data_fingerprints(recipe: Recipe, mixture: Mixture | None) -> dict[str, dict[str, Any]]:
+    """Return what identifies the data of every source; generated sources open without reading anything."""
+    cache = Path(recipe.data.cache).expanduser() if recipe.data.cache else CACHE
+    if mixture is None:
+        found = [(source, source.fingerprint()) for source in (config.open(cache) for config in recipe.data.sources)]
+    else:
+        found = [(part.source, part.content) for part in mixture.parts]
+    return {source.name: {"revision": source.revision, "fingerprint": content, "rows": len(source)} for source, content in found}
+
+
+def commit(clone: Path) -> dict[str, Any]:
+    """Return the git commit of `clone` and whether files differ from it; the commit is None outside a clone."""
+    try:
+        head = _git(clone, "rev-parse", "HEAD")
+        changed = _git(clone, "status", "--porcelain")
+    except (OSError, subprocess.CalledProcessError) as error:
+        return {"commit": None, "dirty": None, "reason": str(error)}
+    return {"commit": head, "dirty": bool(changed), "changed": changed.splitlines()}
+
+
+def _git(clone: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(clone), *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def packages() -> dict[str, str]:
+    """Return the version of every installed distribution."""
+    versions = {found.metadata["Name"]: found.version for found in distributions()}
+    return {name: versions[name] for name in sorted(versions, key=str.lower)}
+
+
+def hardware() -> dict[str, Any]:
+    """Return the machine as this process sees it; the devices are those of this node."""
+    import torch
+
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return {
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "devices": [{"name": device.name, "memory_bytes": device.total_memory} for device in devices],
+        "cuda": torch.version.cuda,
+    }

@@ -1,0 +1,109 @@
+"""The pairs that speed is measured on: sizes drawn from a seed, filled with random tokens and patches.
+
+A pair is an image of about 1,050 tokens, a question of 20 to 120 and two responses of 60 to 400: the sizes, and the order
+in which they are drawn, of the workload behind the project's speed targets.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.packing.groups import Continuation, Group, VisionTokens
+
+FIRST_WORD = 7
+"""Ids below are the embedded backbone's special tokens, so no text holds one."""
+LAST_WORD = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Bounds of the sizes, the upper one excluded; an image's sides count merged patches, so tokens."""
+
+    side: tuple[int, int]
+    question: tuple[int, int]
+    response: tuple[int, int]
+
+
+FULL = Workload(side=(26, 40), question=(20, 120), response=(60, 400))
+SMALL = Workload(side=(9, 14), question=(3, 15), response=(8, 50))
+"""An eighth of the tokens in the same proportions, for the embedded backbone on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairSize:
+    """One pair; `height` and `width` are even and count patches of 14 pixels, the rest counts tokens."""
+
+    height: int
+    width: int
+    question: int
+    responses: tuple[int, int]
+
+
+def pair_sizes(count: int, seed: int, workload: Workload) -> list[PairSize]:
+    """Return the sizes of `count` pairs."""
+    draw = random.Random(seed).randrange
+    sizes = []
+    for _ in range(count):
+        height, width = 2 * draw(*workload.side), 2 * draw(*workload.side)
+        sizes.append(PairSize(height, width, draw(*workload.question), (draw(*workload.response), draw(*workload.response))))
+    return sizes
+
+
+def pair_group(size: PairSize, vision: VisionTokens, seed: int) -> Group:
+    """Return a pair as a group whose continuations are read at their last token."""
+    generator = torch.Generator().manual_seed(seed)
+    prompt = [vision.start, *[vision.image] * (size.height * size.width // 4), vision.end, *_words(size.question, generator)]
+    responses = tuple(Continuation(_words(length, generator), read=(length - 1,)) for length in size.responses)
+    pixels = torch.randn(size.height * size.width, vision.patch_size, generator=generator)
+    return Group(tuple(prompt), responses, pixels, ((1, size.height, size.width),))
+
+
+def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements: int) -> Group:
+    """Return the prompt of `size` with sampled judgements of the longer response's length, all of whose tokens are learned."""
+    generator = torch.Generator().manual_seed(seed)
+    length = max(size.responses)
+    made = [Continuation(_words(length, generator), learned=tuple(range(length))) for _ in range(judgements)]
+    return replace(pair_group(size, vision, seed), continuations=tuple(made))
+
+
+def unshared(groups: Sequence[Group]) -> list[Group]:
+    """Return every continuation as a group of its own, with its own copy of prompt and image."""
+    return [replace(group, continuations=(one,)) for group in groups for one in group.continuations]
+
+
+def padded_inputs(groups: Sequence[Group], vision: VisionTokens) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the stock model's keyword arguments for all conversations of `groups`, right-padded, and where each one ends.
+
+    B conversations of L tokens at most: `input_ids` and `attention_mask` are (B, L), the images repeated for each; the ends
+    are (B,) int64.
+    """
+    singles = unshared(groups)
+    ids = [torch.tensor([*group.prompt_ids, *group.continuations[0].ids]) for group in singles]
+    lengths = torch.tensor([len(one) for one in ids])
+    rows = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+    inputs = {
+        "input_ids": rows,
+        "attention_mask": (torch.arange(rows.shape[1]) < lengths[:, None]).long(),
+        "mm_token_type_ids": (rows == vision.image).int(),
+        "pixel_values": torch.cat([group.pixel_values for group in singles if group.pixel_values is not None]),
+        "image_grid_thw": torch.tensor([grid for group in singles for grid in group.grids]),
+    }
+    return inputs, lengths - 1
+
+
+def vision_tokens(config: Any) -> VisionTokens:
+    """Return how images stand in a row of a model of `config`, a Qwen2_5_VLConfig."""
+    vision = config.vision_config
+    numbers = 3 * vision.temporal_patch_size * vision.patch_size**2
+    ids = config.vision_start_token_id, config.image_token_id, config.vision_end_token_id
+    return VisionTokens(*ids, vision.spatial_merge_size, numbers, vision.patch_size, vision.window_size)
+
+
+def _words(length: int, generator: torch.Generator) -> tuple[int, ...]:
+    return tuple(torch.randint(FIRST_WORD, LAST_WORD, (length,), generator=generator).tolist())

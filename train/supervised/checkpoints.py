@@ -1,0 +1,94 @@
+"""Which checkpoints are whole, which of them stay, and from which one a run continues."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from data.errors import UserError
+from models.distributed import barrier, rank
+
+COMPLETE = "complete"
+"""An empty file that is written last: a checkpoint without it was cut off while it was being saved."""
+NAME = re.compile(r"checkpoint-(\d+)")
+
+
+class MarkComplete(TrainerCallback):  # type: ignore[misc]
+    """Marks a checkpoint once every rank has written its part."""
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Wait for all ranks, then mark."""
+        barrier()
+        if state.is_world_process_zero:
+            (Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+
+
+class Rotate(TrainerCallback):  # type: ignore[misc]
+    """Removes what newer checkpoints replace, after the newest is marked: at any kill a whole one is left.
+
+    Trainer's own rotation comes before the mark, and goes by the folders' times, which a resume or an evaluation changes.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Remove superseded checkpoints on the first rank."""
+        if not state.is_world_process_zero:
+            return
+        best = None if state.best_model_checkpoint is None else Path(state.best_model_checkpoint).name
+        for path in superseded(Path(args.output_dir), self.keep, best):
+            (path / COMPLETE).unlink()  # first, so that a half removed one counts as cut off
+            shutil.rmtree(path)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoint folders of a run, oldest first, whole or not."""
+    found = [(int(match[1]), path) for path in folder.glob("checkpoint-*") if (match := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def evaluation_folder(folder: Path, step: int) -> Path:
+    """Return where the figures of the model after `step` steps go; before the first step there is no checkpoint."""
+    return folder / (f"checkpoint-{step}" if step else "start") / "eval"
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run that were saved to the end, oldest first."""
+    return [path for path in checkpoints(folder) if (path / COMPLETE).exists()]
+
+
+def superseded(folder: Path, keep: int, best: str | None) -> list[Path]:
+    """Return the whole checkpoints that are neither among the `keep` newest nor named `best`."""
+    return [path for path in whole_checkpoints(folder)[:-keep] if path.name != best]
+
+
+def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
+    """Return the checkpoint to continue from: None for `never`, and for `auto` where there is none yet.
+
+    Checkpoints that were cut off are removed, with a line each: the run will write them anew.
+    Raises: UserError for a path that is not a whole checkpoint.
+    """
+    if resume == "never":
+        return None
+    if resume != "auto":
+        path = Path(resume)
+        if not (path / COMPLETE).exists():
+            raise UserError(
+                f"output.resume: {resume} is not a whole checkpoint (it has no file `{COMPLETE}`, which is written last). "
+                "Give a checkpoint-N folder of a finished save, or `auto`."
+            )
+        return path
+    whole = whole_checkpoints(folder)
+    barrier()
+    if rank() == 0:
+        for path in [path for path in checkpoints(folder) if path not in whole]:
+            console.print(f"{path.name} was cut off while it was being saved; it is removed")
+            shutil.rmtree(path)
+    barrier()
+    return whole[-1] if whole else None

@@ -1,0 +1,271 @@
+"""The critic's training: critiques by cross-entropy and scores by Bradley-Terry, from one pass over a packed row.
+
+Critiques by the critic itself for the score loss: written anew at stated steps, to close the gap to inference.
+
+At the first step of every window of `refresh_every_steps` steps, all ranks write the critiques of the window's records
+together and store them in the run folder; loader workers, which run ahead, wait for that file. A resume inside a window
+finds the file, so the run goes on with the very same critiques; files of other windows are left over from what the run
+did before it was cut off, perhaps with another recipe, and are removed when it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from data.errors import UserError
+from data.images import decode
+from data.mixture import Mixture
+from data.preference import Preference, text
+from data.prompts import critiques_of, with_critique
+from eval.judges.critic import as_example
+from eval.protocol import Example, Verdict
+from models.distributed import barrier, gather, rank, world_size
+from models.encoder import Encoder, Learned, Span
+from train.recipe.methods import CriticConfig
+from train.supervised.losses import pair_loss
+from train.supervised.objectives import score_report, score_sums
+from train.supervised.steps import PackedRow, Step, StepDataset, TrainingExample
+
+Critiques = Callable[[Preference], tuple[str, str] | None]
+"""The critiques on which a record is scored; None for a record that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CriticEncoder:
+    """A preference as one group `prompt | response, request, critique | response, request, critique`, chosen first.
+
+    The critiques are the record's, and their tokens are learned. A record that is to be scored on critiques by the model
+    gets two more continuations with those, which are not learned. A record without any critique is scored after the bare
+    responses.
+    """
+
+    encoder: Encoder
+    request: str
+    written: Critiques | None = None
+    """Critiques by the model for the records that are to be scored on its own; None, or a None from it: the ground truth."""
+
+    def __call__(self, record: Preference) -> TrainingExample:
+        """Decode the images and encode both continuations."""
+        pictures = [decode(image, record.identity) for image in record.images]
+        true, own = critiques_of(record), None if self.written is None else self.written(record)
+        conversations = self._criticised(record, true, "last") + self._criticised(record, own, "none") or self._bare(record)
+        group = self.encoder.encode(pictures, conversations, "end_of_turn")
+        return TrainingExample(group, record.margin or 0.0, record=record.identity, own_critiques=own is not None)
+
+    def _criticised(self, record: Preference, critiques: tuple[str, str] | None, learned: Learned) -> list[tuple[Span, ...]]:
+        if critiques is None:
+            return []
+        return [
+            self.encoder.render(with_critique(record.prompt, response, self.request, critique), learned=learned)
+            for response, critique in zip((record.chosen, record.rejected), critiques, strict=True)
+        ]
+
+    def _bare(self, record: Preference) -> list[tuple[Span, ...]]:
+        return [
+            self.encoder.render((*record.prompt, text("assistant", response))) for response in (record.chosen, record.rejected)
+        ]
+
+
+class JointCritique:
+    """Cross-entropy on critique tokens plus Bradley-Terry after them (MM-RLHF, arXiv 2502.10391, section 4)."""
+
+    def __init__(self, config: CriticConfig) -> None:
+        self.config = config
+        self.step = 0
+
+    def totals(self, row: PackedRow) -> Tensor:
+        """Return the pairs and the learned tokens of the row, (2,)."""
+        return torch.tensor([row.records, len(row.batch.labels)], dtype=torch.float32)
+
+    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return both losses, each over its own total of the step, weighted as the recipe says."""
+        scores, log_probabilities = model(**row.batch.joint_inputs())
+        nll = -log_probabilities.sum()
+        critique = self.config.cross_entropy_weight * nll / totals[1]
+        if not row.records:
+            return critique + scores.sum() * 0.0, {}
+        pairs = scores.view(-1, 2)
+        last = torch.tensor(row.batch.group_sizes, device=scores.device).cumsum(0) // 2 - 1
+        chosen, rejected = pairs[last].unbind(1)
+        margins = row.margins if self.config.margin else None
+        ranking = pair_loss(chosen, rejected, margins, self.config.zero_coefficient).sum()
+        weight = self.config.score_weight if self.step >= self.config.score_warmup_steps else 0.0
+        sums = {"surprise": nll.detach(), "labels": totals.new_tensor(len(row.batch.labels)), "ranking": ranking.detach()}
+        right = critique_sums(pairs.detach(), last, row)
+        return critique + weight * ranking / totals[0], {**sums, **right, **score_sums(chosen.detach(), rejected.detach())}
+
+    def report(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return both losses, the critiques' perplexity, accuracy by critique, and the figures of the scored pairs."""
+        figures = {"loss_score": sums["ranking"] / max(sums["records"], 1.0), **score_report(sums)}
+        if sums["labels"]:
+            critique = sums["surprise"] / sums["labels"]
+            figures |= {"loss_critique": critique, "perplexity": exp(min(critique, 50.0))}
+        for kind in ("true", "own"):
+            if sums[f"{kind}_pairs"]:
+                figures[f"accuracy_{kind}_critique"] = sums[f"{kind}_right"] / sums[f"{kind}_pairs"]
+        return figures
+
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return both losses as the recipe weighs them, the score's without its warm-up: checkpoints are compared by it."""
+        critique, ranking = sums["surprise"] / max(sums["labels"], 1.0), sums["ranking"] / max(sums["records"], 1.0)
+        return self.config.cross_entropy_weight * critique + self.config.score_weight * ranking
+
+
+def critique_sums(pairs: Tensor, last: Tensor, row: PackedRow) -> dict[str, Tensor]:
+    """Count pairs, and those ranked right, with the records' critiques (their tokens are learned) and with the model's own.
+
+    `pairs` (P, 2) fp32 are the scores of all pairs of the row, `last` (records,) int64 those that are trained on.
+    """
+    right = pairs[:, 0] > pairs[:, 1]
+    true = torch.zeros_like(right).index_fill_(0, row.batch.label_owners // 2, True)
+    own = torch.zeros_like(right).index_fill_(0, last[row.own_critiques], True)
+    return {
+        f"{kind}_{name}": (mask & what).sum()
+        for kind, mask in (("true", true), ("own", own))
+        for name, what in (("pairs", mask), ("right", right))
+    }
+
+
+def refuse_missing_critiques(mixture: Mixture) -> None:
+    """Refuse the mixture if some records lack a critique; raises UserError with their number.
+
+    All ranks call together and read a share of the records each. Records of a generator are all alike: one of them is read.
+    """
+    missing: list[int] = []
+    start = 0
+    for part in mixture.parts:
+        records = range(start, start + len(part.rows))
+        read = records[:1] if part.source.generated else records[rank() :: world_size()]
+        missing += [index for index in read if critiques_of(mixture[index]) is None]
+        start = records.stop
+    missing = sorted(index for part_of_rank in gather(missing) for index in part_of_rank)
+    if missing:
+        raise UserError(
+            f"{len(missing):,} of {len(mixture):,} records have no critique of both responses (the first: "
+            f"{mixture[missing[0]].identity}). A critic learns from them. Add chosen_critique and rejected_critique to the "
+            "records, or set method.records_without_critique: score_only to train their scores alone."
+        )
+
+
+WAIT_SECONDS = 0.2
+Write = Callable[[Any, Sequence[Example]], Sequence[Verdict]]
+"""(unwrapped critic, examples) -> verdicts with critiques; called on all ranks together."""
+
+
+@dataclass
+class CritiqueStore:
+    """The critiques of one window, on disk and, once asked for, in memory."""
+
+    folder: Path
+    config: CriticConfig
+    seed: int
+    _window: int = -1
+    _found: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def window(self, step: int) -> int | None:
+        """Return the window of an optimizer step, None during the warm-up on ground-truth critiques."""
+        after = step - self.config.warmup_steps
+        return None if after < 0 else after // self.config.refresh_every_steps
+
+    def steps(self, window: int) -> range:
+        """Return the optimizer steps of a window; a run may end inside it."""
+        first = self.config.warmup_steps + window * self.config.refresh_every_steps
+        return range(first, first + self.config.refresh_every_steps)
+
+    def path(self, window: int) -> Path:
+        """Return the file of a window, named by its first step and the one after its last."""
+        steps = self.steps(window)
+        return self.folder / f"steps-{steps.start}-{steps.stop}.json"
+
+    def discard_all_but(self, window: int | None) -> None:
+        """Remove the files of all other windows."""
+        kept = None if window is None else self.path(window)
+        for path in self.folder.glob("steps-*"):
+            if path != kept:
+                path.unlink()
+
+    def own(self, identity: str) -> bool:
+        """Say whether a record is one of the share that is scored on the model's own critique."""
+        share = 1.0 if self.config.own_share is None else self.config.own_share
+        return random.Random(f"{self.seed}/{identity}").random() < share
+
+    def load(self, step: int) -> None:
+        """Take up the window of `step`, waiting until it is written."""
+        window = self.window(step)
+        if window is None or window == self._window:
+            return
+        while not self.path(window).exists():
+            time.sleep(WAIT_SECONDS)
+        read = json.loads(self.path(window).read_text(encoding="utf-8"))
+        self._window, self._found = window, {identity: (first, second) for identity, (first, second) in read.items()}
+
+    def __call__(self, record: Preference) -> tuple[str, str] | None:
+        """Return the model's own critiques of a record, None where it is scored on the ground truth."""
+        return self._found.get(record.identity)
+
+
+class OwnCritiqueSteps(StepDataset):
+    """Steps whose records may carry critiques that the model wrote before."""
+
+    store: CritiqueStore
+
+    def __getitem__(self, step: int) -> Step:
+        """Return the step, once its window of critiques exists."""
+        self.store.load(step)
+        return super().__getitem__(step)
+
+
+class WriteCritiques(TrainerCallback):  # type: ignore[misc]
+    """Writes the critiques of a window when its first step is next."""
+
+    def __init__(self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write) -> None:
+        self.store, self.steps, self.mixture, self.write = store, steps, mixture, write
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Write the window in which the run starts or resumes, unless it resumes inside it."""
+        if rank() == 0:
+            # A run that starts anew must not train on what another one wrote here.
+            self.store.discard_all_but(self.store.window(state.global_step) if state.global_step else None)
+        barrier()
+        self._write(state.global_step, rest["model"])
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Write the next window before its first step is asked for."""
+        self._write(state.global_step, rest["model"])
+
+    def _write(self, step: int, model: Any) -> None:
+        window = self.store.window(step)
+        if window is None or step >= len(self.steps):
+            return
+        path = self.store.path(window)
+        there = path.exists()
+        barrier()  # no rank looks after another has begun to write
+        if there:
+            return
+        steps = self.store.steps(window)
+        found = self._critiques(model, self.steps.global_indices(range(steps.start, min(steps.stop, len(self.steps)))))
+        if rank() == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".part").write_text(json.dumps(found), encoding="utf-8")
+            path.with_suffix(".part").replace(path)
+
+    def _critiques(self, model: Any, indices: Sequence[int]) -> dict[str, tuple[str, str]]:
+        examples = [self.mixture.load(index, as_example) for index in dict.fromkeys(indices)]
+        examples = [example for example in examples if self.store.own(example.key)]
+        training = model.training
+        model.eval()
+        verdicts = self.write(model, examples)
+        model.train(training)
+        pairs = zip(examples, verdicts, strict=True)
+        return {example.key: verdict.critiques for example, verdict in pairs if verdict.critiques is not None}

@@ -1,0 +1,99 @@
+"""A loss, gradient norm or weight that is not finite ends a run on all ranks, before anything of it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from data.errors import NonFiniteError
+from models.distributed import gather, rank, sum_over_ranks
+from train.supervised.checkpoints import whole_checkpoints
+
+EXPECTED = "5.17 to 5.23"
+SHOWN = 3
+"""Parameters that an error names."""
+
+
+class FiniteTrainer(Trainer):  # type: ignore[misc]
+    """Checks the loss and the gradient norm of every step before the optimizer takes it.
+
+    DeepSpeed takes it inside the backward pass, but the run ends before the next save.
+    """
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        if not hasattr(Trainer, "_get_grad_norm"):
+            raise RuntimeError(
+                f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, which is where a run checks that its "
+                f"gradients are finite. It is tested with transformers {EXPECTED}; install one of these."
+            )
+        self.passes: list[dict[str, Any]] = []
+        """Of the step under way: what went in, the detached `loss`, and `records`, which names what it was computed on."""
+        super().__init__(*arguments, **keywords)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """Return the gradient norm of the step; raise NonFiniteError on all ranks if it or the loss of one is not finite.
+
+        One exchange and one synchronisation a step. DeepSpeed's norm of gradients that are not finite may be negative.
+        """
+        norm, passes = super()._get_grad_norm(model, grad_norm=grad_norm), self.passes
+        self.passes = []
+        loss = torch.stack([one["loss"].double() for one in passes]).sum()
+        both = torch.stack([loss, torch.as_tensor(norm, dtype=torch.float64, device=loss.device)])
+        total, norms = sum_over_ranks(both).tolist()
+        if not (isfinite(total) and 0 <= norms < inf):
+            self._refuse(float(loss), float(norm), passes)
+        return norm
+
+    def _refuse(self, loss: float, norm: float, passes: Sequence[dict[str, Any]]) -> None:
+        step, folder = self.state.global_step + 1, Path(self.args.output_dir)
+        ranks = gather((loss, [record for one in passes for record in one["records"]]))
+        bad = [number for number, (its, _) in enumerate(ranks) if not isfinite(its)] or list(range(len(ranks)))
+        if rank() in bad:
+            folder.mkdir(parents=True, exist_ok=True)
+            torch.save(passes, folder / f"non-finite-step-{step}-rank-{rank()}.pt")
+        lines = [f"  rank {number}: loss {ranks[number][0]:g}, records {', '.join(ranks[number][1])}" for number in bad]
+        told = "\n".join([f"Not finite at step {step}: gradient norm {norm:g}, and", *lines, advice(folder)])
+        raise NonFiniteError(f"{told} The batches are in {folder}/non-finite-step-{step}-rank-*.pt.")
+
+
+class FiniteWeights(TrainerCallback):  # type: ignore[misc]
+    """Checks the weights before they are evaluated and saved."""
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Check them after a step that ends with a save."""
+        if control.should_save:
+            refuse_weights(rest["model"], state.global_step, Path(args.output_dir))
+
+
+@torch.no_grad()
+def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
+    """Raise NonFiniteError on all ranks if the part of a parameter that one of them holds is not finite."""
+    held = {name: getattr(one, "ds_tensor", one) for name, one in model.named_parameters()}  # ZeRO-3's part of a parameter
+    floating = {name: one.detach() for name, one in held.items() if one.is_floating_point() and one.numel()}
+    # The largest absolute value is NaN if one value is, and takes no memory beside the parameter.
+    largest = torch.stack([torch.linalg.vector_norm(one, inf).float().to("cpu") for one in floating.values()])
+    found = gather([name for name, fine in zip(floating, largest.isfinite().tolist(), strict=True) if not fine])
+    bad = sorted({name for names in found for name in names})
+    if bad:
+        more = f" and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
+        which = f"{', '.join(bad[:SHOWN])}{more}"
+        raise NonFiniteError(
+            f"Not finite at step {step}: the weights {which}, after an update whose gradients were finite. {advice(folder)}"
+        )
+
+
+def advice(folder: Path) -> str:
+    """Return which checkpoint is left, and what to do."""
+    whole = whole_checkpoints(folder)
+    last = f"The last good checkpoint is {whole[-1]}" if whole else "There is no good checkpoint of this run yet"
+    return (
+        f"Nothing of this step was saved. {last}. Look at the records, then continue with --resume, or begin another run with a "
+        "lower learning rate (in RL, or with method.pre_clip on)."
+    )

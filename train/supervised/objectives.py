@@ -1,0 +1,121 @@
+"""What the packed trainer learns from a row: pairs by Bradley-Terry, or text by cross-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from train.recipe.methods import NaiveConfig
+from train.supervised.losses import length_normalised, pair_loss
+from train.supervised.steps import PackedRow
+
+
+class Objective(Protocol):
+    """The divisors of the loss terms, the loss of a row, and what to report."""
+
+    step: int
+    """The optimizer step under way; the trainer sets it."""
+
+    def totals(self, row: PackedRow) -> Tensor:
+        """Return this row's share of the divisors, (terms,) fp32."""
+        ...
+
+    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the row's loss divided by the whole step's `totals`, and sums to report (scalars).
+
+        A filler row must run the model like any other and give a loss of exactly zero.
+        """
+        ...
+
+    def report(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Turn the sums since the last log line, over all ranks, into the figures that a person reads."""
+        ...
+
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return the loss of the rows that `sums` were taken over; `loss` among them is the sum of their undivided losses."""
+        ...
+
+
+def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
+    """Return the sums over pairs that `score_report` turns into figures; `chosen`, `rejected` are (pairs,) fp32."""
+    difference, both = chosen - rejected, torch.cat([chosen, rejected])
+    return {
+        "right": (difference > 0).sum(),
+        "tied": (difference == 0).sum(),
+        "margin": difference.sum(),
+        "reward": both.sum(),
+        "reward_squared": both.square().sum(),
+    }
+
+
+def score_report(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return accuracy (a tie is wrong), share of ties, mean margin, mean reward and its standard deviation."""
+    pairs = max(sums["records"], 1.0)
+    mean = sums["reward"] / (2 * pairs)
+    return {
+        "accuracy": sums["right"] / pairs,
+        "ties": sums["tied"] / pairs,
+        "margin": sums["margin"] / pairs,
+        "reward_mean": mean,
+        "reward_spread": max(sums["reward_squared"] / (2 * pairs) - mean * mean, 0.0) ** 0.5,
+    }
+
+
+class PairwiseScores:
+    """The Naive-RM: every record is a group of two continuations, chosen first; the loss is Bradley-Terry."""
+
+    def __init__(self, config: NaiveConfig) -> None:
+        self.config = config
+        self.step = 0
+
+    def totals(self, row: PackedRow) -> Tensor:
+        """Return the number of pairs of the row, (1,)."""
+        return torch.tensor([row.records], dtype=torch.float32)
+
+    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the row's pair losses over the step's pairs."""
+        scores: Tensor = model(**row.batch.score_inputs())
+        if not row.records:
+            return scores.sum() * 0.0, {}
+        used = length_normalised(scores, row.response_tokens) if self.config.length_normalisation else scores
+        margins = row.margins if self.config.margin else None
+        chosen, rejected = used.view(-1, 2).unbind(1)
+        losses = pair_loss(chosen, rejected, margins, self.config.zero_coefficient)
+        raw = scores.detach().view(-1, 2)
+        return losses.sum() / totals[0], score_sums(raw[:, 0], raw[:, 1])
+
+    def report(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return accuracy, ties, margin, reward mean and spread."""
+        return score_report(sums)
+
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return the mean over pairs."""
+        return sums["loss"] / max(sums["records"], 1.0)
+
+
+class LanguageModelling:
+    """Supervised fine-tuning: cross-entropy on the learned tokens of every continuation."""
+
+    step = 0
+
+    def totals(self, row: PackedRow) -> Tensor:
+        """Return the number of learned tokens of the row, (1,)."""
+        return torch.tensor([len(row.batch.labels)], dtype=torch.float32)
+
+    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the row's negative log-likelihood over the step's learned tokens."""
+        log_probabilities: Tensor = model(**row.batch.label_inputs())
+        loss = -log_probabilities.sum()
+        return loss / totals[0], {"surprise": loss.detach(), "labels": totals.new_tensor(len(row.batch.labels))}
+
+    def report(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return the perplexity of the learned tokens."""
+        return {"perplexity": exp(min(sums["surprise"] / max(sums["labels"], 1.0), 50.0))}
+
+    def mean_loss(self, sums: Mapping[str, float]) -> float:
+        """Return the mean over learned tokens."""
+        return sums["surprise"] / max(sums["labels"], 1.0)

@@ -1,0 +1,238 @@
+"""The data of a run as one sequence of optimizer steps: item k is this rank's packed rows of step k.
+
+A pure function of (records, seed, step, rank), so that resume continues with the same order, and no sampler,
+`set_epoch` or sharding of a loader can change it. Every rank takes an equal share of a step's records, but for the last
+step of an epoch, where one may take one more than another: the loss is divided by the pairs of all ranks.
+
+Training records as what the packed trainer asks for: an order of indices, and each record as an encoded group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Protocol, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from data.errors import UserError
+from data.images import decode
+from data.mixture import Mixture
+from data.preference import Preference, text
+from models.config import Read
+from models.encoder import Encoder
+from models.packing.cost import PATCH_COST, balance_over_ranks, pack_first_fit
+from models.packing.groups import Group, PackedBatch
+
+
+class Records(Protocol):
+    """What a run trains on: encoded records by index, and an order for every epoch."""
+
+    def __len__(self) -> int:
+        """Return the length of an epoch."""
+        ...
+
+    def __getitem__(self, index: int) -> TrainingExample:
+        """Return record `index` as a group, or the one that the stated policy puts in its place."""
+        ...
+
+    def order(self, epoch: int) -> npt.NDArray[np.integer]:
+        """Return the record indices of `epoch` in their order, (len,), the same on every rank."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingExample:
+    """A record as a group, with what the loss needs beside the tokens."""
+
+    group: Group
+    margin: float = 0.0
+    response_tokens: tuple[int, ...] = ()
+    """Tokens of each response, for length normalisation."""
+    passed_over: int = 0
+    """Records that turned out to be unusable, for the first time in this process, when this one was asked for."""
+    record: str = ""
+    """The identity of the record."""
+    own_critiques: bool = False
+    """The last two continuations hold critiques that the critic in training wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """A packed row and the numbers that never enter the model (DeepSpeed would cast them to its own dtype)."""
+
+    batch: PackedBatch
+    records: int
+    margins: Tensor
+    """(records,) fp32."""
+    response_tokens: Tensor
+    """(continuations,) int64, or empty where no method asks for it."""
+    own_critiques: Tensor
+    """(records,) bool."""
+
+    def to(self, device: torch.device) -> PackedRow:
+        """Return the row with its tensors on `device`."""
+        moved = self.margins.to(device), self.response_tokens.to(device), self.own_critiques.to(device)
+        return PackedRow(self.batch.to(device, non_blocking=True), self.records, *moved)
+
+    def pin_memory(self) -> PackedRow:
+        """Return the row in page-locked memory; a loader that pins calls this."""
+        pinned = self.margins.pin_memory(), self.response_tokens.pin_memory(), self.own_critiques.pin_memory()
+        return PackedRow(self.batch.pin_memory(), self.records, *pinned)
+
+
+class Step(TypedDict):
+    """A rank's share of one optimizer step; `passed_over` sums up that of its records."""
+
+    rows: list[PackedRow]
+    records: list[str]
+    """Their identities."""
+    passed_over: int
+
+
+Pack = Callable[[Sequence[Group]], PackedBatch]
+"""`Encoder.pack`: lays groups out in one row."""
+
+
+def make_row(encoded: Sequence[TrainingExample], pack: Pack) -> PackedRow:
+    """Pack `encoded` into one row; an empty sequence gives the filler row."""
+    lengths = [n for one in encoded for n in one.response_tokens]
+    return PackedRow(
+        batch=pack([one.group for one in encoded]),
+        records=len(encoded),
+        margins=torch.tensor([one.margin for one in encoded], dtype=torch.float32),
+        response_tokens=torch.tensor(lengths, dtype=torch.int64),
+        own_critiques=torch.tensor([one.own_critiques for one in encoded], dtype=torch.bool),
+    )
+
+
+class StepDataset(Dataset[Step]):
+    """A map-style data set over the whole run: `len` is the number of optimizer steps."""
+
+    def __init__(
+        self,
+        records: Records,
+        pack: Pack,
+        *,
+        records_per_step: int,
+        steps: int,
+        token_budget: int,
+        rank: int = 0,
+        world_size: int = 1,
+        costs: npt.NDArray[np.floating] | None = None,
+    ) -> None:
+        """Take the expected cost of every record by its index, if it is known: then ranks get equally much to do.
+
+        The last step of an epoch takes the records that are left; it may be smaller, and a rank may have none of them.
+        """
+        if records_per_step % world_size:
+            raise UserError(
+                f"A step of {records_per_step} records does not divide over {world_size} ranks, and every rank must take "
+                f"the same number. Set optim.records_per_step to a multiple of {world_size}, or start another number of ranks."
+            )
+        if len(records) < records_per_step:
+            raise UserError(
+                f"The data set has {len(records)} records and a step takes {records_per_step}: no step can be filled. "
+                "Lower optim.records_per_step or add data."
+            )
+        self.records, self.pack = records, pack
+        self.records_per_step, self.steps, self.costs = records_per_step, steps, costs
+        self._budget = torch.tensor(token_budget).share_memory_()  # type: ignore[no-untyped-call]
+        self.rank, self.world_size = rank, world_size
+        self.steps_per_epoch = ceil(len(records) / records_per_step)
+        self._order: tuple[int, npt.NDArray[np.integer]] | None = None
+
+    def __len__(self) -> int:
+        return self.steps
+
+    @property
+    def token_budget(self) -> int:
+        """The cost of a row at most; loader workers see a change at once."""
+        return int(self._budget)
+
+    @token_budget.setter
+    def token_budget(self, value: int) -> None:
+        self._budget.fill_(value)
+
+    def indices(self, step: int) -> list[int]:
+        """Return the record indices of this rank in optimizer step `step`: all ranks deal alike, and none has to ask."""
+        drawn = self.global_indices(range(step, step + 1))
+        costs = [1.0] * len(drawn) if self.costs is None else self.costs[drawn].tolist()
+        return [drawn[place] for place in balance_over_ranks(costs, self.world_size)[self.rank]]
+
+    def global_indices(self, steps: range) -> list[int]:
+        """Return the record indices of all ranks in some optimizer steps, in order."""
+        found: list[int] = []
+        for step in steps:
+            epoch, place = divmod(step, self.steps_per_epoch)
+            if self._order is None or self._order[0] != epoch:
+                self._order = (epoch, self.records.order(epoch))
+            start = place * self.records_per_step
+            found += self._order[1][start : start + self.records_per_step].tolist()
+        return found
+
+    def __getitem__(self, step: int) -> Step:
+        encoded = [self.records[index] for index in self.indices(step)]
+        rows = pack_first_fit([one.group.cost for one in encoded], self.token_budget) or [[]]
+        packed = [make_row([encoded[i] for i in row], self.pack) for row in rows]
+        records = [one.record for one in encoded]
+        return {"rows": packed, "records": records, "passed_over": sum(one.passed_over for one in encoded)}
+
+
+PATCHES_PER_TOKEN = 4
+"""The backbone merges 2 x 2 patches into a token."""
+
+
+def load(mixture: Mixture, index: int, encode: Callable[[Preference], TrainingExample]) -> TrainingExample:
+    """Return an encoded record, with the number of unusable ones that this process met for the first time on the way."""
+    before = len(mixture.bad)
+    encoded = mixture.load(index, encode)
+    return replace(encoded, passed_over=len(mixture.bad) - before)
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureRecords:
+    """The mixture's epochs; a record that cannot be used is handled by the mixture's own policy."""
+
+    mixture: Mixture
+    encode: Callable[[Preference], TrainingExample]
+
+    def __len__(self) -> int:
+        return self.mixture.epoch_size
+
+    def __getitem__(self, index: int) -> TrainingExample:
+        return load(self.mixture, index, self.encode)
+
+    def order(self, epoch: int) -> npt.NDArray[np.integer]:
+        """Return the indices of an epoch, the same on every rank."""
+        return self.mixture.order(epoch)
+
+
+def expected_costs(mixture: Mixture) -> npt.NDArray[np.float32]:
+    """Return what each training record will take of a token budget, (len,), before anything is read or decoded."""
+    text_tokens, image_tokens = mixture.lengths().T
+    return np.asarray(text_tokens + image_tokens + PATCH_COST * PATCHES_PER_TOKEN * image_tokens, dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class PairEncoder:
+    """A preference as one group of two continuations, chosen first; runs in loader workers."""
+
+    encoder: Encoder
+    read: Read
+
+    def __call__(self, record: Preference) -> TrainingExample:
+        """Decode the images and encode both responses; raises RecordError as decoding and encoding do."""
+        pictures = [decode(image, record.identity) for image in record.images]
+        responses = (record.chosen, record.rejected)
+        conversations = [self.encoder.render((*record.prompt, text("assistant", response))) for response in responses]
+        group = self.encoder.encode(pictures, conversations, self.read)
+        return TrainingExample(group, record.margin or 0.0, self._lengths(responses), record=record.identity)
+
+    def _lengths(self, responses: tuple[str, str]) -> tuple[int, ...]:
+        return tuple(len(self.encoder.tokenizer(response, add_special_tokens=False)["input_ids"]) for response in responses)
