@@ -16,6 +16,7 @@ KEPT = {
     "config.json",
     "model.safetensors",
     "reward.py",
+    "decoding.py",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
