@@ -91,7 +91,7 @@ def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
     run.folder.mkdir(parents=True, exist_ok=True)
     write_whole(run.folder / RECIPE, recipe_yaml(run.recipe))
     entry = next(name for name, methods in ENTRIES.items() if run.recipe.method.type in methods)
-    command = [*launcher, str(Path(__file__).with_name(f"{entry}.py")), str(run.folder / RECIPE)]
+    command = [*launcher, str(Path(__file__).parents[1] / f"{entry}.py"), str(run.folder / RECIPE)]
     begin = time.monotonic()
     if status := call(command, run.folder / LOG, lock):
         with (run.folder / LOG).open("a", encoding="utf-8") as log:

@@ -19,11 +19,11 @@ from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from data.sources.ultrafeedback import UltraFeedbackConfig
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig
+from train.recipe.deepspeed_config import deepspeed_names, offloads, stage
 from train.recipe.memory import GIB, Shape, image_tokens, per_rank, shape_of, trained
 from train.recipe.methods import CriticConfig, LanguageModelConfig, Method, NaiveConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
-from train.recipe.zero import deepspeed_names, offloads, stage
 
 RANKS = (1, 8, 64)
 """Numbers of ranks that the memory table always shows."""

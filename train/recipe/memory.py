@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from models.config import HeadConfig
+from train.recipe.deepspeed_config import NONE, offloads, stage
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.recipe import Recipe
-from train.recipe.zero import NONE, offloads, stage
 
 GIB = 2**30
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from data.config.layers import Located
 from data.config.validation import Path, dotted, written
 from data.errors import Problem
+from train.recipe.deepspeed_config import deepspeed_names, stage
 from train.recipe.methods import CriticConfig, LanguageModelConfig, StableReinforceConfig
 from train.recipe.recipe import Recipe
-from train.recipe.zero import deepspeed_names, stage
 
 WITH_CRITIQUES = ("mm_rlhf", "project", "shapes")
 """Types of sources whose records may hold critiques."""
