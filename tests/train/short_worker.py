@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from models.distributed import rank, world_size
 from tests.models import tiny
 from tests.train.worker import PlainTrainer, Written
+from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import read_recipe
-from train.recipe.zero import NONE
 from train.runs.arguments import training_arguments
 from train.runs.environment import run_environment
 from train.runs.model import make_model

@@ -15,6 +15,7 @@ from pathlib import Path
 def main() -> None:
     """Do as a run does."""
     script, recipe = map(Path, sys.argv[1:])
+    assert script.is_file()
     folder, lists = recipe.parent, recipe.parents[2]
     name = f"{folder.parent.name}/{folder.name}"
     begun = "resumed" if (folder / "checkpoint-1").exists() else "begun"

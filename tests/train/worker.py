@@ -19,9 +19,9 @@ from data.preference import text
 from models.config import BackboneConfig, HeadConfig
 from models.distributed import rank, world_size
 from tests.models import tiny
+from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import Entry, read_recipe
-from train.recipe.zero import NONE
 from train.runs.arguments import training_arguments
 from train.runs.environment import run_environment, start
 from train.runs.model import make_model

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +21,6 @@ from typing import Any, Literal
 
 from data.errors import RecipeError, UserError
 from train.ablation.variants import Run
-from train.recipe.methods import ENTRIES
 from train.recipe.parsing import read_recipe
 from train.runs.provenance import recipe_yaml, write_whole
 
@@ -29,7 +29,7 @@ LOG = "log.txt"
 RECIPE = "recipe.yaml"
 GRACE_SECONDS = 30
 ONLY_TO_RESUME = ("global_step*", "optimizer.pt")
-"""What of a checkpoint serves no other end than to train on: DeepSpeed's part and the optimizer state, most of its size."""
+"""What of a checkpoint is needed only to resume: DeepSpeed's part and the optimizer state, most of its size."""
 
 
 def state(run: Run) -> Literal["complete", "begun", "to do"]:
@@ -40,16 +40,13 @@ def state(run: Run) -> Literal["complete", "begun", "to do"]:
 
 
 def refuse_other_recipes(runs: Sequence[Run]) -> None:
-    """Refuse to count, or to continue, a run in one of the folders that another recipe began.
-
-    Raises: UserError.
-    """
+    """Refuse to count, or to continue, a run in one of the folders that another recipe began."""
     for run in runs:
         file = run.folder / RECIPE
         if file.exists() and (differing := differences(file, run)):
             raise UserError(
                 f"{run.folder} holds a run with another recipe (there / asked for): {'; '.join(differing)}. Remove that folder "
-                "to train it anew, or give output.folder=… to keep it and begin another list"
+                "to train it again, or give output.folder=… to keep it and begin another list"
             )
 
 
@@ -73,10 +70,7 @@ def flat(tree: Any, key: str = "") -> dict[str, Any]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[int]:
-    """Hold the list's lock, and give its file descriptor, which runs inherit: they keep it should this process be killed.
-
-    Raises: UserError while another process, or a run that outlived one, holds it.
-    """
+    """Hold the lock of a list, and give its file descriptor, which runs inherit: they keep it should this process be killed."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         try:
@@ -86,38 +80,59 @@ def alone(folder: Path) -> Iterator[int]:
         yield file.fileno()
 
 
+def end_runs_on_signals() -> None:
+    """On SIGTERM and SIGINT end this process in order, and with it the run that goes on."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, frame: sys.exit(128 + received))
+
+
 def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
-    """Train a run, or continue it, and say whether it came to its end; its console goes to `log.txt`."""
-    run.folder.mkdir(parents=True, exist_ok=True)
-    write_whole(run.folder / RECIPE, recipe_yaml(run.recipe))
-    entry = next(name for name, methods in ENTRIES.items() if run.recipe.method.type in methods)
-    command = [*launcher, str(Path(__file__).with_name(f"{entry}.py")), str(run.folder / RECIPE)]
+    """Train a run, or continue it, and say whether it came to its end; keep its figures, and what only serves to resume not."""
     begin = time.monotonic()
-    if status := call(command, run.folder / LOG, lock):
-        with (run.folder / LOG).open("a", encoding="utf-8") as log:
-            log.write(f"ended with status {status}\n")
+    if launch(run, launcher, lock):
         return False
-    checkpoint = last_checkpoint(run.folder)
-    shutil.copytree(checkpoint / "eval", evaluated(run), dirs_exist_ok=True)
-    for pattern in ONLY_TO_RESUME:
-        for path in checkpoint.glob(pattern):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    about = {"checkpoint": checkpoint.name, "seconds_of_last_launch": round(time.monotonic() - begin)}
+    # The last checkpoint's figures are the run's: the best of several would be chosen by luck too.
+    done = newest(run.folder, "complete")
+    if done is None:
+        raise UserError(f"{run.folder}: the run came to its end and left no checkpoint; see {run.folder / LOG}")
+    shutil.copytree(done.parent / "eval", run.folder / "eval", dirs_exist_ok=True)
+    for path in [path for pattern in ONLY_TO_RESUME for path in done.parent.glob(pattern)]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    about = {"checkpoint": done.parent.name, "seconds_of_last_launch": round(time.monotonic() - begin)}
     write_whole(run.folder / DONE, json.dumps(about, indent=1) + "\n")
     return True
 
 
-def call(command: Sequence[str], log: Path, lock: int) -> int:
-    """Run a command with its output appended to `log`, and return its status; where this process is ended, so is the command."""
-    with log.open("a", encoding="utf-8") as output:
+def newest(folder: Path, name: str) -> Path | None:
+    """Return the file `name` of the checkpoint with the most steps that has one."""
+    return max(folder.glob(f"checkpoint-*/{name}"), key=lambda path: int(path.parent.name.split("-")[1]), default=None)
+
+
+def launch(run: Run, launcher: Sequence[str], lock: int) -> int:
+    """Run the entry script of a run's method and return its status; its console is appended to `log.txt`.
+
+    Where this process is ended, so is the run.
+    """
+    run.folder.mkdir(parents=True, exist_ok=True)
+    write_whole(run.folder / RECIPE, recipe_yaml(run.recipe))
+    script = Path(__file__).parents[1] / f"{run.recipe.entry}.py"
+    with (run.folder / LOG).open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=[lock]
+            [*launcher, str(script), str(run.folder / RECIPE)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[lock],
         )
         try:
-            return process.wait()
+            status = process.wait()
         finally:
             if process.poll() is None:
                 stop(process)
+        if status:
+            log.write(f"ended with status {status}\n")
+    return status
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -132,17 +147,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def last_checkpoint(folder: Path) -> Path:
-    """Return the checkpoint with the most steps: its figures are the run's. The best of several would be chosen by luck too.
-
-    Raises: UserError if there is none.
-    """
-    found = sorted(folder.glob("checkpoint-*/complete"), key=lambda path: int(path.parent.name.split("-")[1]))
-    if not found:
-        raise UserError(f"{folder}: the run came to its end and left no checkpoint; see {folder / LOG}")
-    return found[-1].parent
-
-
-def evaluated(run: Run) -> Path:
-    """Return the folder with the figures and predictions of a complete run."""
-    return run.folder / "eval"
+def last_words(run: Run, count: int = 12) -> str:
+    """Return the last lines of a run's console."""
+    return "\n".join((run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-count:])

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
 from data.errors import Problem, RecipeError
-from train.recipe.parsing import VARIANTS, checked, required
+from train.recipe.parsing import VARIANTS, required
 from train.recipe.recipe import Recipe
 
 NAME = re.compile(r"\w[\w.-]*")
@@ -65,35 +65,35 @@ class Ablation:
 def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int] = (0,)) -> Ablation:
     """Return the list at `path` with `overrides` (`section.key=value`) laid over every variant.
 
-    Raises: RecipeError with everything that is wrong: first with the recipe, then with the variants.
+    Raises RecipeError with everything that is wrong: first with the recipe, then with the variants.
     """
     reader = Reader()
     tree = reader.recipe(path)
     above = Located({}, COMMAND_LINE)
     for text in overrides:
         above = lay(above, reader.override(text))
-    recipe, variants = split(tree, path)
-    base = required(path, lay(recipe, above), [*reader.problems, *list_problems(variants)])
-    patches = variants.value if isinstance(variants.value, dict) else {}
-    trees = {name: lay(lay(recipe, undotted(patch)), above) for name, patch in patches.items()}
-    folder = Path(base.output.folder)
-    runs, problems = [], []
-    for seed in seeds:
-        for name, variant in trees.items():
-            found, wrong = checked(lay(variant, of_run(seed, folder / name / str(seed))), None, 1)
-            wrong += [] if found is None else evaluation_problems(found, base, patches[name])
-            problems += [Problem(p.where, f"{name}: {p.key}", p.found, p.message) for p in wrong]
-            runs += [] if found is None else [Run(name, seed, found)]
-    if problems:
-        raise RecipeError(str(path), list(dict.fromkeys(problems)))
-    return Ablation(path, folder, {name: written_changes(patch) for name, patch in patches.items()}, tuple(runs))
-
-
-def split(tree: Located, path: Path) -> tuple[Located, Located]:
-    """Return the recipe of the list at `path`, and its variants; the latter are null where there are none."""
     sections = dict(tree.value) if isinstance(tree.value, dict) else {}
     variants = sections.pop(VARIANTS, Located(None, f"{path}:1"))
-    return Located(sections, tree.where), variants
+    recipe = Located(sections, tree.where)
+    base = required(path, lay(recipe, above), [*reader.problems, *list_problems(variants)])
+    patches = variants.value if isinstance(variants.value, dict) else {}
+    runs, problems = [], []
+    for seed in seeds:
+        for name, patch in patches.items():
+            output = {"folder": str(Path(base.output.folder) / name / str(seed)), "resume": "auto"}
+            own = Located.of({"seed": seed, "data": {"seed": seed}, "output": output}, "--seeds")
+            try:
+                found = required(path, lay(lay(lay(recipe, undotted(patch)), above), own), [])
+                runs.append(Run(name, seed, found))
+                wrong = evaluation_problems(found, base, patch)
+            except RecipeError as error:
+                wrong = error.problems
+            problems += [Problem(p.where, f"{name}: {p.key}", p.found, p.message) for p in wrong]
+    if problems:
+        raise RecipeError(str(path), list(dict.fromkeys(problems)))
+    return Ablation(
+        path, Path(base.output.folder), {name: written_changes(patch) for name, patch in patches.items()}, tuple(runs)
+    )
 
 
 def list_problems(variants: Located) -> list[Problem]:
@@ -112,14 +112,14 @@ def list_problems(variants: Located) -> list[Problem]:
     return found
 
 
-def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> list[Problem]:
+def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
     """Return what keeps the figures of a variant from being compared with those of the others."""
+    found, message = "", "the variants of a list share their benchmarks, row by row; set them for the whole list"
     if not recipe.evaluation.benchmarks:
-        return [Problem(patch.where, "evaluation.benchmarks", "[]", "there is nothing to compare variants by; name a benchmark")]
-    if recipe.evaluation.benchmarks == base.evaluation.benchmarks:
+        found, message = "[]", "there is nothing to compare variants by; name a benchmark"
+    elif recipe.evaluation.benchmarks == base.evaluation.benchmarks:
         return []
-    message = "the variants of a list share their benchmarks, row by row; set them for the whole list"
-    return [Problem(patch.where, "evaluation.benchmarks", "", message)]
+    return [Problem(patch.where, "evaluation.benchmarks", found, message)]
 
 
 def undotted(patch: Located) -> Located:
@@ -130,12 +130,6 @@ def undotted(patch: Located) -> Located:
             value = Located({name: value}, value.where)
         tree = lay(tree, value)
     return tree
-
-
-def of_run(seed: int, folder: Path) -> Located:
-    """Return the recipe of what belongs to one run: its seed and its folder, and that it continues after a kill."""
-    output = {"folder": str(folder), "resume": "auto"}
-    return Located.of({"seed": seed, "data": {"seed": seed}, "output": output}, "--seeds")
 
 
 def written_changes(patch: Located) -> str:

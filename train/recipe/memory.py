@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from models.config import HeadConfig
+from train.recipe.deepspeed_config import NONE, offloads, stage
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.recipe import Recipe
-from train.recipe.zero import NONE, offloads, stage
 
 GIB = 2**30
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
@@ -50,27 +50,33 @@ PUBLISHED = {
 }
 """Shapes of the released checkpoints, from their config.json on the hub."""
 
+TEXT_KEYS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+)
+"""What config.json calls the first fields of a shape."""
+
 
 def shape_of(path: str) -> Shape | None:
-    """Return the shape of a released checkpoint or of a local folder; None for anything whose config is not at hand."""
+    """Return the shape of a released checkpoint or of a local folder; None for anything whose config is not at hand.
+
+    config.json may have the released layout (flat) or the current one (`text_config`).
+    """
     if path in PUBLISHED:
         return PUBLISHED[path]
     file = (EMBEDDED if path == "embedded" else Path(path).expanduser()) / "config.json"
-    return shape_from_config(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
-
-
-def shape_from_config(config: dict[str, Any]) -> Shape:
-    """Return the shape that a config.json describes, in the released layout (flat) or the current one (`text_config`)."""
+    if not file.is_file():
+        return None
+    config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     text: dict[str, Any] = config.get("text_config", config)
     vision: dict[str, Any] = config["vision_config"]
     patch = vision.get("in_channels", 3) * vision.get("temporal_patch_size", 2) * vision.get("patch_size", 14) ** 2
     return Shape(
-        text["hidden_size"],
-        text["num_hidden_layers"],
-        text["num_attention_heads"],
-        text["num_key_value_heads"],
-        text["intermediate_size"],
-        text["vocab_size"],
+        *(text[key] for key in TEXT_KEYS),
         tied=config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)),
         vision_hidden=vision["hidden_size"],
         vision_layers=vision.get("depth", 32),
@@ -135,63 +141,30 @@ def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     return sum(sizes.values()) + head, head + sum(size for part, size in sizes.items() if part not in recipe.backbone.freeze)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes on one rank."""
-
-    weights: float
-    gradients: float
-    optimizer: float
-    host: float
-    """What is kept in host memory instead, for each rank."""
-
-    @property
-    def device(self) -> float:
-        """All that lies on the device."""
-        return self.weights + self.gradients + self.optimizer
-
-
-def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> Memory:
-    """Return the bytes that one of `ranks` ranks holds under the configuration `deepspeed`.
+def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[float, float]:
+    """Return the bytes that one of `ranks` ranks holds on its device and in host memory under the configuration `deepspeed`.
 
     AdamW has two fp32 moments; under DeepSpeed bf16 weights have an fp32 copy beside them. ZeRO-1 divides the optimizer
     states over the ranks, ZeRO-2 the gradients too, ZeRO-3 the weights too (Rajbhandari et al., arXiv 1910.02054, section 5).
-    Offloaded optimizer states take the rank's gradients with them, in fp32.
+    Offloaded optimizer states take the rank's gradients with them, in fp32. Without DeepSpeed and its fp32 copies what is
+    trained is fp32 itself, and with it the whole model unless there are adapters.
     """
+    method, lora, bf16 = recipe.method, recipe.optim.lora, recipe.backbone.dtype == "bfloat16"
     total, learned = trained(recipe, shape)
-    width, _ = widths(recipe, deepspeed)
-    level = stage(deepspeed)
-    state = 12 if width == 2 else 8
-    weights = weight_bytes(recipe, deepspeed, total, learned) / (ranks if level >= 3 else 1)
+    width = 2 if bf16 and deepspeed != NONE else 4
+    frozen: float = 2 if bf16 and (deepspeed != NONE or lora is not None) else 4
+    if lora is not None and lora.quantise == "nf4":
+        frozen = 0.5
+    weights = learned * width + (total - learned) * frozen
+    if isinstance(method, StableReinforceConfig) and method.kl_coefficient > 0 and lora is None:
+        weights += total * frozen  # the reference model; with LoRA it is the policy without its adapters
+    level, (host_optimizer, host_weights) = stage(deepspeed), offloads(deepspeed)
+    weights /= ranks if level >= 3 else 1
     gradients = learned * width / (ranks if level >= 2 else 1)
-    optimizer = learned * state / (ranks if level >= 1 else 1)
-    host_optimizer, host_weights = offloads(deepspeed)
+    optimizer = learned * (12 if width == 2 else 8) / (ranks if level >= 1 else 1)
+    device = (0.0 if host_weights else weights) + (0.0 if host_optimizer else gradients + optimizer)
     host = (weights if host_weights else 0.0) + (optimizer + gradients * 4 / width if host_optimizer else 0.0)
-    return Memory(
-        weights=0.0 if host_weights else weights,
-        gradients=0.0 if host_optimizer else gradients,
-        optimizer=0.0 if host_optimizer else optimizer,
-        host=host,
-    )
-
-
-def widths(recipe: Recipe, deepspeed: str) -> tuple[int, float]:
-    """Return the bytes of a trained and of a frozen weight.
-
-    Without DeepSpeed and its fp32 copies what is trained is fp32 itself, and with it the whole model unless there are adapters.
-    """
-    lora, bf16 = recipe.optim.lora, recipe.backbone.dtype == "bfloat16"
-    learned = 2 if bf16 and deepspeed != NONE else 4
-    frozen = 2 if bf16 and (deepspeed != NONE or lora is not None) else 4
-    return learned, 0.5 if lora is not None and lora.quantise == "nf4" else frozen
-
-
-def weight_bytes(recipe: Recipe, deepspeed: str, total: int, learned: int) -> float:
-    """Return the bytes of all weights, twice where a reference model stands beside."""
-    method, (width, frozen_width) = recipe.method, widths(recipe, deepspeed)
-    # With LoRA the policy without its adapters is the reference.
-    reference = isinstance(method, StableReinforceConfig) and method.kl_coefficient > 0 and recipe.optim.lora is None
-    return learned * width + (total - learned) * frozen_width + (total * frozen_width if reference else 0)
+    return device, host
 
 
 def image_tokens(pixels: int) -> int:

@@ -28,6 +28,16 @@ class NaiveConfig(Section):
     length_normalisation: bool = False
     """Divide both scores by log(tokens + 1) before the loss; BaseReward found no gain [Q]."""
 
+    @property
+    def summary(self) -> str:
+        """The loss in words."""
+        extra = {
+            "margin": self.margin,
+            f"{self.zero_coefficient:g} x (chosen + rejected)^2": self.zero_coefficient > 0,
+            "length normalisation": self.length_normalisation,
+        }
+        return " + ".join(["naive: Bradley-Terry", *(name for name, used in extra.items() if used)])
+
 
 class LanguageModelConfig(Section):
     """The language-model loss: the cold start of R1-Reward, and the pretraining of the embedded backbone."""
@@ -35,7 +45,7 @@ class LanguageModelConfig(Section):
     type: Literal["language_model"]
     target: Literal["judgement", "lessons"]
     """Learn the records' rationales as judgements of two responses (R1-Reward's cold start), or questions, answers and
-    verdicts about pictures of the embedded world."""
+    verdicts about images of the embedded world."""
     answers: Literal["right", "stated"] = "stated"
     """For lessons: learn right answers only, or state near misses too and learn to say after each whether it is right."""
     text_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
@@ -44,13 +54,19 @@ class LanguageModelConfig(Section):
     """For lessons with verdicts: the share of verdicts given in a turn of their own, in critiques and in comparisons of two
     answers, instead of directly after the answer."""
     most_things: int | None = Field(default=None, ge=1)
-    """For lessons: pictures of at most so many shapes, with nothing written; null takes the level's own."""
+    """For lessons: images of at most so many shapes, with nothing written; null takes the level's own."""
     questions: int = Field(default=12, ge=1)
-    """Questions about one picture, for lessons."""
+    """Questions about one image, for lessons."""
     template: JudgeTemplate = "r1_reward"
     """For judgements: what the judge is asked; R1-Reward's prompt [Q], or a short one for the embedded world."""
     both_orders: bool = False
     """For judgements: learn every pair in both orders, instead of one with the winner first in exactly half [Q]."""
+
+    @property
+    def summary(self) -> str:
+        """The loss in words."""
+        targets = {"judgement": "judgements", "lessons": f"lessons of {self.questions} questions about an image"}
+        return f"language_model: cross-entropy on {targets[self.target]}"
 
 
 class CriticConfig(Section):
@@ -75,13 +91,19 @@ class CriticConfig(Section):
     own_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Share of the records that are scored on the model's own critique, for `mixture`."""
     refresh_every_steps: int = Field(default=200, ge=1)
-    """Optimizer steps after which the model writes its own critiques anew, for `own` and `mixture`."""
+    """Optimizer steps after which the model writes its own critiques again, for `own` and `mixture`."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps on ground-truth critiques before the first of its own is used, for `own` and `mixture`."""
     records_without_critique: Literal["refuse", "score_only"] = "refuse"
     """Stop at a record that lacks a critique, or train its score on the bare response."""
     critique_max_tokens: int = Field(default=512, ge=1)
     """Longest critique that the model may write; the inference of the paper is greedy [Q]."""
+
+    @property
+    def summary(self) -> str:
+        """The loss in words."""
+        weights = f"{self.cross_entropy_weight:g} x cross-entropy + {self.score_weight:g} x Bradley-Terry"
+        return f"critic: {weights}, critiques: {self.critique}"
 
     @property
     def writing(self) -> CritiqueConfig:
@@ -195,6 +217,17 @@ class StableReinforceConfig(Section):
     rollouts_shown: int = Field(default=2, ge=0)
     """Judgements printed at every log line; all of them go to the run folder, and to wandb where it is on."""
 
+    @property
+    def summary(self) -> str:
+        """The loss in words."""
+        advantages = self.advantages
+        kept = "no filter" if advantages.filter is None else f"filter at {advantages.filter:g}"
+        weights = "" if self.engine == "transformers" else f" with importance weights {self.importance_correction}"
+        return (
+            f"stable_reinforce: {self.num_generations} judgements a pair by {self.engine}{weights}, epsilon {self.epsilon:g}, "
+            f"advantages by {advantages.normalisation} with {kept}, KL {self.kl_coefficient:g}"
+        )
+
 
 IMPORTANCE_CAP = 3.0
 """The largest importance weight; trl's default, stated here so that it cannot change with trl."""
@@ -203,9 +236,6 @@ Method = Annotated[
     NaiveConfig | LanguageModelConfig | CriticConfig | StableReinforceConfig,
     Field(discriminator="type"),
 ]
-
-WITH_HEAD = ("naive", "critic")
-"""The methods that train a reward head."""
 
 ENTRIES = {
     "rm": ("naive", "critic"),

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
-from data.config.validation import problems, salvage, validate
+from data.config.validation import problems as locate
+from data.config.validation import salvage, validate
 from data.errors import Problem, RecipeError
-from train.recipe import rules
-from train.recipe.methods import ENTRIES
 from train.recipe.recipe import STAND_IN, Recipe
+from train.recipe.rules import check
 
 Entry = Literal["rm", "sft", "rl"]
 VARIANTS = "variants"
@@ -39,7 +39,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), *, entry: Entry | Non
 
     `entry` is the script that is to run it, `world_size` its number of ranks. Paths in a recipe start at the working
     directory, but for `extends`, which starts at the recipe's own folder.
-    Raises: RecipeError with everything that is wrong: text, keys, values, combinations.
+    Raises RecipeError with everything that is wrong: text, keys, values, combinations.
     """
     reader = Reader()
     tree = reader.recipe(path)
@@ -55,39 +55,16 @@ def required(path: Path, tree: Located, problems: Sequence[Problem], entry: Entr
     """Return the recipe that `tree` holds, read from `path` with `problems` in its text; raise RecipeError if any is wrong."""
     if any(problem.key == "recipe" for problem in problems):
         raise RecipeError(str(path), problems)
-    recipe, found = checked(tree, entry, world_size)
-    found = sorted([*problems, *found], key=_place)
-    if recipe is None or found:
-        raise RecipeError(str(path), found)
-    return recipe
-
-
-def checked(tree: Located, entry: Entry | None, world_size: int) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe that `tree` holds, None if a key is wrong, and all problems of keys and of their combinations."""
     raw = tree.plain()
     recipe, errors = validate(Recipe, raw)
-    by_path = problems(Recipe, errors, tree)
+    by_path = locate(Recipe, errors, tree)
     rest, broken = (recipe, []) if recipe is not None else salvage(Recipe, raw, STAND_IN)
-    found = list(by_path.values())
+    found = [*problems, *by_path.values()]
     if rest is not None:
-        found += rules.check(rest, tree, [*by_path, *broken], (*rules.RULES, *launch_rules(entry, world_size)))
-    return recipe, found
-
-
-def launch_rules(entry: Entry | None, world_size: int) -> list[rules.RecipeRule]:
-    """Return the rules that hold for this start: the script and the number of ranks."""
-    shared = rules.RecipeRule(("optim.records_per_step",), lambda recipe: rules.indivisible(recipe, world_size))
-    if entry is None:
-        return [shared]
-    return [rules.RecipeRule(("method.type",), lambda recipe: wrong_entry(recipe, entry)), shared]
-
-
-def wrong_entry(recipe: Recipe, entry: Entry) -> str | None:
-    """Return which script trains the recipe's method, None if it is `entry`."""
-    if recipe.method.type in ENTRIES[entry]:
-        return None
-    right = next(name for name, methods in ENTRIES.items() if recipe.method.type in methods)
-    return f"train/{entry}.py trains {' and '.join(ENTRIES[entry])}; start this recipe with train/{right}.py"
+        found += check(rest, tree, [*by_path, *broken], entry, world_size)
+    if recipe is None or found:
+        raise RecipeError(str(path), sorted(found, key=_place))
+    return recipe
 
 
 def _place(problem: Problem) -> tuple[str, int]:
@@ -96,10 +73,7 @@ def _place(problem: Problem) -> tuple[str, int]:
 
 
 def refuse_finished_folder(recipe: Recipe) -> None:
-    """Refuse to start anew in a folder that holds the checkpoints of an earlier run.
-
-    Raises: RecipeError.
-    """
+    """Refuse to start a new run in a folder that holds the checkpoints of an earlier one."""
     folder = Path(recipe.output.folder)
     checkpoints = sorted(folder.glob("checkpoint-*"))
     if recipe.output.resume == "never" and checkpoints:
@@ -111,12 +85,13 @@ def refuse_finished_folder(recipe: Recipe) -> None:
 
 
 def refuse_missing_device(recipe: Recipe, *, cuda: bool) -> None:
-    """Refuse what needs a CUDA device where there is none; call it once torch is imported.
-
-    Raises: RecipeError.
-    """
-    needed = {} if cuda else rules.needs_cuda(recipe)
-    if needed:
+    """Refuse what needs a CUDA device where there is none; call it once torch is imported."""
+    lora, needed = recipe.optim.lora, {}
+    if lora is not None and lora.quantise != "none":
+        needed["optim.lora.quantise"] = "4-bit weights need a CUDA device and there is none; set optim.lora.quantise=none"
+    if recipe.backbone.attention == "varlen":
+        needed["backbone.attention"] = "the varlen kernel needs a CUDA device and there is none; set backbone.attention=auto"
+    if needed and not cuda:
         raise RecipeError("this machine", [Problem("recipe", key, "", message) for key, message in needed.items()])
 
 
@@ -125,7 +100,15 @@ def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Laun
 
     A wrong recipe is printed with all its errors and ends the process with status 2, without a traceback.
     """
-    arguments = _parser(entry, description).parse_intermixed_args(argv)
+    parser = ArgumentParser(
+        f"train/{entry}.py", description=description, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("recipe", type=Path, help="a YAML file, for example recipes/basereward.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="lays a value over it: optim.learning_rate=1e-6")
+    parser.add_argument("--dry-run", action="store_true", help="check and print the plan; needs no weights and no network")
+    parser.add_argument("--resume", action="store_true", help="continue from the last whole checkpoint (output.resume=auto)")
+    parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher and ignored; the environment says it")
+    arguments = parser.parse_intermixed_args(argv)
     overrides = [*arguments.overrides, *(["output.resume=auto"] if arguments.resume else [])]
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     try:
@@ -137,15 +120,3 @@ def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Laun
             print(error, file=sys.stderr)
         raise SystemExit(2) from None
     return Launch(recipe, arguments.recipe, tuple(overrides), arguments.dry_run, tuple(argv))
-
-
-def _parser(entry: Entry, description: str) -> ArgumentParser:
-    parser = ArgumentParser(
-        f"train/{entry}.py", description=description, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("recipe", type=Path, help="a YAML file, for example recipes/basereward.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="lays a value over it: optim.learning_rate=1e-6")
-    parser.add_argument("--dry-run", action="store_true", help="check and print the plan; needs no weights and no network")
-    parser.add_argument("--resume", action="store_true", help="continue from the last whole checkpoint (output.resume=auto)")
-    parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher and ignored; the environment says it")
-    return parser

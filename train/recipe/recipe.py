@@ -1,9 +1,7 @@
 """The whole recipe of a run: one section for each component, checked before torch is imported.
 
-The sections of data, models and evaluation live beside what they configure; train/recipe/rules.py holds what they must be to one
-another, train/recipe/parsing.py reads the file, train/recipe/dry_run.py says what will happen.
-
-The sections of a recipe that belong to training itself: optimisation, LoRA and what is written where.
+The sections of data, models and evaluation live beside what they configure, those of training itself (optimisation, LoRA, output)
+here. train/recipe/rules.py checks the sections against each other, train/recipe/parsing.py reads the file.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.config import JudgingConfig
 from eval.protocol import ProtocolConfig
 from models.config import BackboneConfig, HeadConfig
-from train.recipe.methods import WITH_HEAD, Method
+from train.recipe.methods import ENTRIES, Method
 
 HELD_OUT = "held_out"
 """What the records of data.validation are called among the benchmarks; see train/supervised/held_out.py."""
@@ -64,21 +62,26 @@ class Recipe(Section):
     """Only kernels that give the same bits each time; slower."""
 
     @property
+    def entry(self) -> str:
+        """The script that trains the method: rm, sft or rl."""
+        return next(name for name, methods in ENTRIES.items() if self.method.type in methods)
+
+    @property
     def has_head(self) -> bool:
-        """Say whether the method trains a reward head."""
-        return self.method.type in WITH_HEAD
+        """Whether the method trains a reward head; one without writes judgements."""
+        return self.entry == "rm"
 
     @property
     def evaluates(self) -> bool:
-        """Say whether anything is evaluated."""
+        """Whether anything is evaluated."""
         return bool(self.evaluation.benchmarks or self.data.validation)
 
     @property
     def held_out_figures(self) -> tuple[str, ...]:
         """The figures on the records of data.validation: RL has no loss on pairs, a cold start is measured by its loss."""
-        figures = {"language_model": (HELD_OUT_LOSS,), "stable_reinforce": (f"{HELD_OUT}/accuracy",)}
-        both = (f"{HELD_OUT}/accuracy", HELD_OUT_LOSS)
-        return figures.get(self.method.type, both) if self.data.validation else ()
+        accuracy = f"{HELD_OUT}/accuracy"
+        figures = {"rm": (accuracy, HELD_OUT_LOSS), "sft": (HELD_OUT_LOSS,), "rl": (accuracy,)}
+        return figures[self.entry] if self.data.validation else ()
 
     def steps(self, records: int) -> int:
         """Return the optimizer steps of a run over an epoch of `records` records, whose last step may be a smaller one."""
@@ -131,7 +134,7 @@ class OptimConfig(Section):
     """Passes over the data; give either this or `max_steps`."""
     max_steps: Annotated[int, Field(ge=1)] | None = None
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    """The way of the learning rate after the warm-up: to 0, or not at all."""
+    """The course of the learning rate after the warm-up: to 0, or not at all."""
     warmup_ratio: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the steps over which the learning rate rises from 0."""
     weight_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -143,7 +146,7 @@ class OptimConfig(Section):
     `auto` finds what fits from the memory of the second step on CUDA, and takes 4096 on a CPU; under ZeRO-3 a number is reached
     in the same way. What is learnt stays the same."""
     activation_checkpointing: bool = True
-    """Compute the layers anew in the backward pass instead of keeping their activations."""
+    """Recompute the layers in the backward pass instead of keeping their activations."""
     compile: Literal["none", "layers"] = "none"
     """`layers` has torch.compile fuse the MLPs and norms of both towers; it takes minutes at the start, and pays on CUDA."""
     lora: LoraConfig | None = None
@@ -160,7 +163,7 @@ class OutputConfig(Section):
     """Newest checkpoints that stay on disk; the best one always stays."""
     log_every_steps: int = Field(default=10, ge=1)
     resume: str = "never"
-    """`never` starts anew and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
+    """`never` starts a new run and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
     any; a path continues from that checkpoint. Continuing with other settings than the checkpoint's own is refused."""
     push_to_hub: str | None = None
     """The hub repository that receives the best checkpoint at the end of the run; where there is none, a private one is made

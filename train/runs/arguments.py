@@ -19,9 +19,9 @@ from trl import GRPOConfig
 from data.errors import Problem, RecipeError
 from models.distributed import rank, world_size
 from models.encoder import Encoder
+from train.recipe.deepspeed_config import deepspeed_config
 from train.recipe.methods import IMPORTANCE_CAP, StableReinforceConfig
 from train.recipe.recipe import HELD_OUT_LOSS, Recipe
-from train.recipe.zero import deepspeed_config
 
 
 def training_arguments(

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from train.recipe.deepspeed_config import NONE
 from train.recipe.dry_run import dry_run
 from train.recipe.parsing import Entry, parse_arguments
-from train.recipe.zero import NONE
 
 SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""

@@ -9,10 +9,10 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from models.backbone import compute_in_half, load_critic, load_language_model, load_scalar
+from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import CriticConfig
 from train.recipe.recipe import LoraConfig as LoraSection
 from train.recipe.recipe import Recipe
-from train.recipe.zero import NONE
 from train.runs.parts import device
 from train.supervised.optimizer import compile_layers
 

@@ -14,7 +14,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from eval.results.result import Accuracy, Result
 from eval.results.tables import percent, shown
-from train.recipe.dry_run import method_line
 from train.recipe.recipe import Recipe
 from train.runs.callbacks import BEST, read_results
 from train.runs.provenance import recipe_yaml, write_whole
@@ -96,7 +95,7 @@ def model_card(about: About, step: int, results: Mapping[str, Result]) -> str:
     """Return the card of the checkpoint at `step`, in Markdown with the hub's metadata."""
     recipe = about.recipe
     title = f"# {Path(recipe.output.folder).name}, step {step} of {about.steps}"
-    what = f"Trained from {recipe.backbone.path}; {method_line(recipe.method)}."
+    what = f"Trained from {recipe.backbone.path}; {recipe.method.summary}."
     parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe), "## Data", data_table(about)]
     return "\n\n".join([*parts, "## Recipe", f"```yaml\n{recipe_yaml(recipe)}```"]) + "\n"
 

@@ -28,9 +28,9 @@ from eval.running.suite import Suite, headline
 from models.distributed import rank
 from models.encoder import Encoder
 from models.generation import SamplingConfig
+from train.recipe.deepspeed_config import stage
 from train.recipe.methods import CriticConfig, LanguageModelConfig, NaiveConfig, StableReinforceConfig
 from train.recipe.recipe import HELD_OUT, HELD_OUT_LOSS, Recipe
-from train.recipe.zero import stage
 from train.supervised.budget import FIRST_BUDGET, ceiling
 from train.supervised.checkpoints import evaluation_folder
 from train.supervised.critic import CriticEncoder, CritiqueStore, JointCritique, Write, refuse_missing_critiques

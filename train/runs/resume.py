@@ -10,8 +10,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from data.errors import UserError
+from train.recipe.deepspeed_config import NONE
 from train.recipe.recipe import Recipe
-from train.recipe.zero import NONE
 
 FREE = (
     "output",

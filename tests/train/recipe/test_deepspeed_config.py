@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.recipe.zero import deepspeed_config, deepspeed_names, offloads, stage
+from train.recipe.deepspeed_config import deepspeed_config, deepspeed_names, offloads, stage
 
 
 def test_names_are_the_files() -> None:

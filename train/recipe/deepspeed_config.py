@@ -1,4 +1,4 @@
-"""DeepSpeed by name: the files in recipes/deepspeed, made to fit the dtype and the machine of a run."""
+"""DeepSpeed configurations by name: the files in recipes/deepspeed, made to fit the dtype and the device of a run."""
 
 from __future__ import annotations
 
@@ -21,34 +21,32 @@ def deepspeed_config(name: str, dtype: str, *, cpu: bool) -> dict[str, Any] | No
     """Return the DeepSpeed configuration `name` for a backbone of `dtype`, None for `none`.
 
     The "auto" values left in it are for Hugging Face's Trainer, which knows the model; there is no optimizer section, because
-    the trainer hands in its own AdamW with a learning rate for each part. On a CPU that optimizer stays torch's (DeepSpeed's
+    the trainer passes its own AdamW with a learning rate for each part. On a CPU that optimizer stays torch's (DeepSpeed's
     own would be compiled first, for half a minute) and no memory is pinned, since there is no device to copy to.
     """
     if name == NONE:
         return None
-    config: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    config = _read(name)
     config["bf16"]["enabled"] = dtype == "bfloat16"
     if cpu:
         config["zero_force_ds_cpu_optimizer"] = False
-        zero = config["zero_optimization"]
         for part in ("offload_optimizer", "offload_param"):
-            if part in zero:
-                zero[part]["pin_memory"] = False
+            if part in config["zero_optimization"]:
+                config["zero_optimization"][part]["pin_memory"] = False
     return config
 
 
 def stage(name: str) -> int:
     """Return the ZeRO stage of the configuration `name`; 0 for `none`."""
-    return 0 if name == NONE else int(_zero(name)["stage"])
+    return 0 if name == NONE else int(_read(name)["zero_optimization"]["stage"])
 
 
 def offloads(name: str) -> tuple[bool, bool]:
     """Return whether the configuration `name` keeps (optimizer states, parameters) in host memory."""
-    zero = {} if name == NONE else _zero(name)
+    zero = {} if name == NONE else _read(name)["zero_optimization"]
     return "offload_optimizer" in zero, "offload_param" in zero
 
 
-def _zero(name: str) -> dict[str, Any]:
+def _read(name: str) -> dict[str, Any]:
     config: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    zero: dict[str, Any] = config["zero_optimization"]
-    return zero
+    return config
