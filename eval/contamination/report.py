@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -122,7 +122,7 @@ def _count(overlap: Overlap, lines: Sequence[Line], reasons: Sequence[Line]) -> 
         count.only_common += 1
 
 
-def _write_detail(file: TextIO, line: Line, index: OverlapIndex, overlap: Overlap, *, is_common: bool, left_out: bool) -> None:
+def _write_detail(file: IO[str], line: Line, index: OverlapIndex, overlap: Overlap, *, is_common: bool, left_out: bool) -> None:
     entry = index.entries[table_of(line["kind"])][line["entry"]]
     detail = {name: line[name] for name in ("record", "source", "fingerprint", "kind", "similarity", "excerpt")}
     detail |= {"benchmark_excerpt": entry.excerpt, "benchmark_rows": entry.rows[:SHOWN_ROWS]}
