@@ -19,6 +19,7 @@ from markupsafe import Markup
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import CheckpointError, PredictionsError, UserError
+from data.storage.files import write_whole
 from eval.reporting.content import SWEEP, Content, read_run, read_sweep
 from eval.reporting.curves import Panel, curves
 from eval.reporting.examples import shown_rows
@@ -92,10 +93,8 @@ def write_report(folder: Path, output: Path) -> None:
 
     Raises: UserError, CheckpointError or PredictionsError for a folder that no page can be made of.
     """
-    unfinished = output.with_name(output.name + ".part")
     read = read_sweep if (folder / SWEEP).is_file() else read_run
-    unfinished.write_text(page(read(folder)), encoding="utf-8")
-    unfinished.replace(output)
+    write_whole(output, page(read(folder)))
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from data.errors import UserError
 from data.preparation.row_index import BAD, REASONS, ROW, RowIndex, facts_of
 from data.sources.shared.base import Source
 from data.storage.code import code_digest
-from data.storage.files import digest, worker_processes, write_whole
+from data.storage.files import digest, whole_file, worker_processes, write_whole
 
 BLOCK = 8192
 """Rows of one unit of work: some seconds for records with images."""
@@ -151,14 +151,9 @@ class _Job:
                 raise error
             if error is not None and len(messages) < EXAMPLES:
                 messages.append(str(error))
-        arrays = {"rows": rows, "sizes": np.array(sizes, np.uint32).reshape(-1, 2), "messages": np.array(messages, np.str_)}
-        write_whole(_block_file(self.folder, start), lambda temporary: _save_block(temporary, arrays))
+        with whole_file(_block_file(self.folder, start), "wb") as file:
+            np.savez(file, rows=rows, sizes=np.array(sizes, np.uint32).reshape(-1, 2), messages=np.array(messages, np.str_))
         return _Block(len(rows), _bad_rows(rows), messages)
-
-
-def _save_block(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    with path.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the keyword allow_pickle for any name
 
 
 def _blocks(job: _Job, missing: list[int], workers: int) -> Iterator[_Block]:
@@ -186,7 +181,7 @@ def _join(folder: Path, rows: int) -> None:
     joined.flush()
     _join_sizes(folder, starts, images)
     summary = {"content": content.hexdigest(), "messages": messages[: 10 * EXAMPLES]}
-    write_whole(folder / "summary.json", lambda temporary: temporary.write_text(json.dumps(summary)))
+    write_whole(folder / "summary.json", json.dumps(summary))
     for leftover in [*(_block_file(folder, start) for start in starts), *folder.glob("*.tmp")]:
         leftover.unlink()
 

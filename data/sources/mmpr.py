@@ -18,7 +18,7 @@ from data.sources.shared.base import Source
 from data.sources.shared.conversation import question
 from data.sources.shared.files import FilesConfig, LocatedFiles
 from data.storage.archives import Images, open_images
-from data.storage.files import digest, stamp, write_whole
+from data.storage.files import digest, stamp, whole_file
 from data.storage.rows import Row, field, optional
 from data.storage.tables import Concatenated, JsonLines
 
@@ -121,8 +121,8 @@ def _annotations(located: LocatedFiles, cache: Path) -> dict[str, Path]:
                 for entry in file.infolist():
                     target = folder / PurePosixPath(entry.filename).name
                     if target.suffix == ".jsonl" and not target.exists():
-                        content = file.read(entry)
-                        write_whole(target, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
+                        with whole_file(target, "wb") as unpacked:
+                            unpacked.write(file.read(entry))
                     if target.suffix == ".jsonl":
                         found.setdefault(target.name, target)
         except (zipfile.BadZipFile, OSError) as error:

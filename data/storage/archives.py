@@ -22,7 +22,7 @@ import numpy.typing as npt
 from data.errors import ImageError, UserError
 from data.images import image_path
 from data.preference import EncodedImage
-from data.storage.files import digest, hash64, stamp, write_whole
+from data.storage.files import digest, hash64, stamp, whole_file
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("size", "i8"), ("kind", "u1"), ("crc", "u4")])
 """A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""
@@ -69,7 +69,8 @@ class Archive:
         self._descriptors: list[int] = []
         if not self._index.exists():
             entries = self._read_directory()
-            write_whole(self._index, lambda temporary: _save(temporary, entries))
+            with whole_file(self._index, "wb") as file:
+                np.save(file, entries)
 
     @cached_property
     def entries(self) -> npt.NDArray[np.void]:
@@ -196,8 +197,3 @@ def _tar_rows(path: Path) -> Iterator[tuple[int, int, int, int, int, int]]:
             if entry.isfile():
                 yield hash64(entry.name.removeprefix("./")), entry.offset_data, entry.size, entry.size, TAR, 0
             archive.members = []  # type: ignore[attr-defined]  # undocumented, but else tarfile remembers every file
-
-
-def _save(path: Path, entries: npt.NDArray[np.void]) -> None:
-    with path.open("wb") as file:
-        np.save(file, entries)

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -22,7 +22,7 @@ from filelock import FileLock
 from rich.progress import track
 
 from data.errors import RecordError, UserError
-from data.storage.files import digest, stamp, worker_processes, write_whole
+from data.storage.files import digest, stamp, whole_file, worker_processes, write_whole
 from data.storage.rows import Row, Rows
 
 ROWS_OF_TEXT, ROWS_OF_BINARY = 64, 4
@@ -140,18 +140,17 @@ def _copy(job: tuple[Path, Path]) -> None:
             return
         damaged: list[tuple[int, int, str]] = []
         batches: list[int] = []
-        write_whole(copy.with_suffix(".part"), lambda temporary: _write(path, temporary, batches, damaged))
-        contents = json.dumps({"batches": batches, "damaged": damaged})
-        write_whole(_contents_of(copy), lambda temporary: temporary.write_text(contents))
-        copy.with_suffix(".part").replace(copy)
+        with whole_file(copy, "wb") as file:
+            _write(path, file, batches, damaged)
+            write_whole(_contents_of(copy), json.dumps({"batches": batches, "damaged": damaged}))
 
 
-def _write(path: Path, target: Path, sizes: list[int], damaged: list[tuple[int, int, str]]) -> None:
+def _write(path: Path, target: IO[bytes], sizes: list[int], damaged: list[tuple[int, int, str]]) -> None:
     """Copy `path` to `target` in small batches; note the rows of each in `sizes`, and what cannot be read in `damaged`."""
     schema = _schema(path)
     most = ROWS_OF_BINARY if any(_holds_binary(field.type) for field in schema) else ROWS_OF_TEXT
     found = _parquet_batches(path, schema, damaged) if path.suffix == ".parquet" else _arrow_batches(path)
-    with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    with pa.ipc.new_file(target, schema) as writer:
         for batch in found:
             for start in range(0, batch.num_rows, most):
                 part = batch.slice(start, most)

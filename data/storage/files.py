@@ -1,18 +1,16 @@
-"""Files that are there whole or not at all, and short names for what is in them.
-
-Processes that read blocks of records side by side.
-"""
+"""Atomic files, digests of files and texts, and a pool of worker processes."""
 
 from __future__ import annotations
 
 import hashlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 
 def stamp(path: Path) -> str:
@@ -42,12 +40,25 @@ def hash64(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file, then put it at `path` in one step: a kill leaves the whole file or none."""
+@contextmanager
+def whole_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
+    """Open a temporary file that replaces `path` in one step when the block ends: a kill leaves the old file, or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    write(temporary)
-    temporary.replace(path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with temporary.open(mode, encoding="utf-8" if mode == "w" else None) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader finds the old file or the new one, never a part."""
+    with whole_file(path) as file:
+        file.write(text)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import RecordError, UserError
-from data.storage.files import digest, stamp, write_whole
+from data.storage.files import digest, stamp, whole_file, write_whole
 from data.storage.rows import Row, Rows
 
 Offsets = npt.NDArray[np.int64]
@@ -101,13 +101,9 @@ def _line_index(path: Path, cache: Path) -> Path:
     index = cache / "lines" / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}.npy"
     if not index.exists():
         offsets = _line_offsets(path)
-        write_whole(index, lambda temporary: _save(temporary, offsets))
+        with whole_file(index, "wb") as file:
+            np.save(file, offsets)
     return index
-
-
-def _save(path: Path, offsets: Offsets) -> None:
-    with path.open("wb") as file:
-        np.save(file, offsets)
 
 
 def _line_offsets(path: Path) -> Offsets:
@@ -163,15 +159,11 @@ def _unpacked(path: Path, cache: Path) -> Path:
     lines = cache / "lines" / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}.jsonl"
     if not lines.exists():
         try:
-            write_whole(lines, lambda temporary: _unpack(path, temporary))
+            with gzip.open(path) as source, whole_file(lines, "wb") as target:
+                shutil.copyfileobj(source, target, READ)
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: the file cannot be unpacked ({error}). Is it complete?") from error
     return lines
-
-
-def _unpack(path: Path, target: Path) -> None:
-    with gzip.open(path) as source, target.open("wb") as file:
-        shutil.copyfileobj(source, file, READ)
 
 
 def _as_lines(path: Path, cache: Path) -> Path:
@@ -185,5 +177,5 @@ def _as_lines(path: Path, cache: Path) -> Path:
             rows = json.loads(path.read_bytes())
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: the file is no valid JSON ({error}). Is it complete?") from error
-        write_whole(lines, lambda temporary: temporary.write_text("".join(json.dumps(row) + "\n" for row in rows)))
+        write_whole(lines, "".join(json.dumps(row) + "\n" for row in rows))
     return lines

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from data.preparation.filters import SCHEME
-from data.storage.files import write_whole
+from data.storage.files import whole_file, write_whole
 from eval.contamination.index import IMAGE_KINDS, KINDS, OverlapIndex, table_of
 
 COMMON = 5
@@ -81,11 +81,16 @@ def report(parts: Sequence[Path], index: OverlapIndex, output: Path, about: Sequ
     """
     common = _common(parts, index)
     overlap = Overlap({})
-    write_whole(output.with_suffix(".jsonl"), lambda temporary: _write_details(temporary, parts, index, common, overlap))
+    with whole_file(output.with_suffix(".jsonl")) as file:
+        for found in _records(parts, overlap.sources):
+            reasons = [line for line in found if _place(line) not in common]
+            _count(overlap, found, reasons)
+            for line in found:
+                _write_detail(file, line, index, overlap, is_common=line not in reasons, left_out=bool(reasons))
     left_out = sum(count.left_out for count in overlap.sources.values())
     head = [SCHEME, *about, f"{left_out} records; for the recipe: data.filters.leave_out"]
     lines = [*(f"# {line}" for line in head), *(f"{found}  # {remark}" for found, remark in overlap.fingerprints.items())]
-    write_whole(output, lambda temporary: temporary.write_text("\n".join(lines) + "\n", encoding="utf-8"))
+    write_whole(output, "\n".join(lines) + "\n")
     return overlap
 
 
@@ -106,17 +111,6 @@ def _common(parts: Sequence[Path], index: OverlapIndex) -> set[tuple[str, int]]:
     return {place for place, found in contexts.items() if len(found) >= COMMON}
 
 
-def _write_details(
-    path: Path, parts: Sequence[Path], index: OverlapIndex, common: set[tuple[str, int]], overlap: Overlap
-) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for lines in _records(parts, overlap.sources):
-            reasons = [line for line in lines if _place(line) not in common]
-            _count(overlap, lines, reasons)
-            for line in lines:
-                _write_detail(file, line, index, overlap, is_common=line not in reasons, left_out=bool(reasons))
-
-
 def _count(overlap: Overlap, lines: Sequence[Line], reasons: Sequence[Line]) -> None:
     count = overlap.sources[lines[0]["source"]]
     count.kinds.update({line["kind"] for line in lines})
@@ -128,7 +122,7 @@ def _count(overlap: Overlap, lines: Sequence[Line], reasons: Sequence[Line]) -> 
         count.only_common += 1
 
 
-def _write_detail(file: TextIO, line: Line, index: OverlapIndex, overlap: Overlap, *, is_common: bool, left_out: bool) -> None:
+def _write_detail(file: IO[str], line: Line, index: OverlapIndex, overlap: Overlap, *, is_common: bool, left_out: bool) -> None:
     entry = index.entries[table_of(line["kind"])][line["entry"]]
     detail = {name: line[name] for name in ("record", "source", "fingerprint", "kind", "similarity", "excerpt")}
     detail |= {"benchmark_excerpt": entry.excerpt, "benchmark_rows": entry.rows[:SHOWN_ROWS]}

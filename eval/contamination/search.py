@@ -57,8 +57,7 @@ class Search:
                 unusable += 1
         rows = self.rows(block)
         lines = [{"source": source.name, "records": len(rows), "unusable": unusable}, *found]
-        content = "".join(json.dumps(line) + "\n" for line in lines)
-        write_whole(self.part(block), lambda temporary: temporary.write_text(content))
+        write_whole(self.part(block), "".join(json.dumps(line) + "\n" for line in lines))
         return len(rows)
 
     def _line(self, record: Preference, source: Source, match: Match) -> Line:

@@ -11,7 +11,6 @@ import io
 import json
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from data.decoding import orientation
 from data.errors import EndpointError
 from data.images import FORMATS, decode
 from data.preference import EncodedImage, Message
+from data.storage.files import write_whole
 from eval.benchmarks.benchmark import Benchmark, PairwisePrompt
 from eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
 from eval.judges.config import EndpointConfig, Usage
@@ -232,7 +232,8 @@ class Client:
             return Answer(**json.loads(file.read_text(encoding="utf-8")), cached=True)
         answer = self._asked(body)
         if not answer.refusal:
-            _store(file, {name: value for name, value in asdict(answer).items() if name not in ("refusal", "cached")})
+            kept = {name: value for name, value in asdict(answer).items() if name not in ("refusal", "cached")}
+            write_whole(file, json.dumps(kept, ensure_ascii=False))
         return answer
 
     def answers(self, questions: Sequence[Request], body: Callable[[Request], Body], threads: int) -> list[Answer]:
@@ -333,11 +334,3 @@ def read_answer(content: bytes) -> Answer | None:
 def _seconds(retry_after: str) -> float:
     """Return the seconds of a Retry-After header, 0 if it holds a date or nothing."""
     return min(LONGEST_DELAY, float(retry_after)) if retry_after.isdigit() else 0.0
-
-
-def _store(file: Path, content: Mapping[str, Any]) -> None:
-    """Write the file whole or not at all, whatever other threads and processes do."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
-    unfinished.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    unfinished.replace(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from data.errors import PredictionsError
+from data.storage.files import whole_file
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.rows import read_json_lines
 from eval.protocol import Example, ProtocolConfig, Verdict, Vote
@@ -107,7 +107,5 @@ def _finite(value: float) -> float | None:
 
 
 def _write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    unfinished = path.with_suffix(f".{os.getpid()}.part")
-    with unfinished.open("w", encoding="utf-8") as file:
+    with whole_file(path) as file:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    unfinished.replace(path)

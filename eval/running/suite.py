@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data.storage.files import write_whole
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import Judge, ProtocolConfig
@@ -62,9 +63,7 @@ class Suite:
 
 def write_result(result: Result, path: Path) -> None:
     """Write a result as JSON, whole or not at all."""
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(json.dumps(result.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(path, json.dumps(result.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
 
 
 def headline(results: Mapping[str, Result]) -> dict[str, float]:

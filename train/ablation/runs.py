@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.errors import RecipeError, UserError
+from data.storage.files import write_whole
 from train.ablation.variants import Run
 from train.recipe.parsing import read_recipe
-from train.runs.provenance import recipe_yaml, write_whole
+from train.runs.provenance import recipe_yaml
 
 DONE = "run.json"
 LOG = "log.txt"

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from data.storage.files import write_whole
 from eval.results.result import Accuracy, Result
 from eval.results.tables import percent, shown
 from train.recipe.recipe import Recipe
 from train.runs.callbacks import BEST, read_results
-from train.runs.provenance import recipe_yaml, write_whole
+from train.runs.provenance import recipe_yaml
 from train.supervised.checkpoints import whole_checkpoints
 
 CARD = "README.md"

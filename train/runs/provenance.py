@@ -20,6 +20,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from data.mixture import CACHE, Mixture
+from data.storage.files import write_whole
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
@@ -49,16 +50,6 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture | None) -> N
     }
     write_whole(folder / "recipe.yaml", recipe_yaml(launch.recipe))
     write_whole(file, json.dumps([*earlier, entry], indent=2, ensure_ascii=False) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader finds the old file or the new one, never a part."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 def recipe_yaml(recipe: Recipe) -> str:

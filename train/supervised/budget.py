@@ -135,7 +135,7 @@ def cannot_repeat(row: PackedRow, folder: Path) -> str:
     if row.records < 2:
         return too_dear(row.batch.cost)
     half = row.batch.cost // 2
-    write_whole(folder / LOWERED, lambda file: file.write_text(str(half), encoding="utf-8"))
+    write_whole(folder / LOWERED, str(half))
     return (
         f"Out of memory in a packed row of {row.batch.cost:,} tokens (a vision patch counted as {PATCH_COST}), where other ranks "
         f"already have parts of the step. {folder / LOWERED} now says {half:,}: give the same command again with --resume, and "

@@ -28,6 +28,7 @@ from data.images import decode
 from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
+from data.storage.files import write_whole
 from eval.judges.critic import as_example
 from eval.protocol import Example, Verdict
 from models.distributed import barrier, gather, rank, world_size
@@ -256,9 +257,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         steps = self.store.steps(window)
         found = self._critiques(model, self.steps.global_indices(range(steps.start, min(steps.stop, len(self.steps)))))
         if rank() == 0:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_suffix(".part").write_text(json.dumps(found), encoding="utf-8")
-            path.with_suffix(".part").replace(path)
+            write_whole(path, json.dumps(found))
 
     def _critiques(self, model: Any, indices: Sequence[int]) -> dict[str, tuple[str, str]]:
         examples = [self.mixture.load(index, as_example) for index in dict.fromkeys(indices)]

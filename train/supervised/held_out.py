@@ -16,7 +16,7 @@ from data.errors import RecordError, UserError
 from data.mixture import Mixture
 from data.preference import Preference
 from data.prompts import Answer
-from data.storage.files import write_whole
+from data.storage.files import whole_file
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
 from eval.benchmarks.rows import loaded
@@ -76,13 +76,8 @@ class HeldOut:
 
     def write(self, folder: Path) -> None:
         """Write the records into a run's folder."""
-        lines = (json.dumps(as_row(record, record.rationale), ensure_ascii=False) + "\n" for record in self.records)
-
-        def fill(path: Path) -> None:
-            with path.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
-
-        write_whole(folder / FILE, fill)
+        with whole_file(folder / FILE) as file:
+            file.writelines(json.dumps(as_row(record, record.rationale), ensure_ascii=False) + "\n" for record in self.records)
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
         """Return the records as a benchmark whose groups are the sources."""

@@ -6,6 +6,7 @@ import json
 import pickle
 import tarfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,21 @@ from hypothesis import strategies as st
 from data.errors import ImageError, UserError
 from data.storage import tables
 from data.storage.archives import Archive, Folder, open_images
+from data.storage.files import whole_file, write_whole
 from data.storage.tables import JsonLines
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "a.json"
+    write_whole(file, "old")
+    write_whole(file, "néw")
+    with suppress(KeyError), whole_file(file, "wb") as broken:
+        broken.write(b"part")
+        raise KeyError
+    assert file.read_text(encoding="utf-8") == "néw"
+    assert list(file.parent.iterdir()) == [file]
 
 
 @given(
