@@ -23,13 +23,12 @@ from jinja2 import Environment
 from PIL import Image
 from rich.console import Console
 from rich.progress import track
-from ruamel.yaml.error import YAMLError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from dataclasses import dataclass
 
-from data.errors import LeftOut, RecordError
+from data.errors import LeftOut, RecordError, UserError
 from data.images import decode
 from data.mixture import Mixture, section_of
 from data.preference import Preference, validate
@@ -212,7 +211,7 @@ def main() -> None:
         if options.find:  # the more of them are unusable, the more reason to look
             section = section.model_copy(update={"bad_records": BadRecordConfig(limit=1.0)})
         mixture = Mixture(section)
-    except (ValueError, OSError, YAMLError) as error:
+    except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     if options.out is not None:
         options.out.write_text(page(mixture, options.samples, options.recipe.stem), encoding="utf-8")

@@ -11,21 +11,20 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from rich.console import Console
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from dataclasses import replace
 
-from data.config.layers import Located, lay
+from data.config.layers import read_yaml
 from data.config.section import Section
+from data.config.validation import parse
 from data.errors import RecordError, UserError
 from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, grey_like
 from data.preference import Preference
@@ -279,27 +278,21 @@ class Mixture:
         return pools
 
 
+class _DataOfRecipe(BaseModel):
+    """What commands on data read of a recipe; they leave its other sections alone."""
+
+    data: MixtureConfig
+
+
 def section_of(recipe: Path) -> MixtureConfig:
-    """Return the `data` section of a recipe and of those that it extends; the rest of the files is not looked at.
+    """Return the `data` section of a recipe, laid over those that it extends.
 
-    Raises: UserError if there is none; OSError and YAMLError for a file that cannot be read; pydantic's ValidationError.
+    Raises: UserError if there is none, or with everything that is wrong with it.
     """
-    section = _laid_section(recipe, ())
-    if section is None:
+    tree = read_yaml(recipe)
+    if tree.child("data") is None:
         raise UserError(f"{recipe}: there is no section `data`, in this recipe or one that it extends.")
-    return MixtureConfig.model_validate(section)
-
-
-def _laid_section(recipe: Path, extended_by: tuple[Path, ...]) -> Any:
-    """Return the section laid over that of the recipe it extends."""
-    if recipe.resolve() in extended_by:
-        raise UserError(f"{recipe}: the recipe extends itself; remove one `extends` of the circle.")
-    content = YAML(typ="safe", pure=True).load(recipe)
-    if not isinstance(content, dict):
-        raise UserError(f"{recipe}: a recipe is a mapping of sections such as `data:`.")
-    base = content.get("extends")
-    below = None if base is None else _laid_section(recipe.parent / str(base), (*extended_by, recipe.resolve()))
-    return lay(Located.of(below), Located.of(content["data"])).plain() if "data" in content else below
+    return parse(_DataOfRecipe, tree, str(recipe)).data
 
 
 def main() -> None:
@@ -313,7 +306,7 @@ def main() -> None:
         parser.error("nothing to do: give --plan")
     try:
         mixture = Mixture(section_of(options.recipe))
-    except (ValueError, OSError, YAMLError) as error:
+    except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     card = mixture.card()
     target = (

@@ -1,23 +1,39 @@
-"""Turns what pydantic finds wrong with a recipe into problems that say where, what, what is allowed and what was meant.
-
-What is wrong with a section, for a person.
-"""
+"""A recipe's values as a pydantic model, or everything that is wrong: where, which key, what is allowed, what was meant."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from copy import deepcopy
 from difflib import get_close_matches
+from functools import reduce
+from operator import getitem
+from pathlib import Path as FilePath
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from data.config.layers import Located
-from data.errors import Problem
+from data.config.layers import Located, read_yaml
+from data.errors import Problem, RecipeError
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[str | int, ...]
+"""Keys and list positions that lead to a value."""
+
+
+def read_section(file: FilePath, model: type[Model]) -> Model:
+    """Return the mapping in a YAML file as a `model`; raise RecipeError with everything that is wrong."""
+    return parse(model, read_yaml(file), str(file))
+
+
+def parse(model: type[Model], tree: Located, name: str) -> Model:
+    """Return `tree` as a `model`; raise RecipeError under `name` with everything that is wrong."""
+    found, errors = validate(model, tree.plain())
+    if found is None:
+        raise RecipeError(name, list(problems(model, errors, tree).values()))
+    return found
 
 
 def validate(model: type[Model], raw: Any) -> tuple[Model | None, list[ErrorDetails]]:
@@ -46,16 +62,13 @@ def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, Any]) -
     while True:
         raw = _filled(raw, stand_in)
         recipe, errors = validate(model, raw)
-        if recipe is not None:
+        paths = {_removable(error, raw) for error in errors} - {()}
+        if not paths:
             return recipe, broken
-        paths = {_removable(error, raw) for error in errors}
-        smaller = raw
-        for path in sorted(paths - {()}, key=len, reverse=True):
-            smaller = _without(smaller, path)
-        if smaller == raw:
-            return None, broken
+        raw = deepcopy(raw)
+        for path in sorted(paths, key=len, reverse=True):
+            del reduce(getitem, path[:-1], raw)[path[-1]]  # type: ignore[call-overload]
         broken.extend(paths)
-        raw = smaller
 
 
 def _filled(raw: dict[str, Any], stand_in: dict[str, Any]) -> dict[str, Any]:
@@ -77,27 +90,14 @@ def _removable(error: ErrorDetails, raw: dict[str, Any]) -> Path:
     return path
 
 
-def _without(raw: Any, path: Path) -> Any:
-    """Return a copy of `raw` without the value at `path`; a path that is gone already changes nothing."""
-    copy: Any = raw.copy()
-    key, *below = path
-    if not below:
-        copy.pop(key, None)
-    elif isinstance(raw, list) or key in raw:
-        copy[key] = _without(copy[key], tuple(below))
-    return copy
-
-
 def path_of(error: ErrorDetails, tree: Located) -> Path:
     """Return the keys at which a person finds `error`; pydantic's location also names the branch of a union."""
     path: list[str | int] = []
-    for place, part in enumerate(error["loc"]):
+    for place, part in enumerate(error["loc"], start=1):
         below = tree.child(part)
-        if below is not None:
-            tree = below
-        elif error["type"] != "missing" or place < len(error["loc"]) - 1:
-            continue
-        path.append(part)
+        if below is not None or (error["type"] == "missing" and place == len(error["loc"])):
+            path.append(part)
+        tree = below or tree
     if error["type"].startswith("union_tag"):
         path.append(error["ctx"]["discriminator"].strip("'"))
     return tuple(path)
@@ -119,28 +119,27 @@ def _problem(model: type[BaseModel], path: Path, errors: list[ErrorDetails], tre
     kind, here = errors[0]["type"], tree.nearest(path)
     absent = kind in ("missing", "union_tag_not_found")
     if kind == "extra_forbidden":
-        message = unknown_key(model, path, tree)
+        message = _unknown_key(model, path, tree)
     elif absent:
-        options = _choices(model, path, tree)
+        fields = [section.model_fields.get(str(path[-1])) for section in _sections_at(model, path[:-1], tree)]
+        literals = [field.annotation for field in fields if field is not None and get_origin(field.annotation) is Literal]
+        options = [str(option) for literal in literals for option in get_args(literal)]
         message = "this key is required" + (f"; one of {', '.join(options)}" if options else "")
     elif kind == "value_error":
         message = errors[0]["msg"].removeprefix("Value error, ")
-    elif kind == "union_tag_invalid":
-        message = f"the value {_one_of(errors[0]['ctx']['expected_tags'], errors[0]['ctx']['tag'])}"
     else:
-        message = "the value " + " or ".join(_requirement(error) for error in errors)
+        message = "the value " + " or ".join(map(_requirement, errors))
     return Problem(here.where, dotted(path), "" if absent else written(here.plain()), message)
 
 
 def _requirement(error: ErrorDetails) -> str:
-    if error["type"] == "literal_error":
-        return _one_of(error["ctx"]["expected"], error["input"])
-    return error["msg"].replace("Input should", "should")
-
-
-def _one_of(expected: str, found: object) -> str:
-    options = re.findall(r"'([^']*)'", expected)
-    return f"should be {' or '.join(filter(None, [', '.join(options[:-1]), *options[-1:]]))}{_meant(str(found), options)}"
+    """Return what pydantic says of a value, and of a word the nearest one that is allowed."""
+    expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(error["type"])
+    if expected is None:
+        return error["msg"].replace("Input should", "should")
+    *options, last = re.findall(r"'([^']*)'", error["ctx"][expected])
+    allowed = f"{', '.join(options)} or {last}" if options else last
+    return f"should be {allowed}{_meant(str(error['ctx'].get('tag', error['input'])), [*options, last])}"
 
 
 def _meant(word: str, options: list[str]) -> str:
@@ -148,37 +147,35 @@ def _meant(word: str, options: list[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def unknown_key(model: type[BaseModel], path: Path, tree: Located) -> str:
+def _unknown_key(model: type[BaseModel], path: Path, tree: Located) -> str:
     """Say that the last key of `path` does not exist, which ones do, and which one was probably meant."""
-    legal = sorted({name for section in sections(model, path[:-1], tree) for name in section.model_fields})
+    legal = sorted({name for section in _sections_at(model, path[:-1], tree) for name in section.model_fields})
     key = str(path[-1])
-    elsewhere = [name for name in every_key(model) if name.rpartition(".")[2] == key]
-    hint = _meant(key, legal) or (f"; did you mean {' or '.join(elsewhere[:3])}?" if elsewhere else "")
+    elsewhere = dict.fromkeys(".".join((*place, key)) for place, section in _sections(model) if key in section.model_fields)
+    hint = _meant(key, legal) or (f"; did you mean {' or '.join([*elsewhere][:3])}?" if elsewhere else "")
     return f"there is no such key{hint or '.'} Allowed here: {', '.join(legal)}"
 
 
-def sections(model: type[BaseModel], path: Path, tree: Located) -> list[type[BaseModel]]:
+def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type[BaseModel]]:
     """Return the classes that may stand at `path`; a union is narrowed to the one that the recipe's own `type` names."""
-    found: list[type[BaseModel]] = [model]
-    for key in path:
-        below = tree.child(key)
-        tree = below or Located(None, tree.where)
-        if isinstance(key, str):
-            fields = [section.model_fields[key] for section in found if key in section.model_fields]
-            found = [member for field in fields for member in _members(field.annotation)]
-        found = [section for section in found if _fits(section, tree)] or found
-    return found
+    keys = tuple(key for key in path if isinstance(key, str))
+    given = tree.at((*path, "type"))
+    found = [section for place, section in _sections(model) if place == keys]
+    kinds = [section.model_fields.get("type") for section in found]
+    fitting = [
+        section
+        for section, kind in zip(found, kinds, strict=True)
+        if given is None or kind is None or given.plain() in get_args(kind.annotation)
+    ]
+    return fitting or found
 
 
-def _fits(section: type[BaseModel], tree: Located) -> bool:
-    given, field = tree.child("type"), section.model_fields.get("type")
-    return given is None or field is None or given.plain() in get_args(field.annotation)
-
-
-def _choices(model: type[BaseModel], path: Path, tree: Located) -> list[str]:
-    fields = [section.model_fields.get(str(path[-1])) for section in sections(model, path[:-1], tree)]
-    literals = [field.annotation for field in fields if field is not None and get_origin(field.annotation) is Literal]
-    return [str(option) for literal in literals for option in get_args(literal)]
+def _sections(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
+    """Yield `model` and all sections below it, those of all branches of a union, with the keys that lead there."""
+    yield place, model
+    for name, field in model.model_fields.items():
+        for member in _members(field.annotation):
+            yield from _sections(member, (*place, name))
 
 
 def _members(annotation: object) -> list[type[BaseModel]]:
@@ -186,16 +183,6 @@ def _members(annotation: object) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [member for argument in get_args(annotation) for member in _members(argument)]
-
-
-def every_key(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return the dotted names of all keys below `model`, those of all branches of a union."""
-    names: list[str] = []
-    for name, field in model.model_fields.items():
-        names.append(prefix + name)
-        for member in _members(field.annotation):
-            names.extend(every_key(member, f"{prefix}{name}."))
-    return list(dict.fromkeys(names))
 
 
 def format_validation_error(error: ValidationError) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data.errors import UserError
+from data.errors import RecipeError, UserError
 from data.mixture import SOURCES, MixtureConfig, section_of
 from tests.data.mixtures import everything, mixture
 
@@ -90,6 +90,21 @@ def test_the_section_of_an_extended_recipe_is_laid_over_its_base(tmp_path: Path)
     (tmp_path / "base.yaml").write_text("backbone: {path: x}\n")
     with pytest.raises(UserError, match="there is no section `data`"):
         section_of(tmp_path / "base.yaml")
+
+
+def test_what_is_wrong_with_the_section_is_said_with_its_line_and_the_nearest_key(tmp_path: Path) -> None:
+    write = "data:\n  sources:\n    - {type: shapes, weigth: 2}\n  validation: many\nanything: else\n"
+    (tmp_path / "r.yaml").write_text(write)
+    with pytest.raises(RecipeError) as caught:
+        section_of(tmp_path / "r.yaml")
+    found = {problem.key: problem for problem in caught.value.problems}
+    assert {key: problem.where.rpartition(":")[2] for key, problem in found.items()} == {
+        "data.sources.0.weigth": "3",
+        "data.sources.0.level": "3",
+        "data.sources.0.rows": "3",
+        "data.validation": "4",
+    }
+    assert "did you mean weight?" in found["data.sources.0.weigth"].message
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
