@@ -53,7 +53,7 @@ class AskedQuestion:
         if not self.stated:
             return self.encoder.encode(images, [self.encoder.render(prompt)] * 2, None)
         turns = [(*prompt, text("assistant", response)) for response in (item.chosen, item.rejected)]
-        spans = [(*self.encoder.render(turn, learned="last"), Span(VERDICTS[True], learned=True)) for turn in turns]
+        spans = [(*self.encoder.render(turn, loss=True), Span(VERDICTS[True], loss=True)) for turn in turns]
         return self.encoder.encode(images, spans, None)
 
 

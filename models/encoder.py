@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from data.errors import RecordError
-from data.preference import Message, text
+from data.images import decode
+from data.preference import EncodedImage, Message, text
 from models.config import BackboneConfig, StoredRead
 from models.packing.groups import Continuation, Group, PackedBatch, VisionTokens, pack
 from models.packing.vision import WINDOW
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-Learned = Literal["none", "last", "assistant"]
-"""Which assistant turns carry language-model loss: none, the last one, or all."""
 
 VISION_TEXT = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 ANSWERED = (text("user", "-"), text("assistant", "-"))
@@ -28,20 +26,20 @@ class Span:
     """A piece of a rendered conversation, special tokens included, with one `<|image_pad|>` for each image."""
 
     text: str
-    learned: bool = False
+    loss: bool = False
     """Its tokens carry language-model loss."""
     response: bool = False
     """A read position refers to its tokens."""
 
 
 def render(
-    tokenizer: Any, messages: Sequence[Message], *, learned: Learned = "none", system_prompt: str | None = None
+    tokenizer: Any, messages: Sequence[Message], *, loss: bool = False, system_prompt: str | None = None
 ) -> tuple[Span, ...]:
     """Render a conversation with the tokenizer's own chat template.
 
     The last assistant turn is the response; the text ends with that turn's end-of-turn token (a template's newline
-    after it is dropped). `learned` marks the content and the end-of-turn token of assistant turns. A conversation that
-    ends with a user turn is rendered up to the place where the assistant begins to write. `system_prompt` is used
+    after it is dropped). `loss` marks the response and its end-of-turn token for language-model loss. A conversation
+    that ends with a user turn is rendered up to the place where the assistant begins to write. `system_prompt` is used
     where the record has no system turn; None leaves that to the template.
 
     Raises RecordError where a text contains a vision token, ValueError where the template rewrites earlier turns.
@@ -61,10 +59,9 @@ def render(
         content = _content(turn)
         _require_prefix(done, opened)
         _require_prefix(opened + content, closed)
-        learn = learned == "assistant" or (learned == "last" and i == last)
         ending = closed[len(opened + content) :]
         token = ending.rstrip("\n")
-        spans += [Span(opened[len(done) :]), Span(content, learn, i == last), Span(token, learn)]
+        spans += [Span(opened[len(done) :]), Span(content, loss and i == last, i == last), Span(token, loss and i == last)]
         done = opened + content + token
     if turns[last]["role"] != "assistant":
         opened = _template(tokenizer, turns, True)
@@ -117,7 +114,7 @@ class _Tokens:
 
     ids: tuple[int, ...]
     read: tuple[int, ...]
-    learned: tuple[int, ...]
+    loss_tokens: tuple[int, ...]
 
 
 class Encoder:
@@ -133,15 +130,33 @@ class Encoder:
         shapes = image_processor.merge_size, numbers, image_processor.patch_size, window_size
         self.vision = VisionTokens(start, image, end, *shapes)
 
-    def render(self, messages: Sequence[Message], *, learned: Learned = "none") -> tuple[Span, ...]:
+    def render(self, messages: Sequence[Message], *, loss: bool = False) -> tuple[Span, ...]:
         """Render with this backbone's chat template and the recipe's system prompt; see `render`."""
-        return render(self.tokenizer, messages, learned=learned, system_prompt=self.config.system_prompt)
+        return render(self.tokenizer, messages, loss=loss, system_prompt=self.config.system_prompt)
+
+    def encode_conversations(
+        self,
+        images: Sequence[EncodedImage],
+        conversations: Sequence[Sequence[Message]],
+        read: StoredRead | None,
+        record: str,
+        *,
+        with_loss: int = 0,
+    ) -> Group:
+        """Decode the images of `record`, render conversations about them, and encode them as one group.
+
+        The last turns of the first `with_loss` conversations carry language-model loss. Raises RecordError as `decode`,
+        `render` and `encode` do.
+        """
+        decoded = [decode(image, record) for image in images]
+        rendered = [self.render(one, loss=i < with_loss) for i, one in enumerate(conversations)]
+        return self.encode(decoded, rendered, read)
 
     def encode(self, images: Sequence[Image], conversations: Sequence[Sequence[Span]], read: StoredRead | None) -> Group:
         """Tokenise conversations about the same images, and split them where they begin to differ.
 
         Every conversation is tokenised whole, so its tokens are the stock model's. The prompt is the longest common
-        prefix of tokens that ends before any learned or read token and leaves each conversation one token or more.
+        prefix of tokens that ends before any token that is read or carries loss and leaves each conversation one token or more.
 
         Raises RecordError: an image without a place or a place without an image; conversations that differ before
         their last image, or from the first token on; an empty response where `read` needs its tokens.
@@ -150,7 +165,7 @@ class Encoder:
         pads = [frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids]
         tokens = [self._tokenise(conversation, pads, read) for conversation in conversations]
         cut = self._boundary(tokens)
-        rest = (Continuation(t.ids[cut:], _shift(t.read, cut), _shift(t.learned, cut)) for t in tokens)
+        rest = (Continuation(t.ids[cut:], _shift(t.read, cut), _shift(t.loss_tokens, cut)) for t in tokens)
         return Group(tokens[0].ids[:cut], tuple(rest), pixels, grids)
 
     def pack(self, groups: Sequence[Group]) -> PackedBatch:
@@ -179,11 +194,11 @@ class Encoder:
             times = next(counts) if token == self.vision.image else 1
             ids += [token] * times
             offsets += [offset] * times
-        learned = _covering(offsets, _ranges(conversation, "learned"))
-        return _Tokens(tuple(ids), _reads(offsets, _ranges(conversation, "response"), read), tuple(learned))
+        loss_tokens = _covering(offsets, _ranges(conversation, "loss"))
+        return _Tokens(tuple(ids), _reads(offsets, _ranges(conversation, "response"), read), tuple(loss_tokens))
 
     def _boundary(self, conversations: Sequence[_Tokens]) -> int:
-        limit = min(min([len(c.ids) - 1, *c.read, *c.learned]) for c in conversations)
+        limit = min(min([len(c.ids) - 1, *c.read, *c.loss_tokens]) for c in conversations)
         first = conversations[0].ids
         shared = 0
         while shared < limit and all(c.ids[shared] == first[shared] for c in conversations):
@@ -194,7 +209,7 @@ class Encoder:
                 "and several continuations: encode conversations about different prompts as groups of their own."
             )
         if not shared:
-            raise RecordError("the conversations of a group share no first token, or learn it; a prompt needs a token")
+            raise RecordError("the conversations of a group share no first token, or it carries loss; a prompt needs a token")
         return shared
 
 
@@ -202,12 +217,12 @@ def _shift(indices: Sequence[int], by: int) -> tuple[int, ...]:
     return tuple(i - by for i in indices)
 
 
-def _ranges(conversation: Sequence[Span], mark: Literal["learned", "response"]) -> list[tuple[int, int]]:
+def _ranges(conversation: Sequence[Span], mark: Literal["loss", "response"]) -> list[tuple[int, int]]:
     """Return where the spans with `mark` lie in the joined text, in characters."""
     ranges, start = [], 0
     for span in conversation:
         end = start + len(span.text)
-        if span.learned if mark == "learned" else span.response:
+        if span.loss if mark == "loss" else span.response:
             ranges.append((start, end))
         start = end
     return ranges

@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from data.errors import RecordError
-from data.images import decode
-from data.preference import Preference, text
+from data.preference import Message, Preference, text
 from data.prompts import CRITIQUE_REQUEST, with_critique
 from eval.judges.checkpoint import LoadedCheckpoint, Runtime, load_with_head, recorded
 from eval.judges.config import CriticJudgeConfig
@@ -24,8 +23,8 @@ from eval.judges.packed_inference import Packed, run_packed
 from eval.protocol import Example, Verdict
 from models.adapters import is_adapter
 from models.backbone import load_critic
-from models.config import CritiqueConfig
-from models.encoder import VISION_TEXT, Encoder, Span
+from models.config import CritiqueConfig, StoredRead
+from models.encoder import VISION_TEXT, Encoder
 from models.generation import SamplingConfig, generate
 from models.packing.groups import Group, PackedBatch
 from models.portable.critic import CriticRewardModel
@@ -73,17 +72,16 @@ class CritiqueEncoder:
             return self._group(replace(example, images=(), prompt=(text("user", "-"),), responses=("-", "-")))
 
     def _group(self, example: Example) -> Group:
-        pictures = [decode(image, example.identity) for image in example.images]
-        spans = [one for side in (0, 1) for one in self._conversations(example, side)]
-        return self.encoder.encode(pictures, spans, None if self.mode == "own" else "end_of_turn")
+        conversations = [one for side in (0, 1) for one in self._conversations(example, side)]
+        read: StoredRead | None = None if self.mode == "own" else "end_of_turn"
+        return self.encoder.encode_conversations(example.images, conversations, read, example.identity)
 
-    def _conversations(self, example: Example, side: int) -> list[tuple[Span, ...]]:
+    def _conversations(self, example: Example, side: int) -> list[tuple[Message, ...]]:
         response = example.responses[side]
         if self.mode == "none":
-            return [self.encoder.render((*example.prompt, text("assistant", response)))]
+            return [(*example.prompt, text("assistant", response))]
         given = None if self.given is None else self.given[example.key][side]
-        messages = with_critique(example.prompt, response, self.request, given)
-        return [self.encoder.render(messages)] * (self.samples if self.mode == "own" else 1)
+        return [with_critique(example.prompt, response, self.request, given)] * (self.samples if self.mode == "own" else 1)
 
 
 @dataclass

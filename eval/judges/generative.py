@@ -17,7 +17,6 @@ import torch
 from peft import PeftModel
 
 from data.errors import CheckpointError
-from data.images import decode
 from data.preference import Message
 from data.prompts import JudgeTemplate, ask, read
 from eval.benchmarks.benchmark import Benchmark, PairwisePrompt
@@ -89,9 +88,8 @@ class ShownEncoder:
 
     def __call__(self, shown: ShownPair) -> Group:
         """Encode up to the place where the judge begins to write."""
-        pictures = [decode(image, shown.example.identity) for image in shown.example.images]
-        spans = self.encoder.render(self.prompt.ask(shown.example, shown.first))
-        return self.encoder.encode(pictures, [spans] * len(shown.turns), None)
+        conversations = [self.prompt.ask(shown.example, shown.first)] * len(shown.turns)
+        return self.encoder.encode_conversations(shown.example.images, conversations, None, shown.example.identity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data.images import decode
 from data.preference import EncodedImage, Message, text
 from eval.judges.packed_inference import Scorer
 from eval.protocol import Example, Verdict
@@ -29,9 +28,8 @@ class ResponsesEncoder:
         self, images: Sequence[EncodedImage], prompt: Sequence[Message], responses: Sequence[str], identity: str
     ) -> Group:
         """Encode a prompt and any number of responses; raises RecordError for an image that cannot be decoded."""
-        pictures = [decode(image, identity) for image in images]
-        conversations = [self.encoder.render((*prompt, text("assistant", response))) for response in responses]
-        return self.encoder.encode(pictures, conversations, self.read)
+        conversations = [(*prompt, text("assistant", response)) for response in responses]
+        return self.encoder.encode_conversations(images, conversations, self.read, identity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,35 +16,15 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from models.packing.vision import SegmentCall, Segments, VisionPlan
+from models.packing.vision import SdpaCall, SdpaCalls, Segments, VisionPlan, cumulative
 
 Kernel = Literal["auto", "sdpa", "varlen"]
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Segments of like length, padded to the longest: one SDPA call."""
-
-    queries: Tensor
-    """(n, Q) row positions, int64; padding points at position 0 and its output is dropped."""
-    keys: Tensor
-    """(n, K) row positions, int64."""
-    mask: Tensor | None
-    """(n, 1, Q, K) additive; None where plain causal attention is the mask (padding then lies behind every query)."""
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """All SDPA calls of a row and the way back from their padded outputs to row order."""
-
-    calls: tuple[Bucket, ...]
-    restore: Tensor
-    """(T,) int64: where each row position lies in the concatenated, flattened outputs."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +44,7 @@ class AttentionPlan:
     """(S + 1,) int32."""
     key_index: Tensor
     """(sum of key_lengths,) int64 row positions."""
-    _buckets: dict[tuple[torch.device, torch.dtype], Buckets] = field(default_factory=dict, repr=False, compare=False)
+    _calls: dict[torch.dtype, SdpaCalls] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, groups: Sequence[Sequence[int]]) -> AttentionPlan:
@@ -84,54 +64,43 @@ class AttentionPlan:
                 keys.append(prompt + length)
                 index += [shared, torch.arange(start, start + length)]
                 start += length
-        return cls(tuple(queries), tuple(keys), _cumulative(queries), _cumulative(keys), torch.cat(index))
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> AttentionPlan:
-        """Return the plan with its tensors on `device`."""
-        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return cls(tuple(queries), tuple(keys), cumulative(queries), cumulative(keys), torch.cat(index))
 
     def map(self, move: Callable[[Tensor], Tensor]) -> AttentionPlan:
         """Return the plan with `move` applied to its tensors."""
         ends_q, ends_k, index = (move(one) for one in (self.cu_seqlens_q, self.cu_seqlens_k, self.key_index))
-        return replace(self, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, key_index=index, _buckets={})
+        return replace(self, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, key_index=index, _calls={})
 
-    def buckets(self, dtype: torch.dtype) -> Buckets:
+    def calls(self, dtype: torch.dtype) -> SdpaCalls:
         """Return the padded SDPA calls for queries of `dtype`, built at the first use and kept for the other layers."""
-        place = (self.key_index.device, dtype)
-        if place not in self._buckets:
-            self._buckets[place] = _buckets(self, dtype)
-        return self._buckets[place]
+        if dtype not in self._calls:
+            self._calls[dtype] = _padded_calls(self, dtype)
+        return self._calls[dtype]
 
 
-def _cumulative(lengths: Sequence[int]) -> Tensor:
-    return F.pad(torch.tensor(lengths, dtype=torch.int32).cumsum(0, dtype=torch.int32), (1, 0))
+def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
+    """Sort segments into power-of-two buckets by both lengths, so that padding at most doubles either side.
 
-
-def _buckets(plan: AttentionPlan, dtype: torch.dtype) -> Buckets:
-    """Sort segments into power-of-two buckets by both lengths, so that padding at most doubles either side."""
+    Padding points at position 0 of the row and its output is dropped.
+    """
     members: dict[tuple[bool, int, int], list[int]] = {}
     for i, (queries, keys) in enumerate(zip(plan.query_lengths, plan.key_lengths, strict=True)):
         members.setdefault((queries == keys, (queries - 1).bit_length(), (keys - 1).bit_length()), []).append(i)
     query_starts, key_starts = plan.cu_seqlens_q.tolist(), plan.cu_seqlens_k.tolist()
-    row, key_index = torch.arange(query_starts[-1]), plan.key_index.cpu()
+    device, row, key_index = plan.key_index.device, torch.arange(query_starts[-1]), plan.key_index.cpu()
     restore = torch.empty_like(row)
     calls, offset = [], 0
     for (square, _, _), segments in members.items():
-        index = _padded([row[query_starts[i] : query_starts[i + 1]] for i in segments])
-        seen = _padded([key_index[key_starts[i] : key_starts[i + 1]] for i in segments])
-        for n, i in enumerate(segments):
-            own = row[query_starts[i] : query_starts[i + 1]]
-            restore[own] = offset + n * index.shape[1] + own - query_starts[i]
-        offset += index.numel()
-        mask = None if square else _mask(plan, segments, index.shape[1], seen.shape[1], dtype)
-        calls.append((index, seen, mask))
-    device = plan.key_index.device
-    moved = tuple(Bucket(q.to(device), k.to(device), None if m is None else m.to(device)) for q, k, m in calls)
-    return Buckets(moved, restore.to(device))
-
-
-def _padded(indices: Sequence[Tensor]) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence(list(indices), batch_first=True)
+        own = [row[query_starts[i] : query_starts[i + 1]] for i in segments]
+        queries = pad_sequence(own, batch_first=True)
+        keys = pad_sequence([key_index[key_starts[i] : key_starts[i + 1]] for i in segments], batch_first=True)
+        for n, positions in enumerate(own):
+            restore[positions] = offset + n * queries.shape[1] + torch.arange(len(positions))
+        offset += queries.numel()
+        # Plain causal attention is the mask where a segment sees itself alone: padding then lies behind every query.
+        mask = None if square else _mask(plan, segments, queries.shape[1], keys.shape[1], dtype).to(device)
+        calls.append(SdpaCall(queries.to(device), keys.to(device), mask, causal=square))
+    return calls, restore.to(device)
 
 
 def _mask(plan: AttentionPlan, segments: Sequence[int], width: int, depth: int, dtype: torch.dtype) -> Tensor:
@@ -164,15 +133,15 @@ def shared_prefix(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return stock
-    q, k, v = (_autocast(x[0].transpose(0, 1)) for x in (query, key, value))
-    attend = _varlen_row if _takes_varlen(q, kernel, dropout) else _sdpa_row
-    return attend(q, k, v, attention_mask, dropout, scaling)[None], None
-
-
-def _autocast(x: Tensor) -> Tensor:
-    """Return `x` in the dtype of the autocast around it: rotary positions leave queries and keys in fp32 there."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    if torch.is_autocast_enabled(q.device.type):  # rotary positions leave queries and keys in fp32 there
+        q, k, v = (x.to(torch.get_autocast_dtype(x.device.type)) for x in (q, k, v))
+    plan = attention_mask
+    if not _takes_varlen(q, kernel, dropout):
+        return _sdpa(q, k, v, plan.calls(q.dtype), scaling, dropout)[None], None
+    keys, values = k.index_select(0, plan.key_index), v.index_select(0, plan.key_index)
+    ends, longest = (plan.cu_seqlens_q, plan.cu_seqlens_k), (max(plan.query_lengths), max(plan.key_lengths))
+    return _varlen(q, keys, values, ends, longest, scaling, causal=True)[None], None
 
 
 def _takes_varlen(query: Tensor, kernel: Kernel, dropout: float = 0.0) -> bool:
@@ -186,37 +155,34 @@ def _takes_varlen(query: Tensor, kernel: Kernel, dropout: float = 0.0) -> bool:
     return possible and kernel != "sdpa"
 
 
-def _varlen_row(q: Tensor, k: Tensor, v: Tensor, plan: AttentionPlan, dropout: float, scaling: float | None) -> Tensor:
-    """One FlashAttention call for the row; its causal mask is aligned to the last query, which is what a plan means."""
-    keys, values = k.index_select(0, plan.key_index), v.index_select(0, plan.key_index)
-    longest = max(plan.query_lengths), max(plan.key_lengths)
-    return _varlen(q, keys, values, (plan.cu_seqlens_q, plan.cu_seqlens_k), longest, scaling, causal=True)
-
-
-def _sdpa_row(q: Tensor, k: Tensor, v: Tensor, plan: AttentionPlan, dropout: float, scaling: float | None) -> Tensor:
-    buckets = plan.buckets(q.dtype)
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, plan: SdpaCalls, scaling: float | None, dropout: float = 0.0) -> Tensor:
+    """Attend over rows (S, heads, d) in as many calls as `plan` says; returns (S, heads, d)."""
+    calls, restore = plan
     outputs = []
-    for call in buckets.calls:
+    for call in calls:
         attended = F.scaled_dot_product_attention(
-            _take(q, call.queries),
-            _take(k, call.keys),
-            _take(v, call.keys),
+            _take(q, call.queries, call.start),
+            _take(k, call.keys, call.start),
+            _take(v, call.keys, call.start),
             attn_mask=call.mask,
             dropout_p=dropout,
-            is_causal=call.mask is None,
+            is_causal=call.causal,
             scale=scaling,
             enable_gqa=k.shape[1] != q.shape[1],
         )
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs).index_select(0, buckets.restore)
+    in_order = len(calls) == 1 and calls[0].start == 0
+    return outputs[0] if in_order else torch.cat(outputs).index_select(0, restore)
 
 
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """Gather rows of (S, heads, d) by `index` (n, length) into (n, heads, length, d).
+def _take(x: Tensor, index: Tensor, start: int | None) -> Tensor:
+    """Gather rows of (S, heads, d) by `index` (n, length) into (n, heads, length, d), as a view from `start` on if given.
 
-    Its backward is one `index_add`; that of `x[index]` sorts and accumulates, and costs several times as much on a CPU.
+    The backward of `index_select` is one `index_add`; that of `x[index]` sorts and accumulates, and costs several times as
+    much on a CPU.
     """
-    return x.index_select(0, index.flatten()).view(*index.shape, *x.shape[1:]).transpose(1, 2)
+    taken = x.index_select(0, index.flatten()) if start is None else x[start : start + index.numel()]
+    return taken.view(*index.shape, *x.shape[1:]).transpose(1, 2)
 
 
 def flash_windows(
@@ -245,23 +211,7 @@ def flash_windows(
         both, longest = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
         return _varlen(q, k, v, both, longest, scaling, causal=False)[None], None
     segments = Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q) if plan is None else plan.segments(cu_seq_lens_q)
-    calls, restore = segments.calls()
-    outputs = [_window(q, k, v, call, scaling) for call in calls]
-    whole = outputs[0] if calls[0].start == 0 and len(calls) == 1 else torch.cat(outputs).index_select(0, restore)
-    return whole[None], None
-
-
-def _window(q: Tensor, k: Tensor, v: Tensor, call: SegmentCall, scaling: float | None) -> Tensor:
-    """Attend inside the segments of `call` of (S, heads, d); returns (their patches, heads, d)."""
-    queries, keys, values = (_stretches(x, call) for x in (q, k, v))
-    return F.scaled_dot_product_attention(queries, keys, values, scale=scaling).transpose(1, 2).flatten(0, 1)
-
-
-def _stretches(x: Tensor, call: SegmentCall) -> Tensor:
-    """Return the segments of (S, heads, d) as (n, heads, length, d), as a view if they are neighbours."""
-    size = len(call.index)
-    taken = x.index_select(0, call.index) if call.start is None else x[call.start : call.start + size]
-    return taken.view(size // call.length, call.length, *x.shape[1:]).transpose(1, 2)
+    return _sdpa(q, k, v, segments.calls, scaling)[None], None
 
 
 def _varlen(
@@ -297,13 +247,8 @@ VISION: dict[Kernel, str] = {"auto": "flash_windows", "sdpa": "flash_windows_sdp
 
 def register() -> None:
     """Make both functions known to transformers, under one name for every choice of kernel."""
-    for kernel, name in TEXT.items():
-        _register(name, functools.partial(shared_prefix, kernel=kernel))
+    for kernel in TEXT:
+        ALL_ATTENTION_FUNCTIONS.register(TEXT[kernel], functools.partial(shared_prefix, kernel=kernel))
         # Without a mask function of the same name a padded call would lose its padding mask silently.
-        AttentionMaskInterface.register(name, sdpa_mask)
-    for kernel, name in VISION.items():
-        _register(name, functools.partial(flash_windows, kernel=kernel))
-
-
-def _register(name: str, function: Callable[..., tuple[Tensor, None]]) -> None:
-    ALL_ATTENTION_FUNCTIONS.register(name, function)
+        AttentionMaskInterface.register(TEXT[kernel], sdpa_mask)
+        ALL_ATTENTION_FUNCTIONS.register(VISION[kernel], functools.partial(flash_windows, kernel=kernel))

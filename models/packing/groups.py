@@ -43,12 +43,12 @@ class VisionTokens:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What follows a prompt; `read` and `learned` index its own tokens."""
+    """What follows a prompt; `read` and `loss_tokens` index its own tokens."""
 
     ids: tuple[int, ...]
     read: tuple[int, ...] = ()
     """Tokens whose hidden states give the score (their mean)."""
-    learned: tuple[int, ...] = ()
+    loss_tokens: tuple[int, ...] = ()
     """Tokens that carry language-model loss."""
 
 
@@ -170,7 +170,7 @@ class PackedBatch:
         return {**self.score_inputs(), **self.label_inputs()}
 
     def label_inputs(self) -> dict[str, Any]:
-        """Return the keyword arguments of `LanguageModel.forward`: the backbone's and which tokens are learned."""
+        """Return the keyword arguments of `LanguageModel.forward`: the backbone's and which tokens carry loss."""
         return {**self.model_inputs(), "label_positions": self.label_positions, "labels": self.labels}
 
 
@@ -228,7 +228,7 @@ class _Index:
         self.start += len(group.prompt_ids)
         for continuation in group.continuations:
             self.reads += [(self.start + i, self.owner) for i in continuation.read]
-            for i in continuation.learned:
+            for i in continuation.loss_tokens:
                 predicted_at = self.start + i - 1 if i else last_of_prompt
                 self.labels.append((predicted_at, continuation.ids[i], self.owner))
             self.start += len(continuation.ids)
@@ -272,7 +272,7 @@ def unpack(batch: PackedBatch) -> list[Group]:
 
 
 def _continuations(batch: PackedBatch) -> Iterator[Continuation]:
-    """Yield the continuations of all groups, with what is read and learned of each."""
+    """Yield the continuations of all groups, with which of their tokens are read and carry loss."""
     ends = batch.plan.cu_seqlens_q.tolist()
     ids = batch.input_ids[0].tolist()
     reads: dict[int, list[int]] = {}
@@ -286,7 +286,7 @@ def _continuations(batch: PackedBatch) -> Iterator[Continuation]:
         for number in range(segment + 1, segment + 1 + size):
             start, end = ends[number], ends[number + 1]
             # A label is predicted one position before it; before the first token that is the prompt's last.
-            learned = tuple(max(position - start + 1, 0) for position in labels.get(owner, ()))
-            yield Continuation(tuple(ids[start:end]), tuple(position - start for position in reads.get(owner, ())), learned)
+            loss_tokens = tuple(max(position - start + 1, 0) for position in labels.get(owner, ()))
+            yield Continuation(tuple(ids[start:end]), tuple(position - start for position in reads.get(owner, ())), loss_tokens)
             owner += 1
         segment += 1 + size

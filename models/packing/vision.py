@@ -7,9 +7,10 @@ the host wait. transformers takes them ready-made (5.17 to 5.23), and the result
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,15 +22,27 @@ WINDOW = 112
 """Pixels on a side of an attention window in the released backbones."""
 
 
-@dataclass(frozen=True)
-class SegmentCall:
-    """The segments of one length: one batched SDPA call."""
+class SdpaCall(NamedTuple):
+    """Segments of one length, or padded to one: one batched call of scaled dot-product attention."""
 
-    length: int
-    start: int | None
+    queries: Tensor
+    """(n, Q) row positions, int64."""
+    keys: Tensor
+    """(n, K) row positions, int64."""
+    mask: Tensor | None = None
+    """(n, 1, Q, K) additive."""
+    causal: bool = False
+    start: int | None = None
     """Where they begin if they lie one after another, so that a view takes the place of a gather."""
-    index: Tensor
-    """(segments x length,) int64 row positions."""
+
+
+SdpaCalls = tuple[Sequence[SdpaCall], Tensor]
+"""The calls of a row, and where each of its positions lies in their concatenated, flattened outputs, (S,) int64."""
+
+
+def cumulative(lengths: Sequence[int]) -> Tensor:
+    """Return 0 and the end of every segment of these lengths, (S + 1,) int32."""
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
 
 
 @dataclass(frozen=True)
@@ -39,36 +52,20 @@ class Segments:
     lengths: tuple[int, ...]
     ends: Tensor
     """(S + 1,) int32: 0 and the end of every segment."""
-    _calls: dict[torch.device, tuple[tuple[SegmentCall, ...], Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
-    @classmethod
-    def of(cls, lengths: Sequence[int]) -> Segments:
-        """Return the segments of these lengths, one after another."""
-        return cls(tuple(lengths), torch.tensor([0, *accumulate(lengths)], dtype=torch.int32))
-
-    @property
-    def longest(self) -> int:
-        """The longest segment's length."""
-        return max(self.lengths)
-
-    def calls(self) -> tuple[tuple[SegmentCall, ...], Tensor]:
-        """Return one call for each length, and where each patch lies in their joined outputs, (P,); kept for other layers."""
-        device = self.ends.device
-        if device not in self._calls:
-            self._calls[device] = _calls(self.lengths, device)
-        return self._calls[device]
-
-
-def _calls(lengths: Sequence[int], device: torch.device) -> tuple[tuple[SegmentCall, ...], Tensor]:
-    starts: dict[int, list[int]] = {}
-    for start, length in zip(accumulate(lengths, initial=0), lengths, strict=False):
-        starts.setdefault(length, []).append(start)
-    indices = [(torch.tensor(found)[:, None] + torch.arange(length)).flatten() for length, found in starts.items()]
-    calls = []
-    for (length, found), index in zip(starts.items(), indices, strict=True):
-        together = found[-1] - found[0] == length * (len(found) - 1)
-        calls.append(SegmentCall(length, found[0] if together else None, index.to(device)))
-    return tuple(calls), torch.cat(indices).argsort().to(device)
+    @cached_property
+    def calls(self) -> SdpaCalls:
+        """One call for each length; kept for the other layers."""
+        starts: dict[int, list[int]] = {}
+        for start, length in zip(accumulate(self.lengths, initial=0), self.lengths, strict=False):
+            starts.setdefault(length, []).append(start)
+        calls, order, device = [], [], self.ends.device
+        for length, found in starts.items():
+            index = torch.tensor(found)[:, None] + torch.arange(length)
+            order.append(index.flatten())
+            neighbours = found[-1] - found[0] == length * (len(found) - 1)
+            calls.append(SdpaCall(index.to(device), index.to(device), start=found[0] if neighbours else None))
+        return calls, torch.cat(order).argsort().to(device)
 
 
 @dataclass(frozen=True)
@@ -90,15 +87,15 @@ class VisionPlan:
     def of(cls, grids: Tensor, merge_size: int, patch_side: int, window: int = WINDOW) -> VisionPlan:
         """Plan the images of `grids` (I, 3): frames, rows and columns of patches of `patch_side` pixels."""
         index, ends = get_vision_window_index(grids, spatial_merge_size=merge_size, window_size=window, patch_size=patch_side)
-        frames = [rows * columns for count, rows, columns in grids.tolist() for _ in range(count)]
-        places = get_vision_position_ids(grids, merge_size)
-        return cls(window, places, index, Segments.of(frames), Segments.of(ends.diff().tolist()))
+        frames = tuple(rows * columns for count, rows, columns in grids.tolist() for _ in range(count))
+        windows = tuple(ends.diff().tolist())
+        both = Segments(frames, cumulative(frames)), Segments(windows, cumulative(windows))
+        return cls(window, get_vision_position_ids(grids, merge_size), index, *both)
 
     def map(self, move: Any) -> VisionPlan:
         """Return the plan with `move` applied to its tensors."""
-        frames, windows = (replace(part, ends=move(part.ends), _calls={}) for part in (self.frames, self.windows))
-        places, index = move(self.position_ids), move(self.window_index)
-        return replace(self, position_ids=places, window_index=index, frames=frames, windows=windows)
+        frames, windows = (replace(part, ends=move(part.ends)) for part in (self.frames, self.windows))
+        return VisionPlan(self.window, move(self.position_ids), move(self.window_index), frames, windows)
 
     def model_inputs(self) -> dict[str, Any]:
         """Return the keyword arguments under which the backbone hands everything to its vision tower."""
@@ -106,9 +103,9 @@ class VisionPlan:
             "image_position_ids": self.position_ids,
             "image_window_index": self.window_index,
             "image_cu_seqlens": self.frames.ends,
-            "image_max_seqlen": self.frames.longest,
+            "image_max_seqlen": max(self.frames.lengths),
             "image_cu_window_seqlens": self.windows.ends,
-            "image_max_window_seqlen": self.windows.longest,
+            "image_max_window_seqlen": max(self.windows.lengths),
             "image_plan": self,
         }
 

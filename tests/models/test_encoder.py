@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import RecordError
+from data.errors import ImageError, RecordError
 from data.preference import Message, text
+from data.synthetic.scenes import png
 from models.config import Read
-from models.encoder import Learned, Span, render
+from models.encoder import Span, render
 from models.packing.groups import Group
 from tests.models import tiny
 
@@ -48,12 +49,11 @@ def test_render_is_the_template_without_its_last_newline() -> None:
     assert joined(render(tiny.tokenizer(), messages)) + "\n" == stock_text(messages)
 
 
-@pytest.mark.parametrize("learned", get_args(Learned))
-def test_render_marks_the_response_and_what_is_learned(learned: Learned) -> None:
+@pytest.mark.parametrize("loss", [False, True])
+def test_render_marks_the_response_and_what_carries_loss(loss: bool) -> None:
     messages = [user("What is it?"), text("assistant", "First"), user("And?"), text("assistant", "Second")]
-    spans = render(tiny.tokenizer(), messages, learned=learned)
-    wanted = {"none": "", "last": "Second<|im_end|>", "assistant": "First<|im_end|>Second<|im_end|>"}
-    assert "".join(span.text for span in spans if span.learned) == wanted[learned]
+    spans = render(tiny.tokenizer(), messages, loss=loss)
+    assert "".join(span.text for span in spans if span.loss) == ("Second<|im_end|>" if loss else "")
     assert [span.text for span in spans if span.response] == ["Second"]
 
 
@@ -113,6 +113,19 @@ def test_images_become_as_many_pads_as_the_tower_gives_tokens() -> None:
     assert group.patches == len(group.pixel_values)
 
 
+def test_conversations_about_encoded_images_are_one_group_and_the_first_carry_loss() -> None:
+    encoder, images = tiny.encoder(), [tiny.picture(56, 84)]
+    conversations = [[user("Look", 1), text("assistant", answer)] for answer in ("One", "Two")]
+    rendered = [encoder.render(conversations[0], loss=True), encoder.render(conversations[1])]
+    wanted = encoder.encode(images, rendered, "end_of_turn")
+    found = encoder.encode_conversations([png(images[0])], conversations, "end_of_turn", "row 1", with_loss=1)
+    assert (found.prompt_ids, found.continuations, found.grids) == (wanted.prompt_ids, wanted.continuations, wanted.grids)
+    assert [bool(one.loss_tokens) for one in found.continuations] == [True, False]
+    assert torch.equal(found.pixel_values, wanted.pixel_values)
+    with pytest.raises(ImageError, match="row 2"):
+        encoder.encode_conversations([b"no image"], conversations, "end_of_turn", "row 2")
+
+
 @pytest.mark.parametrize(("places", "pictures"), [(1, 0), (0, 1), (2, 1)])
 def test_places_and_images_must_be_equal(places: int, pictures: int) -> None:
     encoder = tiny.encoder()
@@ -164,16 +177,14 @@ WORDS = st.text(alphabet="ab é\n漢<|>", max_size=8)
 @given(
     start=st.lists(WORDS, min_size=1, max_size=3),
     endings=st.lists(WORDS, min_size=1, max_size=4),
-    learned=st.sampled_from(get_args(Learned)),
+    loss=st.booleans(),
     read=st.sampled_from([None, "end_of_turn"]),
 )
-def test_a_group_is_the_whole_conversations_cut_once(
-    start: list[str], endings: list[str], learned: Learned, read: Read | None
-) -> None:
+def test_a_group_is_the_whole_conversations_cut_once(start: list[str], endings: list[str], loss: bool, read: Read | None) -> None:
     """Tokens are the stock tokenizer's; the cut is the last possible one; marks point at the same tokens as before."""
     encoder = tiny.encoder()
     turns = [message for word in start for message in (user(word), text("assistant", word))][:-1]
-    conversations = [encoder.render([*turns, text("assistant", ending)], learned=learned) for ending in endings]
+    conversations = [encoder.render([*turns, text("assistant", ending)], loss=loss) for ending in endings]
     group = encoder.encode([], conversations, read)
     whole = [tiny.tokenizer()(joined(spans), add_special_tokens=False)["input_ids"] for spans in conversations]
     assert [list(ids) for ids in sequences(group)] == whole
@@ -181,11 +192,11 @@ def test_a_group_is_the_whole_conversations_cut_once(
     stops = [len(ids) - 1 for ids in whole]
     for spans, continuation, ids in zip(conversations, group.continuations, whole, strict=True):
         assert continuation.ids
-        assert all(0 <= i < len(continuation.ids) for i in (*continuation.read, *continuation.learned))
-        wanted = "".join(span.text for span in spans if span.learned)
-        marked = decode([continuation.ids[i] for i in continuation.learned])
+        assert all(0 <= i < len(continuation.ids) for i in (*continuation.read, *continuation.loss_tokens))
+        wanted = "".join(span.text for span in spans if span.loss)
+        marked = decode([continuation.ids[i] for i in continuation.loss_tokens])
         assert marked.endswith(wanted) or "�" in marked  # a token can straddle the first character
         assert continuation.read == ((len(continuation.ids) - 1,) if read else ())
-        stops += [cut + i for i in (*continuation.read, *continuation.learned)]
+        stops += [cut + i for i in (*continuation.read, *continuation.loss_tokens)]
         assert len(ids) == cut + len(continuation.ids)
     assert cut == min(stops) or len({ids[cut] for ids in whole}) > 1

@@ -25,7 +25,7 @@ ANSWERS = ["A red square.", "Blue", "A blue circle is in the picture, and a red 
 def conversation(pictures: int, question: str, answer: str) -> tuple[Span, ...]:
     content: Any = [{"type": "image"} for _ in range(pictures)] + [{"type": "text", "text": question}]
     prompt: Message = {"role": "user", "content": content}
-    return tiny.encoder().render([prompt, text("assistant", answer)], learned="last")
+    return tiny.encoder().render([prompt, text("assistant", answer)], loss=True)
 
 
 def case(pictures: int, answers: int, seed: int = 0) -> stock.Case:

@@ -98,7 +98,7 @@ def test_on_cuda_everything_lies_on_the_device(kind: type[CompleteCheckpoint]) -
     shapes = shapes_of(kind, "7b", device=torch.device("cuda", 0))
     vision = vision_tokens(shapes.model.config)
     groups = [judgements_group(size, vision, 0, 3) for size in pair_sizes(2, 0, FULL)]
-    read = [replace(one, continuations=tuple(replace(c, read=c.learned[-1:]) for c in one.continuations)) for one in groups]
+    read = [replace(one, continuations=tuple(replace(c, read=c.loss_tokens[-1:]) for c in one.continuations)) for one in groups]
     row = shapes.row(groups if kind is LanguageModel else read)
     inputs = {ScalarRewardModel: row.score_inputs, LanguageModel: row.label_inputs, CriticRewardModel: row.joint_inputs}[kind]()
     with torch.no_grad(), shapes.run() as kernels:

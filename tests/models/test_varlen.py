@@ -71,7 +71,7 @@ def random(device: torch.device, heads: tuple[int, int], length: int, width: int
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (7, 1)])
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_of_the_language_model(device: torch.device, row: str, heads: tuple[int, int], width: int) -> None:
-    plan = AttentionPlan.of(ROWS[row]).to(device)
+    plan = AttentionPlan.of(ROWS[row]).map(lambda tensor: tensor.to(device))
 
     def attend(kernel: Kernel) -> Callable[..., Tensor]:
         return lambda q, k, v: shared_prefix(nn.Module(), q, k, v, plan, scaling=width**-0.5, kernel=kernel)[0]

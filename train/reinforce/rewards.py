@@ -188,8 +188,7 @@ class ByCheckpoint:
 
     def _replies(self, questions: Sequence[str]) -> list[str]:
         device = next(self.model.parameters()).device
-        spans = [self.encoder.render((text("user", question),)) for question in questions]
-        groups = [self.encoder.encode((), [one], None) for one in spans]
+        groups = [self.encoder.encode_conversations((), [(text("user", question),)], None, "") for question in questions]
         end, forbidden = self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"), [self.encoder.vision.image]
         found: dict[int, str] = {}
         for row in even_rows([group.tokens for group in groups], self.token_budget, device):

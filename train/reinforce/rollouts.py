@@ -126,7 +126,7 @@ def log_probabilities(
     groups: list[Group] = []
     last = -1
     for owner, one in zip(owners, tokens, strict=True):
-        own = Continuation(one, learned=tuple(range(len(one))))
+        own = Continuation(one, loss_tokens=tuple(range(len(one))))
         if owner == last:
             groups[-1] = replace(groups[-1], continuations=(*groups[-1].continuations, own))
         else:

@@ -68,7 +68,7 @@ def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements
     """Return the prompt of `size` with sampled judgements of the longer response's length, all of whose tokens are learned."""
     generator = torch.Generator().manual_seed(seed)
     length = max(size.responses)
-    made = [Continuation(_words(length, generator), learned=tuple(range(length))) for _ in range(judgements)]
+    made = [Continuation(_words(length, generator), loss_tokens=tuple(range(length))) for _ in range(judgements)]
     return replace(pair_group(size, vision, seed), continuations=tuple(made))
 
 

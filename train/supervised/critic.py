@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from data.errors import UserError
-from data.images import decode
 from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
@@ -32,7 +31,7 @@ from data.storage.files import write_whole
 from eval.judges.critic import as_example
 from eval.protocol import Example, Verdict
 from models.distributed import barrier, gather, rank, world_size
-from models.encoder import Encoder, Learned, Span
+from models.encoder import Encoder
 from train.recipe.methods import CriticConfig
 from train.supervised.losses import pair_loss
 from train.supervised.objectives import score_report, score_sums
@@ -58,24 +57,19 @@ class CriticEncoder:
 
     def __call__(self, record: Preference) -> TrainingExample:
         """Decode the images and encode both continuations."""
-        pictures = [decode(image, record.identity) for image in record.images]
         true, own = critiques_of(record), None if self.written is None else self.written(record)
-        conversations = self._criticised(record, true, "last") + self._criticised(record, own, "none") or self._bare(record)
-        group = self.encoder.encode(pictures, conversations, "end_of_turn")
+        responses = (record.chosen, record.rejected)
+        conversations = [
+            with_critique(record.prompt, response, self.request, critique)
+            for critiques in (true, own)
+            if critiques is not None
+            for response, critique in zip(responses, critiques, strict=True)
+        ] or [(*record.prompt, text("assistant", response)) for response in responses]
+        with_loss = 0 if true is None else 2
+        group = self.encoder.encode_conversations(
+            record.images, conversations, "end_of_turn", record.identity, with_loss=with_loss
+        )
         return TrainingExample(group, record.margin or 0.0, record=record.identity, own_critiques=own is not None)
-
-    def _criticised(self, record: Preference, critiques: tuple[str, str] | None, learned: Learned) -> list[tuple[Span, ...]]:
-        if critiques is None:
-            return []
-        return [
-            self.encoder.render(with_critique(record.prompt, response, self.request, critique), learned=learned)
-            for response, critique in zip((record.chosen, record.rejected), critiques, strict=True)
-        ]
-
-    def _bare(self, record: Preference) -> list[tuple[Span, ...]]:
-        return [
-            self.encoder.render((*record.prompt, text("assistant", response))) for response in (record.chosen, record.rejected)
-        ]
 
 
 class JointCritique:

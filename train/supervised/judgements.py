@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import RecordError
-from data.images import decode
 from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import Answer, JudgeTemplate, ask, swapped, write_judgement
@@ -63,10 +62,10 @@ class JudgementEncoder:
                 f"{record.identity}: the record holds no rationale, and a cold start learns from rationales. Annotate the "
                 "records first (python eval/annotate.py --help), or train on them with train/rl.py, which needs none."
             )
-        pictures = [decode(image, record.identity) for image in record.images]
         request = ask(self.template, record.prompt, *shown)
-        spans = self.encoder.render((*request, text("assistant", write_judgement(rationale, answer))), learned="last")
-        return TrainingExample(self.encoder.encode(pictures, [spans], None), record=record.identity)
+        conversation = (*request, text("assistant", write_judgement(rationale, answer)))
+        group = self.encoder.encode_conversations(record.images, [conversation], None, record.identity, with_loss=1)
+        return TrainingExample(group, record=record.identity)
 
 
 @dataclass(frozen=True, slots=True)

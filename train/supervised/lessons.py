@@ -77,22 +77,22 @@ def _is_drawn(number: int, share: float) -> bool:
 
 def conversation(encoder: Encoder, turn: Turn, *, picture: bool, text_learned: bool, verdict: bool) -> tuple[Span, ...]:
     """Render one question with its stated answer and, if asked for, the verdict on it."""
-    learned = turn.right and text_learned
-    spans = encoder.render((_question(turn, picture), text("assistant", turn.answer)), learned="last" if learned else "none")
-    return (*spans, Span(VERDICTS[turn.right], learned=True)) if verdict else spans
+    asked = (_question(turn, picture), text("assistant", turn.answer))
+    spans = encoder.render(asked, loss=turn.right and text_learned)
+    return (*spans, Span(VERDICTS[turn.right], loss=True)) if verdict else spans
 
 
 def critique_of(encoder: Encoder, turn: Turn, *, picture: bool) -> tuple[Span, ...]:
     """Render one question with its stated answer, the request to judge it, and the critique, which alone is learned."""
     asked = with_critique((_question(turn, picture),), turn.answer, REQUEST, turn.critique)
-    return encoder.render(asked, learned="last")
+    return encoder.render(asked, loss=True)
 
 
 def comparison_of(encoder: Encoder, turn: Turn, *, picture: bool, stated_first: bool) -> tuple[Span, ...]:
     """Render one question with two answers as a judge is shown them, and which is right, which alone is learned."""
     shown = (turn.answer, turn.other) if stated_first else (turn.other, turn.answer)
     asked = ask("turns", (_question(turn, picture),), *shown)
-    return encoder.render((*asked, text("assistant", compare_in_short(turn.right == stated_first))), learned="last")
+    return encoder.render((*asked, text("assistant", compare_in_short(turn.right == stated_first))), loss=True)
 
 
 def _question(turn: Turn, picture: bool) -> Message:

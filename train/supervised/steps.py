@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data.errors import UserError
-from data.images import decode
 from data.mixture import Mixture
 from data.preference import Preference, text
 from models.config import Read
@@ -228,10 +227,9 @@ class PairEncoder:
 
     def __call__(self, record: Preference) -> TrainingExample:
         """Decode the images and encode both responses; raises RecordError as decoding and encoding do."""
-        pictures = [decode(image, record.identity) for image in record.images]
         responses = (record.chosen, record.rejected)
-        conversations = [self.encoder.render((*record.prompt, text("assistant", response))) for response in responses]
-        group = self.encoder.encode(pictures, conversations, self.read)
+        conversations = [(*record.prompt, text("assistant", response)) for response in responses]
+        group = self.encoder.encode_conversations(record.images, conversations, self.read, record.identity)
         return TrainingExample(group, record.margin or 0.0, self._lengths(responses), record=record.identity)
 
     def _lengths(self, responses: tuple[str, str]) -> tuple[int, ...]:

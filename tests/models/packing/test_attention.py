@@ -90,16 +90,16 @@ def test_the_varlen_call_gets_the_same_windows() -> None:
 
 def test_uneven_lengths_are_padded_to_their_own_bucket_only() -> None:
     row = [[900, 3, 4, 2, 3], [5, 800], [6, 5, 7]]
-    buckets = AttentionPlan.of(row).buckets(torch.float32)
-    pairs = sum(call.queries.shape[0] * call.queries.shape[1] * call.keys.shape[1] for call in buckets.calls)
+    calls, _ = AttentionPlan.of(row).calls(torch.float32)
+    pairs = sum(call.queries.shape[0] * call.queries.shape[1] * call.keys.shape[1] for call in calls)
     real = sum(q * k for q, k in zip(AttentionPlan.of(row).query_lengths, AttentionPlan.of(row).key_lengths, strict=True))
     assert pairs < 1.3 * real
 
 
 def test_indices_are_built_once_for_all_layers() -> None:
     plan = AttentionPlan.of([[3, 2]])
-    assert plan.buckets(torch.float32) is plan.buckets(torch.float32)
-    assert plan.to("cpu").buckets(torch.float32) is not plan.buckets(torch.float32)
+    assert plan.calls(torch.float32) is plan.calls(torch.float32)
+    assert plan.map(Tensor.clone).calls(torch.float32) is not plan.calls(torch.float32)
 
 
 def test_varlen_on_a_cpu_is_refused() -> None:

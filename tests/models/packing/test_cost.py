@@ -83,8 +83,8 @@ def groups(draw: st.DrawFn) -> Group:
     pixels = torch.randn(patches, VISION.patch_size) if grids else None
     continuations = []
     for ids in draw(st.lists(words, max_size=3)):
-        learned = draw(st.lists(st.integers(0, len(ids) - 1), unique=True).map(sorted))
-        continuations.append(Continuation(ids, (len(ids) - 1,), tuple(learned)))
+        loss_tokens = draw(st.lists(st.integers(0, len(ids) - 1), unique=True).map(sorted))
+        continuations.append(Continuation(ids, (len(ids) - 1,), tuple(loss_tokens)))
     return Group((*images, *draw(words)), tuple(continuations), pixels, grids)
 
 

@@ -64,8 +64,8 @@ def test_a_segment_and_its_keys_are_the_conversation_alone(row: list[Group]) -> 
             assert reads == [len(group.prompt_ids) + i for i in continuation.read]
             mine = batch.label_owners == owner
             before = [keys.tolist().index(i) for i in batch.label_positions[mine]]
-            assert [i + 1 for i in before] == [len(group.prompt_ids) + i for i in continuation.learned]
-            assert batch.labels[mine].tolist() == [continuation.ids[i] for i in continuation.learned]
+            assert [i + 1 for i in before] == [len(group.prompt_ids) + i for i in continuation.loss_tokens]
+            assert batch.labels[mine].tolist() == [continuation.ids[i] for i in continuation.loss_tokens]
             segment, owner = segment + 1, owner + 1
     assert batch.group_sizes == tuple(len(group.continuations) for group in row)
     filler = 0 if any(group.grids for group in row) else 3

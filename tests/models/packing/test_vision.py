@@ -17,7 +17,7 @@ from models.backbone import load_scalar, window_size
 from models.config import BackboneConfig
 from models.encoder import Encoder
 from models.packing.groups import Group, PackedBatch
-from models.packing.vision import Segments, VisionPlan
+from models.packing.vision import Segments, VisionPlan, cumulative
 from models.portable.reward import ScalarRewardModel
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import case
@@ -116,23 +116,23 @@ def test_segments_cover_every_patch_once(grids: list[tuple[int, int, int]], wind
     assert sorted(plan.window_index.tolist()) == list(range(patches // 4))
     for segments in (plan.frames, plan.windows):
         assert sum(segments.lengths) == patches == int(segments.ends[-1])
-        assert segments.longest == int(segments.ends.diff().max())
-        calls, restore = segments.calls()
-        places = torch.cat([call.index for call in calls])
+        assert segments.ends.diff().tolist() == list(segments.lengths)
+        calls, restore = segments.calls
+        places = torch.cat([call.queries.flatten() for call in calls])
         assert torch.equal(places[restore], torch.arange(patches))
-        assert all(len(call.index) % call.length == 0 for call in calls)
+        assert all(torch.equal(call.queries, call.keys) for call in calls)
     assert set(plan.frames.ends.tolist()) <= set(plan.windows.ends.tolist())
     assert max(plan.windows.lengths) <= (window // 14) ** 2
 
 
 def test_neighbouring_segments_of_one_length_are_one_view() -> None:
-    calls, _ = Segments.of([4, 4, 2, 2, 4]).calls()
-    assert [(call.length, call.start) for call in calls] == [(4, None), (2, 8)]
-    assert Segments.of([4, 4]).calls()[0][0].start == 0
+    calls, _ = Segments((4, 4, 2, 2, 4), cumulative((4, 4, 2, 2, 4))).calls
+    assert [(call.queries.shape[1], call.start) for call in calls] == [(4, None), (2, 8)]
+    assert Segments((4, 4), cumulative((4, 4))).calls[0][0].start == 0
 
 
 def test_indices_are_kept_for_all_layers_but_not_for_another_device() -> None:
     plan = VisionPlan.of(torch.tensor([[1, 4, 4]]), 2, 14, 56)
-    assert plan.windows.calls() is plan.windows.calls()
-    assert plan.map(lambda tensor: tensor.to("meta")).windows.calls()[1].device.type == "meta"
+    assert plan.windows.calls is plan.windows.calls
+    assert plan.map(lambda tensor: tensor.to("meta")).windows.calls[1].device.type == "meta"
     assert replace(plan).windows is plan.windows

@@ -33,7 +33,7 @@ def case(pictures: int, responses: tuple[str, ...], critiques: tuple[str, ...]) 
     content: Any = [{"type": "image"}] * pictures + [{"type": "text", "text": "What is it?"}]
     prompt: tuple[Message, ...] = ({"role": "user", "content": content},)
     turns = [
-        tiny.encoder().render(with_critique(prompt, response, "judge the response.", critique), learned="last")
+        tiny.encoder().render(with_critique(prompt, response, "judge the response.", critique), loss=True)
         for response, critique in zip(responses, critiques, strict=True)
     ]
     return [tiny.picture(60 + 30 * i, 80, i) for i in range(pictures)], turns

@@ -24,7 +24,7 @@ def cases() -> list[stock.Case]:
     for pictures, answers in ((1, ANSWERS), (0, ANSWERS[:1]), (2, ANSWERS[:2])):
         content: Any = [{"type": "image"}] * pictures + [{"type": "text", "text": "What is it?"}]
         prompt: Any = {"role": "user", "content": content}
-        turns = [encoder.render([prompt, text("assistant", answer)], learned="last") for answer in answers]
+        turns = [encoder.render([prompt, text("assistant", answer)], loss=True) for answer in answers]
         found.append(([tiny.picture(60 + 30 * i, 80, i) for i in range(pictures)], turns))
     return found
 

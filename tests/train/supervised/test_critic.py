@@ -170,7 +170,7 @@ def test_only_the_records_own_critiques_are_learned_and_the_end_of_every_continu
     for continuation, critique in zip(group.continuations, (*true, *OWN), strict=True):
         assert tokenizer.decode(continuation.ids).endswith(f"{critique}<|im_end|>")
         assert continuation.read == (len(continuation.ids) - 1,)
-        learned = tokenizer.decode([continuation.ids[i] for i in continuation.learned])
+        learned = tokenizer.decode([continuation.ids[i] for i in continuation.loss_tokens])
         assert learned == (f"{critique}<|im_end|>" if critique in true else "")
     responses = [tokenizer.decode(one.ids) for one in encode(bare(record)).group.continuations]
     assert [text.endswith(f"{said}<|im_end|>") for text, said in zip(responses, (record.chosen, record.rejected), strict=True)]

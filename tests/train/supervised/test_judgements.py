@@ -49,7 +49,7 @@ def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
     for index in records.order(0).tolist():
         group = records[index].group
         (continuation,) = group.continuations
-        learned = tokenizer.decode([continuation.ids[i] for i in continuation.learned])
+        learned = tokenizer.decode([continuation.ids[i] for i in continuation.loss_tokens])
         assert learned.endswith("<|im_end|>")
         found = read(learned.removesuffix("<|im_end|>"))
         shown = tokenizer.decode(group.prompt_ids)

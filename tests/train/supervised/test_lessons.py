@@ -30,7 +30,7 @@ def turns(number: int, *, near_misses: bool = True) -> tuple[Turn, ...]:
 
 def written(continuation: Continuation) -> str:
     """Return the learned tokens as text."""
-    found: str = ENCODER.tokenizer.decode([continuation.ids[i] for i in continuation.learned])
+    found: str = ENCODER.tokenizer.decode([continuation.ids[i] for i in continuation.loss_tokens])
     return found
 
 
@@ -55,7 +55,7 @@ def test_both_kinds_of_answers_occur() -> None:
 @pytest.mark.parametrize(("share", "learned"), [(0.0, 0), (0.5, 24), (1.0, 48)])
 def test_a_share_of_the_texts_is_learned_and_every_verdict(share: float, learned: int) -> None:
     found = [one for number in NUMBERS for one in group(number, stated=False, text_share=share).continuations]
-    assert sum(bool(one.learned) for one in found) == pytest.approx(learned, abs=3)
+    assert sum(bool(one.loss_tokens) for one in found) == pytest.approx(learned, abs=3)
     stated = [one for number in NUMBERS for one in group(number, text_share=share).continuations]
     assert all(written(one).endswith(("yes", "no")) for one in stated)
 
@@ -84,7 +84,7 @@ def test_the_verdict_is_predicted_where_a_reward_head_reads(number: int) -> None
     for continuation in group(number).continuations:
         end = max(place for place, token in enumerate(continuation.ids) if token == END)
         rest = range(end + 1, len(continuation.ids))
-        assert continuation.learned[-len(rest) :] == tuple(rest)
+        assert continuation.loss_tokens[-len(rest) :] == tuple(rest)
 
 
 def test_a_picture_is_computed_once_for_all_questions() -> None:

@@ -38,7 +38,7 @@ class Says(nn.Module):
 
 def row(*pairs: tuple[float, tuple[int, int]]) -> PackedRow:
     """Return a row of pairs, each given by its margin and the tokens of its responses; two of five tokens are learned."""
-    read = tuple(Continuation((5, 6), read=(1,), learned=(0,)) for _ in range(2))
+    read = tuple(Continuation((5, 6), read=(1,), loss_tokens=(0,)) for _ in range(2))
     return make_row(
         [TrainingExample(Group((3, 4), read), margin, lengths) for margin, lengths in pairs], lambda g: pack(g, VISION)
     )
