@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from eval.benchmarks.table import BENCHMARKS
 from eval.cli import Task, add_shared, task_of
 from eval.protocol import Images
-from eval.results.comparison import compare, comparison_table
+from eval.results.comparison import comparison_table
 from eval.results.predictions import score_file
 from eval.results.result import Result
 from eval.results.tables import results_table, score_table
@@ -51,8 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.score:
             score(options, console)
         elif options.compare:
-            first, second = options.compare
-            console.print(comparison_table(str(first), str(second), compare(first, second)))
+            console.print(comparison_table(*options.compare))
         else:
             judge_all(options, console)
     except user_errors() as error:

@@ -1,31 +1,29 @@
 """What a benchmark is: a way to load its rows, its own judge prompt, its official predictions files and its scoring rules.
 
-What the official predictions files of the benchmarks have in common.
+At the end stands what the official predictions files and scorers of several benchmarks have in common.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
 from data.config.section import Section
+from data.errors import PredictionsError
 from data.preference import Message
 from eval.protocol import Example, Side, Verdict, draw
 
-
-def macro(accuracies: Sequence[float | None]) -> float | None:
-    """Return the plain mean of group accuracies; None if a group is empty or there is none."""
-    known = [accuracy for accuracy in accuracies if accuracy is not None]
-    return sum(known) / len(known) if known and len(known) == len(accuracies) else None
-
-
 Record = dict[str, Any]
 """One line of an official predictions file."""
+Records = Sequence[Record | None]
+"""A whole file; None is a line that holds null."""
 Writer = Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]
+Parsed = TypeVar("Parsed")
 
 
 class Location(Section):
@@ -42,7 +40,7 @@ class Location(Section):
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look, never for a table."""
 
     @model_validator(mode="after")
-    def _settings_of_the_place(self) -> Location:
+    def _check_settings(self) -> Location:
         if self.revision is not None and self.location != "hub":
             raise ValueError(f"`revision` is for the hub; the location is {self.location!r}, which has none")
         if self.image_root is not None and self.location in ("hub", "embedded"):
@@ -101,10 +99,10 @@ class ScoringRule:
     """Whose rule it is and how it differs from the official one; printed beside its figures."""
     reads: str
     """Which of the benchmark's predictions formats it scores."""
-    score: Callable[[Sequence[Record | None]], dict[str, Any]]
+    score: Callable[[Records], dict[str, Any]]
     """Figures: `micro`, `macro`, `groups` (n, right, accuracy), and under `detail` whatever the script computes besides."""
 
-    def figures(self, name: str, records: Sequence[Record | None]) -> dict[str, Any]:
+    def figures(self, name: str, records: Records) -> dict[str, Any]:
         """Return the figures, labelled with the rule's name; raises PredictionsError if it cannot read the records."""
         return {"rules": name, "about": self.about, **self.score(records)}
 
@@ -129,29 +127,16 @@ class Benchmark:
     """What must be said beside a result in official order."""
 
 
-def group_figures(right: Mapping[str, int], total: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return n, right and accuracy for each group of `total`; the accuracy of an empty group is None."""
-    return {
-        name: {"n": n, "right": right.get(name, 0), "accuracy": right.get(name, 0) / n if n else None}
-        for name, n in total.items()
-    }
-
-
 def differences(found: Mapping[str, int], known: Sequence[Known]) -> list[str]:
     """Return how the rows by group differ from the published edition of the nearest size; nothing where they agree."""
     rows = sum(found.values())
     nearest = min(known, key=lambda edition: abs(edition.rows - rows))
     notes = [] if rows == nearest.rows else [f"{rows} rows; {nearest.name} has {nearest.rows}."]
-    if not nearest.groups:
-        return notes
-    for group in dict.fromkeys([*nearest.groups, *found]):
+    for group in dict.fromkeys([*nearest.groups, *found]) if nearest.groups else ():
         here, there = found.get(group, 0), nearest.groups.get(group, 0)
         if here != there:
             notes.append(f"Group {group}: {here} rows; {nearest.name} has {there}.")
     return notes
-
-
-SIDES: tuple[Side, Side] = (0, 1)
 
 
 def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:
@@ -162,6 +147,15 @@ def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, 
     if draw(0, f"{prompt}\n{chosen}\n{rejected}", "order") == 0:
         return (chosen, rejected), 0
     return (rejected, chosen), 1
+
+
+def preferred(verdict: Verdict) -> Side | None:
+    """Return the response of the higher score, or which more than half of the votes name; else None."""
+    if verdict.scores is not None:
+        one, two = verdict.scores
+        return 0 if one > two else 1 if two > one else None
+    names, sides = [vote.names for vote in verdict.votes], get_args(Side)
+    return next((side for side in sides if 2 * names.count(side) > len(names)), None)
 
 
 def rewards(example: Example, verdict: Verdict) -> list[float]:
@@ -176,12 +170,49 @@ def rewards(example: Example, verdict: Verdict) -> list[float]:
     return [better, other] if math.isfinite(better) and math.isfinite(other) else [0, 1]
 
 
-def named(verdict: Verdict) -> Side | None:
-    """Return the response of the higher score, or which more than half of the votes name; else None."""
-    if verdict.scores is not None:
-        one, two = verdict.scores
-        return 0 if one > two else 1 if two > one else None
-    for side in SIDES:
-        if 2 * sum(vote.names == side for vote in verdict.votes) > len(verdict.votes):
-            return side
-    return None
+def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+    """Return the predictions as R1-Reward writes them: the row and its rewards, the winner's first."""
+    return [{**example.row, "rewards": rewards(example, verdict)} for example, verdict in zip(examples, verdicts, strict=True)]
+
+
+def parse_records(records: Records, parse: Callable[[Any], Parsed], required: str) -> list[Parsed]:
+    """Return what `parse` reads from each record; raises PredictionsError naming the line on which it fails."""
+    found = []
+    for line, record in enumerate(records, start=1):
+        try:
+            found.append(parse(record))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PredictionsError(f"line {line}: {type(error).__name__} {error}. Required are {required}.") from error
+    return found
+
+
+def parse_rewards(
+    records: Records, parse: Callable[[Record], Parsed], columns: str, ties_right: bool = False
+) -> list[tuple[Parsed, bool]]:
+    """Return what `parse` reads from the `columns` of each record, and whether the winner's reward (the first) is higher."""
+
+    def judged(record: Record) -> tuple[Parsed, bool]:
+        better, other = record["rewards"][:2]
+        return parse(record), better >= other if ties_right else better > other
+
+    return parse_records(records, judged, f"{columns} and rewards (2 numbers, the winner's first)")
+
+
+def tally(rows: Iterable[tuple[str, bool]], groups: Sequence[str] = ()) -> tuple[Counter[str], Counter[str]]:
+    """Return the right rows and all rows by group: those of `groups`, then others in first-seen order."""
+    right, total = Counter(dict.fromkeys(groups, 0)), Counter(dict.fromkeys(groups, 0))
+    for group, hit in rows:
+        right[group] += hit
+        total[group] += 1
+    return right, total
+
+
+def group_figures(right: Mapping[str, int], total: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """Return n, right and accuracy for each group of `total`; the accuracy of an empty group is None."""
+    return {name: {"n": n, "right": right[name], "accuracy": right[name] / n if n else None} for name, n in total.items()}
+
+
+def macro(accuracies: Sequence[float | None]) -> float | None:
+    """Return the plain mean of group accuracies; None if a group is empty or there is none."""
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+    return sum(known) / len(known) if known and len(known) == len(accuracies) else None

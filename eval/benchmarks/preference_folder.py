@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data.errors import PredictionsError, RecordError, UserError
+from data.errors import RecordError, UserError
 from data.preference import Preference, validate
 from data.sources.project import ProjectConfig
-from data.sources.shared.base import Source
 from data.sources.shared.files import shards_problem
 from data.storage.files import content_digest
 from eval.benchmarks.benchmark import (
     Benchmark,
     LoadedBenchmark,
     Location,
-    Record,
+    Records,
     ScoringRule,
     group_figures,
     in_drawn_order,
     macro,
-    rewards,
+    parse_rewards,
+    reward_records,
+    tally,
 )
-from eval.benchmarks.rows import LISTED, content_key, limited, loaded
-from eval.protocol import Example, Verdict
+from eval.benchmarks.rows import content_key, limited, listed, loaded
+from eval.protocol import Example
 
 NAME = "preference_folder"
 UNSORTED = "uncategorised"
@@ -38,10 +38,7 @@ UNSORTED = "uncategorised"
 
 
 def load(where: Location) -> LoadedBenchmark:
-    """Return the records at `where.location`, which must be a path.
-
-    Raises: UserError listing the records that cannot be used, UserError if there are no such files.
-    """
+    """Return the records at `where.location`, which must be a path; a UserError lists those that cannot be used."""
     if where.location in ("hub", "embedded"):
         raise UserError(
             f"{NAME}: the location is {where.location!r}; required is the path of a file or folder of preference records: this "
@@ -49,25 +46,17 @@ def load(where: Location) -> LoadedBenchmark:
         )
     if problem := shards_problem([path for path in [Path(where.location).expanduser()] if path.is_file()]):
         raise UserError(f"{NAME}: {problem} (The location of a set is its folder.)")
+    examples, problems = [], []
     with tempfile.TemporaryDirectory() as cache:
         source = ProjectConfig(type="project", name=NAME, path=where.location, images=where.image_root).open(Path(cache))
-        examples = [as_example(record) for record in _records(source, where.limit)]
-    return loaded(NAME, examples, where, where.location, (), {})
-
-
-def _records(source: Source, limit: int | None) -> list[Preference]:
-    found, problems = [], []
-    for number, _ in limited([{}] * len(source), limit):
-        try:
-            found.append(distinct(validate(source.record(number))))
-        except RecordError as error:
-            problems.append(str(error))
+        for number in limited(len(source), where.limit):
+            try:
+                examples.append(as_example(distinct(validate(source.record(number)))))
+            except RecordError as error:
+                problems.append(str(error))
     if problems:
-        more = f"\n  … and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
-        raise UserError(
-            f"{NAME}: {len(problems)} of {len(source)} records cannot be used:\n  " + "\n  ".join(problems[:LISTED]) + more
-        )
-    return found
+        raise UserError(f"{NAME}: {len(problems)} of {len(source)} records cannot be used:{listed(problems)}")
+    return loaded(NAME, examples, where, where.location, (), {})
 
 
 def distinct(record: Preference) -> Preference:
@@ -91,38 +80,15 @@ def as_example(record: Preference) -> Example:
         group=group,
         source=record.source or NAME,
         identity=record.identity,
-        row={
-            "id": record.identity,
-            "category": group,
-            "chosen": record.chosen,
-            "rejected": record.rejected,
-        },
+        row={"id": record.identity, "category": group, "chosen": record.chosen, "rejected": record.rejected},
     )
 
 
-def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
-    """Return one record a row: identity, category, responses and rewards, the winner's first."""
-    return [{**example.row, "rewards": rewards(example, verdict)} for example, verdict in zip(examples, verdicts, strict=True)]
-
-
-def score(records: Sequence[Record | None]) -> dict[str, Any]:
+def score(records: Records) -> dict[str, Any]:
     """Return accuracies over all rows from `category` and `rewards`; ties are wrong."""
-    right: dict[str, int] = {}
-    total: dict[str, int] = {}
-    for line, record in enumerate(records, start=1):
-        found = record or {}
-        try:
-            better, other = found["rewards"][:2]
-            group = str(found["category"])
-            right[group] = right.get(group, 0) + int(better > other)
-        except (KeyError, TypeError, ValueError) as error:
-            raise PredictionsError(
-                f"line {line}: {type(error).__name__} {error}. Required are category and rewards (2 numbers, the winner's first)."
-            ) from error
-        total[group] = total.get(group, 0) + 1
+    right, total = tally(parse_rewards(records, lambda record: str(record["category"]), "category"))
     groups = group_figures(right, total)
-    rows = sum(total.values())
-    micro = sum(right.values()) / rows if rows else None
+    micro = right.total() / total.total() if total else None
     return {"micro": micro, "macro": macro([found["accuracy"] for found in groups.values()]), "groups": groups}
 
 

@@ -7,25 +7,24 @@ winner always under `chosen`: here the two responses get an order drawn from the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from data.errors import RecordError
 from data.preference import Message
-from eval.benchmarks.benchmark import Benchmark, Known, LoadedBenchmark, Location, PairwisePrompt, Record, in_drawn_order, rewards
-from eval.benchmarks.rows import (
-    Row,
-    content_key,
-    encoded,
-    limited,
-    loaded,
-    located_rows,
-    require_texts,
-    text_before_images,
-    user_turn,
+from eval.benchmarks.benchmark import (
+    Benchmark,
+    Known,
+    LoadedBenchmark,
+    Location,
+    PairwisePrompt,
+    Record,
+    in_drawn_order,
+    preferred,
+    rewards,
 )
-from eval.benchmarks.vl_rewardbench_scoring import RULES, dataset, named_answer, official_group
+from eval.benchmarks.rows import Row, content_key, encoded, limited, loaded, located_rows, require_texts, user_turn
+from eval.benchmarks.vl_rewardbench_scoring import RULES, agreement, dataset, named_answer, official_group
 from eval.protocol import Example, Side, Verdict, Vote
 
 NAME = "vl_rewardbench"
@@ -63,31 +62,28 @@ elements of the task."""
 
 
 def load(where: Location) -> LoadedBenchmark:
-    """Return the rows; see the module's docstring for what is read.
-
-    Raises: UserError or RecordError for files that are not there, not in a known schema, or without their images.
-    """
+    """Return the rows; see the module's docstring for what is read."""
     rows, root, place = located_rows(where, NAME, "VL-RewardBench", HUB, FILES, "image")
-    return loaded(NAME, _examples(rows, root, where.limit), where, place, KNOWN, {})
+    numbers = limited(len(rows), where.limit)
+    examples = [_example(rows[number], root, f"{NAME}:{number} ({rows[number].get('id')})") for number in numbers]
+    return loaded(NAME, examples, where, place, KNOWN, {})
 
 
-def _examples(rows: Sequence[Row], root: Path, limit: int | None) -> Iterator[Example]:
-    for number, row in limited(rows, limit):
-        identity = f"{NAME}:{number} ({row.get('id')})"
-        images, reference = encoded(row["image"] if "image" in row else row.get("image_path"), root, identity)
-        query, (one, two), better, drawn = _pair(row, identity)
-        prompt = user_turn(query.replace("<image>\n", ""), len(images))
-        yield Example(
-            key=content_key(prompt, sorted((one, two)) if drawn else (one, two), [reference]),
-            images=images,
-            prompt=prompt,
-            responses=(one, two),
-            better=better,
-            group=official_group(row["id"]),
-            source=dataset(row["id"]),
-            identity=identity,
-            row={"id": row["id"], "query": query, "image": reference, **{name: _plain(row.get(name)) for name in KEPT}},
-        )
+def _example(row: Row, root: Path, identity: str) -> Example:
+    images, reference = encoded(row["image"] if "image" in row else row.get("image_path"), root, identity)
+    query, responses, better, drawn = _pair(row, identity)
+    prompt = user_turn(query.replace("<image>\n", ""), len(images))
+    return Example(
+        key=content_key(prompt, sorted(responses) if drawn else responses, [reference]),
+        images=images,
+        prompt=prompt,
+        responses=responses,
+        better=better,
+        group=official_group(row["id"]),
+        source=dataset(row["id"]),
+        identity=identity,
+        row={"id": row["id"], "query": query, "image": reference, **{name: row.get(name) for name in KEPT}},
+    )
 
 
 def _pair(row: Row, identity: str) -> tuple[str, tuple[str, str], Side, bool]:
@@ -106,14 +102,10 @@ def _pair(row: Row, identity: str) -> tuple[str, tuple[str, str], Side, bool]:
     return row["query"], (responses[0], responses[1]), 0 if ranking == [0, 1] else 1, False
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, (list, tuple)) else value
-
-
 def ask(example: Example, first: Side) -> tuple[Message, ...]:
     """Return the official judge prompt: one user turn, the text before the image, as inference_hf.py sends it."""
     shown = QUESTION.format(query=example.row["query"], first=example.responses[first], second=example.responses[1 - first])
-    return text_before_images(shown.replace("<image>\n", ""), len(example.images))
+    return user_turn(shown.replace("<image>\n", ""), len(example.images), images_last=True)
 
 
 def read(text: str) -> Side | None:
@@ -122,7 +114,7 @@ def read(text: str) -> Side | None:
     (The official scorer counts Answer 3 as right. The official figures do; ours do not.)
     """
     number = named_answer(text)
-    return None if number not in (1, 2) else 0 if number == 1 else 1
+    return 0 if number == 1 else 1 if number == 2 else None
 
 
 def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
@@ -131,36 +123,34 @@ def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -
     Scores have no text, so that a scalar judge's record holds the sentence that the official prompt asks for; equal
     scores name no answer, and cal.py then leaves the row out of its denominators.
     """
-    records: list[Record] = []
+    records = []
     for example, verdict in zip(examples, verdicts, strict=True):
-        votes = verdict.votes if verdict.scores is None else (_vote_of(verdict.scores),)
-        records.extend(_record(example, vote) for vote in votes)
+        votes = verdict.votes
+        if verdict.scores is not None:
+            one, two = verdict.scores
+            votes = (Vote("The scores do not differ." if one == two else "", 0, preferred(verdict)),)
+        records += [_record(example, vote) for vote in votes]
     return records
-
-
-def _vote_of(scores: tuple[float, float]) -> Vote:
-    one, two = scores
-    if one == two:
-        return Vote("The scores do not differ.", 0, None)
-    return Vote("", 0, 0 if one > two else 1 if two > one else None)
 
 
 def _record(example: Example, vote: Vote) -> Record:
     text = _official_text(vote)
     number = named_answer(text)
-    rejected = 1 if vote.first != example.better else 2
-    status = "doesntMatch" if number is None else "reject" if number == rejected else "agree"
-    meta = {
-        "filtering model": "",
-        "filter_choice": text,
-        "filter_prompt": "",
-        "filter_number": -1 if number is None else number,
-        "random_number": vote.first,
-        "flag_status": status,
+    return {
+        "id": example.row["id"],
+        "query": example.row["query"],
+        "response": list(example.responses),
+        "ranking": [0, 1] if example.better == 0 else [1, 0],
+        **{name: example.row[name] for name in KEPT},
+        "meta": {
+            "filtering model": "",
+            "filter_choice": text,
+            "filter_prompt": "",
+            "filter_number": -1 if number is None else number,
+            "random_number": vote.first,
+            "flag_status": agreement(number, rejected=1 if vote.first != example.better else 2),
+        },
     }
-    kept = {name: example.row[name] for name in KEPT}
-    record = {"id": example.row["id"], "query": example.row["query"], "response": list(example.responses)}
-    return {**record, "ranking": [0, 1] if example.better == 0 else [1, 0], **kept, "meta": meta}
 
 
 def _official_text(vote: Vote) -> str:
@@ -169,13 +159,14 @@ def _official_text(vote: Vote) -> str:
     A judge may answer in another form (`<answer>2</answer>`) and still hold "Therefore … Answer 1 is better" in its
     reasoning; its file must not say the opposite of its verdict.
     """
-    if read(vote.text) == (None if vote.names is None else int(vote.names != vote.first)):
+    position = None if vote.names is None else int(vote.names != vote.first)
+    if read(vote.text) == position:
         return vote.text
-    return "" if vote.names is None else f"Overall Judgment: Answer {1 + int(vote.names != vote.first)} is better."
+    return "" if position is None else f"Overall Judgment: Answer {1 + position} is better."
 
 
 def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
-    """Return the predictions as R1-Reward writes them: one record a row, rewards of the winner first."""
+    """Return the predictions as R1-Reward writes them for this benchmark: one record a row, rewards of the winner first."""
     return [
         {
             "id": example.row["id"],

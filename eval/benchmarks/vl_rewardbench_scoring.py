@@ -1,11 +1,8 @@
-"""VL-RewardBench's official figures, as its cal.py at 9b10abd computes them from a predictions file.
+"""The rules under which VL-RewardBench predictions are scored: the official ones and those of other published tables.
 
-VL-RewardBench's data sets and groups, read from the ids: the official map and two others that published tables use.
-
-Over the 1,250 rows general / hallucination / reasoning hold 183/749/318 rows by the official map, 484/448/318 by R1-Reward's
-(its script looks for `rlaif` in ids that read `RLAIF-V-…`), 631/301/318 by UnifiedReward's (no rule for `hallucination_…` ids).
-
-The rules under which VL-RewardBench predictions are scored: the official ones and those of other published tables.
+The official figures are those of cal.py at 9b10abd. Over the 1,250 rows general / hallucination / reasoning hold 183/749/318
+rows by the official map of ids to groups, 484/448/318 by R1-Reward's (its script looks for `rlaif` in ids that read
+`RLAIF-V-…`), 631/301/318 by UnifiedReward's (no rule for `hallucination_…` ids).
 """
 
 from __future__ import annotations
@@ -14,10 +11,11 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from data.errors import PredictionsError
-from eval.benchmarks.benchmark import Record, ScoringRule, group_figures, macro
+from eval.benchmarks.benchmark import Record, Records, ScoringRule, group_figures, macro, parse_records, parse_rewards, tally
 
 VERDICT = re.compile(
     r"(?:Overall Judgment|Therefore)\s*.*\s*-*\s*Answer\s*(\d+)\s*is\s*(?:the\s*)?(?:slightly\s*)?better", re.IGNORECASE
@@ -27,8 +25,47 @@ VOTES = (1, 3, 5, 7, 9)
 CLASSES = ("agree", "reject", "doesntMatch", "other")
 Sample = tuple[str, str, str]
 """One vote: its item's key, what it says (agree, reject, doesntMatch), its item's data set."""
-Item = Counter[str]
-"""Votes of one item by what they say."""
+GROUP_NAMES = ("general", "hallucination", "reasoning")
+DATASETS = {
+    "RLAIF": "rlaif-v",
+    "RLHF": "rlhf-v",
+    "hallucination": "povid",
+    "mathverse": "reasoning_tasks",
+    "mmmu": "reasoning_tasks",
+    "wildvision": "wildvision-battle",
+}
+"""Id prefix to data set; all other ids are VLFeedback's."""
+GROUPS = {
+    "rlaif-v": "hallucination",
+    "rlhf-v": "hallucination",
+    "povid": "hallucination",
+    "reasoning_tasks": "reasoning",
+    "wildvision-battle": "general",
+    "vlfeedback": "general",
+}
+
+
+def dataset(identity: str) -> str:
+    """Return the data set that an id's prefix, up to the first `_` or `-`, names; upper and lower case differ."""
+    return DATASETS.get(re.split("[_-]", identity, maxsplit=1)[0], "vlfeedback")
+
+
+def official_group(identity: str) -> str:
+    """Return the group by cal.py's map: 183/749/318 over the 1,250 rows."""
+    return GROUPS[dataset(identity)]
+
+
+def r1_group(identity: str) -> str:
+    """Return the group by R1-Reward's map, which BaseReward and Proxy-GRM use too: 484/448/318."""
+    if "mmmu" in identity or "mathverse" in identity:
+        return "reasoning"
+    return "hallucination" if any(word in identity for word in ("hallucination", "rlhf", "rlaif")) else "general"
+
+
+def unified_group(identity: str) -> str:
+    """Return the group by UnifiedReward's map, which misses the prefix `hallucination`: 631/301/318."""
+    found = dataset(identity)
+    return "general" if found == "povid" else GROUPS[found]
 
 
 def named_answer(text: str) -> int | None:
@@ -40,7 +77,12 @@ def named_answer(text: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def official_score(records: Sequence[Record | None], votes: Sequence[int] = VOTES) -> dict[str, dict[str, Any]]:
+def agreement(number: int | None, rejected: int) -> str:
+    """Return what a vote says that names answer `number`, where the worse answer was shown as number `rejected`."""
+    return "doesntMatch" if number is None else "reject" if number == rejected else "agree"
+
+
+def official_score(records: Records, votes: Sequence[int] = VOTES) -> dict[str, dict[str, Any]]:
     """Return what cal.py computes, under `k=1`, `k=3` …; `lines` hold what it prints, to the character.
 
     `records` are the lines of a predictions file; null lines are skipped but take part in the shuffle, whose generator is
@@ -51,6 +93,44 @@ def official_score(records: Sequence[Record | None], votes: Sequence[int] = VOTE
     return _score(_samples(records), votes)
 
 
+def official_figures(records: Records) -> dict[str, Any]:
+    """Return the official figures; those of the largest K that every item has votes for stand at the top."""
+    samples = _samples(records)
+    fewest = min(Counter(sample[0] for sample in samples if sample).values(), default=1)
+    limit = max(count for count in VOTES if count <= fewest)
+    detail = _score(samples, VOTES)
+    top = detail[f"k={limit}"]
+    groups = group_figures(top["group_correct"], top["group_total"])
+    return {"k": limit, "micro": top["overall"], "macro": top["macro"], "groups": groups, "detail": detail}
+
+
+def _samples(records: Records) -> list[Sample | None]:
+    """Return the votes of a file, whose records may be wrapped as `{"0": …}`.
+
+    Raises: PredictionsError where cal.py stops: an empty file, null on line 1, a wrapped file with an unwrapped line.
+    """
+    if not records or records[0] is None:
+        raise PredictionsError("line 1 is empty or null, on which cal.py stops; required is a record. Move the line down.")
+    if "0" in records[0]:
+        for line, record in enumerate(records, start=1):
+            if record is None or "0" not in record:
+                raise PredictionsError(f'line 1 is wrapped as {{"0": …}} and line {line} is not, on which cal.py stops.')
+        records = [record["0"] for record in records if record is not None]
+    return parse_records(
+        records,
+        lambda record: None if record is None else _sample(record),
+        "id, query, response (2 texts), ranking ([0, 1] or [1, 0]), meta.filter_choice (the judgement, a text) and "
+        "meta.random_number (0 or 1)",
+    )
+
+
+def _sample(record: Record) -> Sample:
+    key = record["id"] + record["query"] + "\t".join(sorted(record["response"]))
+    text, shown = record["meta"]["filter_choice"], record["meta"]["random_number"]
+    rejected = record["ranking"].index(1 if shown == 0 else 0) + 1
+    return key, agreement(named_answer(text), rejected), dataset(record["id"])
+
+
 def _score(samples: Sequence[Sample | None], votes: Sequence[int]) -> dict[str, dict[str, Any]]:
     generator = random.Random(1234)
     found = {}
@@ -59,72 +139,26 @@ def _score(samples: Sequence[Sample | None], votes: Sequence[int]) -> dict[str, 
         for here in range(len(order)):
             there = generator.randint(0, len(order) - 1)
             order[here], order[there] = order[there], order[here]
-        found[f"k={limit}"] = _figures(_items(order, limit), limit)
+        items: dict[str, tuple[Counter[str], str]] = {}
+        for key, said, source in filter(None, order):
+            counts, _ = items.setdefault(key, (Counter(), source))
+            if counts.total() < limit:
+                counts[said] += 1
+        found[f"k={limit}"] = _figures(list(items.values()), limit)
     return found
 
 
-def _samples(records: Sequence[Record | None]) -> list[Sample | None]:
-    lines = enumerate(unwrapped(records), start=1)
-    return [None if record is None else _sample(record, line) for line, record in lines]
-
-
-def unwrapped(records: Sequence[Record | None]) -> list[Record | None]:
-    """Return the records of a file, taken out of `{"0": …}` if the first one is wrapped so.
-
-    Raises: PredictionsError where cal.py stops: an empty file, null on line 1, a wrapped file with an unwrapped line.
-    """
-    if not records or records[0] is None:
-        raise PredictionsError("line 1 is empty or null, on which cal.py stops; required is a record. Move the line down.")
-    if "0" not in records[0]:
-        return list(records)
-    for line, record in enumerate(records, start=1):
-        if record is None or "0" not in record:
-            raise PredictionsError(f'line 1 is wrapped as {{"0": …}} and line {line} is not, on which cal.py stops.')
-    return [record["0"] for record in records if record is not None]
-
-
-def _sample(record: Record, line: int) -> Sample:
-    try:
-        key = record["id"] + record["query"] + "\t".join(sorted(record["response"]))
-        text, shown = record["meta"]["filter_choice"], record["meta"]["random_number"]
-        rejected = record["ranking"].index(1 if shown == 0 else 0) + 1
-        number = named_answer(text)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise PredictionsError(
-            f"line {line}: {type(error).__name__} {error}. Required are id, query, response (2 texts), ranking ([0, 1] or "
-            "[1, 0]), meta.filter_choice (the judgement, a text) and meta.random_number (0 or 1)."
-        ) from error
-    said = "doesntMatch" if number is None else "reject" if number == rejected else "agree"
-    return key, said, dataset(record["id"])
-
-
-def _items(order: Sequence[Sample | None], limit: int) -> list[tuple[Item, str]]:
-    """Return the first `limit` votes of each item, and its data set, in the shuffled order."""
-    items: dict[str, tuple[Item, str]] = {}
-    for sample in order:
-        if sample is None:
-            continue
-        key, said, source = sample
-        votes, _ = items.setdefault(key, (Counter(), source))
-        if votes.total() < limit:
-            votes[said] += 1
-    return list(items.values())
-
-
-def _class(votes: Item) -> str:
-    return next((name for name in CLASSES[:3] if votes[name] > votes.total() / 2), "other")
-
-
-def _figures(items: Sequence[tuple[Item, str]], limit: int) -> dict[str, Any]:
+def _figures(items: Sequence[tuple[Counter[str], str]], limit: int) -> dict[str, Any]:
     by_source: dict[str, Counter[str]] = {}
+    decided = []
     for votes, source in items:
-        by_source.setdefault(source, Counter())[_class(votes)] += 1
+        majority = next((name for name in CLASSES[:3] if votes[name] > votes.total() / 2), "other")
+        by_source.setdefault(source, Counter())[majority] += 1
+        if majority in ("agree", "reject"):
+            decided.append((GROUPS[source], majority == "agree"))
     classes = sum(by_source.values(), Counter())
-    right, total = Counter(dict.fromkeys(GROUP_NAMES, 0)), Counter(dict.fromkeys(GROUP_NAMES, 0))
-    for source, counts in by_source.items():
-        right[GROUPS[source]] += counts["agree"]
-        total[GROUPS[source]] += counts["agree"] + counts["reject"]
-    accuracy = {name: right[name] / total[name] if total[name] else None for name in GROUP_NAMES}
+    right, total = tally(decided, GROUP_NAMES)
+    accuracy = {name: found["accuracy"] for name, found in group_figures(right, total).items()}
     figures: dict[str, Any] = {
         "items": len(items),
         "classes": {name: classes[name] for name in CLASSES},
@@ -173,86 +207,18 @@ def _lines(figures: dict[str, Any], limit: int) -> list[str]:
     return lines
 
 
-def official_figures(records: Sequence[Record | None]) -> dict[str, Any]:
-    """Return the official figures; those of the largest K that every item has votes for stand at the top."""
-    samples = _samples(records)
-    fewest = min(Counter(sample[0] for sample in samples if sample).values(), default=1)
-    limit = max(count for count in VOTES if count <= fewest)
-    detail = _score(samples, VOTES)
-    top = detail[f"k={limit}"]
-    groups = group_figures(top["group_correct"], top["group_total"])
-    return {"k": limit, "micro": top["overall"], "macro": top["macro"], "groups": groups, "detail": detail}
-
-
-GROUP_NAMES = ("general", "hallucination", "reasoning")
-DATASETS = {
-    "RLAIF": "rlaif-v",
-    "RLHF": "rlhf-v",
-    "hallucination": "povid",
-    "mathverse": "reasoning_tasks",
-    "mmmu": "reasoning_tasks",
-    "wildvision": "wildvision-battle",
-}
-"""Id prefix to data set; all other ids are VLFeedback's."""
-GROUPS = {
-    "rlaif-v": "hallucination",
-    "rlhf-v": "hallucination",
-    "povid": "hallucination",
-    "reasoning_tasks": "reasoning",
-    "wildvision-battle": "general",
-    "vlfeedback": "general",
-}
-
-
-def dataset(identity: str) -> str:
-    """Return the data set that an id's prefix, up to the first `_` or `-`, names; upper and lower case differ."""
-    return DATASETS.get(re.split("[_-]", identity, maxsplit=1)[0], "vlfeedback")
-
-
-def official_group(identity: str) -> str:
-    """Return the group by cal.py's map: 183/749/318 over the 1,250 rows."""
-    return GROUPS[dataset(identity)]
-
-
-def r1_group(identity: str) -> str:
-    """Return the group by R1-Reward's map, which BaseReward and Proxy-GRM use too: 484/448/318."""
-    if "mmmu" in identity or "mathverse" in identity:
-        return "reasoning"
-    return "hallucination" if any(word in identity for word in ("hallucination", "rlhf", "rlaif")) else "general"
-
-
-def unified_group(identity: str) -> str:
-    """Return the group by UnifiedReward's map, which misses the prefix `hallucination`: 631/301/318."""
-    found = dataset(identity)
-    return "general" if found == "povid" else GROUPS[found]
-
-
-def rewards_score(records: Sequence[Record | None], group: Callable[[str], str], ties_right: bool = False) -> dict[str, Any]:
+def rewards_score(records: Records, group: Callable[[str], str], ties_right: bool = False) -> dict[str, Any]:
     """Return accuracies over all rows from `rewards` (the winner's first), with a given map of groups.
 
     Source: R1-Reward's get_acc.py, with the one correction without which it cannot run (it takes `rewards[:1]` and then
     reads `rewards[1]`). Equal rewards are wrong, or right as in the same authors' script for IXC-2.5-Reward.
     """
-    right, total = Counter(dict.fromkeys(GROUP_NAMES, 0)), Counter(dict.fromkeys(GROUP_NAMES, 0))
-    for line, record in enumerate(records, start=1):
-        better, other, name = _rewards(record, line)
-        total[group(name)] += 1
-        right[group(name)] += better >= other if ties_right else better > other
+    right, total = tally(parse_rewards(records, lambda record: group(record["id"]), "id", ties_right), GROUP_NAMES)
     groups = group_figures(right, total)
     # the sum in the script's order of groups; an empty group counts as 0 there
-    means = [groups[name]["accuracy"] or 0 for name in ("reasoning", "hallucination", "general")]
+    means = [groups[name]["accuracy"] or 0 for name in reversed(GROUP_NAMES)]
     micro = right.total() / total.total() if total.total() else 0
     return {"micro": micro, "macro": sum(means) / 3, "groups": groups}
-
-
-def _rewards(record: Record | None, line: int) -> tuple[float, float, str]:
-    try:
-        better, other = (record or {})["rewards"][:2]
-        return better, other, (record or {})["id"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise PredictionsError(
-            f"line {line}: {type(error).__name__} {error}. Required are id and rewards (2 numbers)."
-        ) from error
 
 
 RULES = {
@@ -262,21 +228,21 @@ RULES = {
     "all_rows": ScoringRule(
         "the official groups over all rows, ties and unreadable wrong, as VLMEvalKit and lmms-eval divide",
         "rewards",
-        lambda records: rewards_score(records, official_group),
+        partial(rewards_score, group=official_group),
     ),
     "r1_reward": ScoringRule(
         "R1-Reward's get_acc.py (BaseReward's tables too): groups 484/448/318, all rows, ties wrong",
         "rewards",
-        lambda records: rewards_score(records, r1_group),
+        partial(rewards_score, group=r1_group),
     ),
     "r1_reward_ties_right": ScoringRule(
         "R1-Reward's groups with ties right, as their script for IXC-2.5-Reward stores them",
         "rewards",
-        lambda records: rewards_score(records, r1_group, ties_right=True),
+        partial(rewards_score, group=r1_group, ties_right=True),
     ),
     "unified_reward": ScoringRule(
         "UnifiedReward's qwen script: groups 631/301/318, all rows, ties and unreadable wrong",
         "rewards",
-        lambda records: rewards_score(records, unified_group),
+        partial(rewards_score, group=unified_group),
     ),
 }

@@ -13,12 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data.errors import PredictionsError, UserError
-from eval.benchmarks.rows import read_json_lines
+from data.errors import UserError
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.checkpoint import RECIPE, recorded
 from eval.reporting.rollouts import Stage, rollouts
-from eval.results.predictions import OWN
+from eval.results.predictions import OWN, read_predictions
 from eval.results.result import Result
 
 PROVENANCE, STATE, BEST = "provenance.json", "trainer_state.json", "best"
@@ -130,8 +129,8 @@ def _about(provenance: Sequence[Mapping[str, Any]], checkpoints: int) -> str:
 
 
 def records(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return the lines of an outcome's predictions.jsonl; raises OSError if it is not there, PredictionsError if it is broken."""
-    return [record for record in read_json_lines(outcome.predictions, PredictionsError) if record is not None]
+    """Return the lines of an outcome's predictions.jsonl; raises OSError if it is not there, UserError if it is broken."""
+    return read_predictions(outcome.predictions)
 
 
 def step_of(checkpoint: Path) -> int | None:

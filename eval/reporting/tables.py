@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.errors import PredictionsError
+from data.errors import UserError
 from eval.reporting.content import Content, ReportedCheckpoint, records
 from eval.reporting.curves import Panel
 from eval.reporting.figures import best_baseline, diagnosis
@@ -112,7 +112,7 @@ def _cell(one: ReportedCheckpoint, best: ReportedCheckpoint, benchmark: str) -> 
         return percent(outcome.result.micro), f"another protocol: {outcome.result.label}"
     try:
         found = difference(records(outcome), records(best.outcomes[benchmark]))
-    except (PredictionsError, OSError) as error:
+    except (UserError, OSError) as error:
         return percent(outcome.result.micro), f"no comparison: {error}"
     mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
     said = "not distinguishable" if not found.distinguishable else "better" if found.mean > 0 else "worse"

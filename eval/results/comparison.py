@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
 
 from data.errors import PredictionsError
-from eval.benchmarks.rows import read_json_lines
-from eval.results.intervals import Difference
-from eval.results.predictions import OWN, difference
+from eval.results.predictions import OWN, difference, read_predictions
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """How much more accurate the first of two judges is on one benchmark."""
-
-    benchmark: str
-    rows: int
-    difference: Difference
-    labels: tuple[str, str]
-    """The protocols under which the two were evaluated."""
-
-
-def compare(first: Path, second: Path) -> list[Compared]:
-    """Return the paired differences on every benchmark that both were evaluated on.
+def comparison_table(first: Path, second: Path) -> Table:
+    """Return how much more accurate the first of two judges is on every benchmark that both were evaluated on.
 
     Either is a checkpoint (with its `eval/`), a folder that `--output` named, or one predictions.jsonl.
     Raises: PredictionsError if there is no common benchmark, or the rows differ.
@@ -39,7 +24,20 @@ def compare(first: Path, second: Path) -> list[Compared]:
             f"{first} holds predictions for {', '.join(one) or 'nothing'}, {second} for {', '.join(two) or 'nothing'}: "
             "no benchmark is in both. Evaluate both first: python eval/run.py CHECKPOINT --benchmarks …"
         )
-    return [_compared(name, one[name], two[name]) for name in common]
+    table = Table(title=f"{first}  minus  {second}", caption="paired bootstrap over rows, 95 %")
+    for name in ("benchmark", "rows", "points", "[95 %]", ""):
+        table.add_column(name, justify="left" if name in ("benchmark", "") else "right")
+    for name in common:
+        rows = read_predictions(one[name])
+        found = difference(rows, read_predictions(two[name]))
+        mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
+        better = "the first is better" if found.mean > 0 else "the second is better"
+        words = better if found.distinguishable else "not distinguishable"
+        label, other = _protocol(one[name]), _protocol(two[name])
+        if label != other:
+            words += f"; PROTOCOLS DIFFER: {label} / {other}"
+        table.add_row(name, str(len(rows)), mean, f"[{low}, {high}]", words)
+    return table
 
 
 def predictions_in(place: Path) -> dict[str, Path]:
@@ -53,30 +51,7 @@ def predictions_in(place: Path) -> dict[str, Path]:
     return {}
 
 
-def comparison_table(first: str, second: str, found: Sequence[Compared]) -> Table:
-    """Return the differences in points of accuracy, and in words."""
-    table = Table(title=f"{first}  minus  {second}", caption="paired bootstrap over rows, 95 %")
-    for name in ("benchmark", "rows", "points", "[95 %]", ""):
-        table.add_column(name, justify="left" if name in ("benchmark", "") else "right")
-    for one in found:
-        mean, low, high = (f"{100 * value:+.1f}" for value in (one.difference.mean, one.difference.low, one.difference.high))
-        table.add_row(one.benchmark, str(one.rows), mean, f"[{low}, {high}]", in_words(one))
-    return table
-
-
-def in_words(one: Compared) -> str:
-    """Say whether the rows tell the two judges apart."""
-    better = "the first is better" if one.difference.mean > 0 else "the second is better"
-    said = better if one.difference.distinguishable else "not distinguishable"
-    return said if one.labels[0] == one.labels[1] else f"{said}; PROTOCOLS DIFFER: {one.labels[0]} / {one.labels[1]}"
-
-
-def _compared(name: str, first: Path, second: Path) -> Compared:
-    one, two = ([row for row in read_json_lines(path, PredictionsError) if row is not None] for path in (first, second))
-    return Compared(name, len(one), difference(one, two), (_label(first), _label(second)))
-
-
-def _label(predictions: Path) -> str:
+def _protocol(predictions: Path) -> str:
     """Return the protocol beside a predictions file, "" if its result is not there."""
     result = predictions.parent.with_suffix(".json")
     return str(json.loads(result.read_text(encoding="utf-8"))["label"]) if result.is_file() else ""

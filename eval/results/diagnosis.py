@@ -1,6 +1,7 @@
 """What is behind a score: calibration, margins, and the pull of the longer response.
 
-Every function is pure and works on numpy arrays, one entry a row of the benchmark; credits and margins as in eval.measures.
+Pure functions on numpy arrays, one entry a row of the benchmark. A *margin* is score(better response) - score(other response);
+credits are as in `eval.results.intervals`.
 """
 
 from __future__ import annotations
@@ -72,12 +73,8 @@ def calibration(margins: Floats, bins: int = 10) -> Calibration | None:
         return None
     confidence = 1 / (1 + np.exp(-np.abs(np.asarray(margins, dtype=np.float64))))
     credit = np.where(margins > 0, 1.0, np.where(margins == 0, 0.5, 0.0))
-    edges = np.linspace(0.5, 1.0, bins + 1)
-    place = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, bins - 1)
-    filled = _bins(edges[:-1], edges[1:], place, confidence, credit)
-    gaps = [
-        abs(entry.mean - entry.accuracy) * entry.n for entry in filled if entry.mean is not None and entry.accuracy is not None
-    ]
+    filled = _bins(np.linspace(0.5, 1.0, bins + 1), confidence, credit)
+    gaps = [abs((entry.mean or 0) - (entry.accuracy or 0)) * entry.n for entry in filled]
     return Calibration(sum(gaps) / len(margins), filled)
 
 
@@ -97,45 +94,43 @@ def length_bias(better: Ints, other: Ints, credit: Floats, bins: int = 5) -> Len
     rows with a verdict: 1 if the judge prefers the better response, 0 if the other, 0.5 for a tie.
     """
     ratio = np.log2((better + 1) / (other + 1))
-    slope, error = _slope(ratio, credit)
     unequal = better != other
     longer = (better > other)[unequal]
     prefers = np.where(longer, credit[unequal], 1 - credit[unequal])
     edges = np.quantile(ratio, np.linspace(0, 1, bins + 1)) if len(ratio) else np.zeros(bins + 1)
-    place = np.clip(np.searchsorted(edges, ratio, side="right") - 1, 0, bins - 1)
+    slope, low, high = _slope(ratio, credit) or (None, None, None)
     return LengthBias(
         slope=slope,
-        low=None if slope is None else slope - Z95 * error,
-        high=None if slope is None else slope + Z95 * error,
+        low=low,
+        high=high,
         prefers_longer=float(prefers.mean()) if unequal.any() else None,
         longer_is_better=float(longer.mean()) if unequal.any() else None,
-        bins=_bins(edges[:-1], edges[1:], place, ratio, credit),
+        bins=_bins(edges, ratio, credit),
     )
 
 
-def _slope(x: Floats, y: Floats) -> tuple[float | None, float]:
-    """Return the least-squares slope of y on x and its HC1 standard error; (None, 0) where x does not vary."""
+def _slope(x: Floats, y: Floats) -> tuple[float, float, float] | None:
+    """Return the least-squares slope of y on x and its 95 % interval (HC1); None where x does not vary."""
     n = len(x)
-    spread = float(((x - x.mean()) ** 2).sum()) if n > 2 else 0.0
+    centred = x - x.mean() if n > 2 else np.zeros(1)
+    spread = float((centred**2).sum())
     if spread == 0:
-        return None, 0.0
-    centred = x - x.mean()
+        return None
     slope = float((centred * y).sum() / spread)
     residual = y - y.mean() - slope * centred
     variance = float((centred**2 * residual**2).sum()) / spread**2 * n / (n - 2)
-    return slope, math.sqrt(variance)
+    error = math.sqrt(variance)
+    return slope, slope - Z95 * error, slope + Z95 * error
 
 
-def _bins(lows: Floats, highs: Floats, place: Ints, value: Floats, credit: Floats) -> tuple[Bin, ...]:
+def _bins(edges: Floats, value: Floats, credit: Floats) -> tuple[Bin, ...]:
+    """Return the rows by where their value lies between the edges, the last bin with its upper edge."""
+    place = np.clip(np.searchsorted(edges, value, side="right") - 1, 0, len(edges) - 2)
     found = []
-    for index, (low_edge, high_edge) in enumerate(zip(lows, highs, strict=True)):
+    for index in range(len(edges) - 1):
         inside = place == index
         n = int(inside.sum())
-        if not n:
-            found.append(Bin(float(low_edge), float(high_edge), 0, None, None, None, None))
-            continue
-        low, high = wilson(float(credit[inside].sum()), n)
-        found.append(
-            Bin(float(low_edge), float(high_edge), n, float(value[inside].mean()), float(credit[inside].mean()), low, high)
-        )
+        mean, accuracy = (float(of[inside].mean()) if n else None for of in (value, credit))
+        low, high = wilson(float(credit[inside].sum()), n) if n else (None, None)
+        found.append(Bin(float(edges[index]), float(edges[index + 1]), n, mean, accuracy, low, high))
     return tuple(found)

@@ -1,11 +1,7 @@
-"""What a list of right and wrong answers is worth: intervals, differences, order, votes.
+"""What right and wrong answers are worth: intervals, paired differences, agreement of orders and of votes.
 
-Every function is pure and works on numpy arrays, one entry a row of the benchmark. A *credit* is what a row adds to the
-accuracy: 1 right, 0 wrong, 0.5 where ties count half. A *margin* is score(better response) - score(other response).
-
-What several runs of one recipe are worth together: an interval that knows of rows and of seeds.
-
-Pure functions on credits of shape (seeds, rows): row i of every seed is the same row of the benchmark.
+Pure functions on numpy arrays. A *credit* is what a row of the benchmark adds to the accuracy: 1 right, 0 wrong, 0.5 where
+ties count half. Credits of several runs of one recipe have the shape (seeds, rows): row i is the same row for every seed.
 """
 
 from __future__ import annotations
@@ -55,7 +51,6 @@ def wilson(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
     """Return Wilson's score interval of a share `successes / n` (Wilson 1927); (0, 1) for n = 0.
 
     `successes` may be fractional where ties count half; the interval is then that of the same share of whole successes.
-    Raises: ValueError unless 0 <= successes <= n.
     """
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n}: required is 0 <= successes <= n.")
@@ -71,23 +66,13 @@ def wilson(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
 
 
 def paired_bootstrap(first: Floats, second: Floats, resamples: int = 2000, seed: int = 0) -> Difference:
-    """Return mean(first) - mean(second) with the 95 % percentile interval over resampled rows.
+    """Return mean(first) - mean(second) with the 95 % percentile interval over resampled rows, and seeds if there are several.
 
-    Arguments: the credits of two checkpoints on the same rows in the same order, both of shape (n,).
-    Drawing n rows with replacement and counting how often each *value* of the difference comes up is one multinomial
-    draw, so that a resample costs the number of distinct differences (mostly 3), not the number of rows.
-    Raises: ValueError for different shapes, or no rows.
+    Arguments: the credits of two judges on the same rows in the same order, both of shape (rows,) or (seeds, rows).
     """
-    if first.shape != second.shape or first.ndim != 1 or not len(first):
-        raise ValueError(
-            f"the credits have shapes {first.shape} and {second.shape}; required are the same rows twice, at least one."
-        )
-    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    values, counts = np.unique(differences, return_counts=True)
-    n = len(differences)
-    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=resamples)
-    low, high = np.percentile(drawn @ values / n, [2.5, 97.5])
-    return Difference(float(differences.mean()), float(low), float(high))
+    if first.shape != second.shape:
+        raise ValueError(f"the credits have shapes {first.shape} and {second.shape}; required are the same rows and seeds.")
+    return Difference(*crossed_bootstrap(np.atleast_2d(np.asarray(first, dtype=np.float64) - second), resamples, seed))
 
 
 def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> OrderConsistency:
@@ -124,8 +109,8 @@ def crossed_bootstrap(values: Floats, resamples: int = 2000, seed: int = 0) -> t
     Each resample draws rows and, independently, seeds with replacement (the pigeonhole bootstrap of Owen 2007), so that the
     interval covers other rows of this kind and other seeds. A bootstrap over S seeds finds (S - 1) / S of their variance;
     the seeds' deviations from the mean are stretched by the root of S / (S - 1) to make up for it. With one seed the interval
-    knows of rows only. As in `paired_bootstrap`, rows with the same values in all seeds are drawn together.
-    Raises: ValueError for another shape, or no values.
+    knows of rows only. Counting how often each distinct row of values comes up among n draws is one multinomial draw, so that
+    a resample costs the number of distinct rows (mostly 3), not n.
     """
     if values.ndim != 2 or not values.size:
         raise ValueError(f"the values have shape {values.shape}; required is (seeds, rows), at least one of each.")
@@ -146,16 +131,6 @@ def accuracy_over_seeds(credits: Floats) -> tuple[float, float, float]:
     """Return the mean accuracy of runs with these credits, of shape (seeds, rows), and its 95 % interval inside 0 … 1."""
     mean, low, high = crossed_bootstrap(credits)
     return mean, max(0.0, low), min(1.0, high)
-
-
-def difference_over_seeds(first: Floats, second: Floats) -> Difference:
-    """Return how much more accurate the first recipe is; both of shape (seeds, rows), paired by seed and by row.
-
-    Raises: ValueError for different shapes, or no values.
-    """
-    if first.shape != second.shape:
-        raise ValueError(f"the credits have shapes {first.shape} and {second.shape}; required are the same seeds and rows.")
-    return Difference(*crossed_bootstrap(np.asarray(first, dtype=np.float64) - second))
 
 
 def spread(accuracies: Floats) -> float | None:

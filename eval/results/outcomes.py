@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data.errors import UserError
 from eval.protocol import Example, Floats, Ints, ProtocolConfig, Ties, Verdict, presentations
+
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +32,19 @@ class Outcomes:
     """score(better) - score(other) in the judge's own unit; NaN without two finite scores."""
 
     @property
-    def unparsable(self) -> Ints:
-        """1 for rows of which nothing can be read."""
-        unreadable: Ints = ((self.right + self.wrong == 0) & (self.unread > 0)).astype(np.int64)
-        return unreadable
+    def unparsable(self) -> Flags:
+        """Rows of which nothing can be read."""
+        return (self.right + self.wrong == 0) & (self.unread > 0)
 
     @property
-    def tie(self) -> Ints:
-        """1 for rows with as many votes for the better response as not for it."""
-        equal: Ints = ((self.right == self.wrong + self.unread) & (self.unparsable == 0)).astype(np.int64)
-        return equal
+    def tie(self) -> Flags:
+        """Rows with as many votes for the better response as not for it."""
+        return (self.right == self.wrong + self.unread) & ~self.unparsable
 
     @property
-    def correct(self) -> Ints:
-        """1 for rows whose verdict is the better response."""
-        more: Ints = (self.right > self.wrong + self.unread).astype(np.int64)
-        return more
+    def correct(self) -> Flags:
+        """Rows whose verdict is the better response."""
+        return self.right > self.wrong + self.unread
 
     def credit(self, ties: Ties) -> Floats:
         """Return what each row adds to the accuracy: 1 if right, the value of `ties` for a tie, else 0."""
@@ -74,15 +74,19 @@ def outcomes(
 
 def worst_mistakes(found: Outcomes, count: int = 20) -> list[int]:
     """Return the rows with the worst wrong verdicts: largest margin, or most votes, for the wrong response."""
-    wrong = np.flatnonzero((found.correct == 0) & (found.wrong > 0))
+    wrong = np.flatnonzero(~found.correct & (found.wrong > 0))
     votes = found.wrong[wrong] / (found.right + found.wrong + found.unread)[wrong]
     order = np.lexsort((-votes, np.nan_to_num(found.margin[wrong], nan=0.0)))
     return [int(row) for row in wrong[order][:count]]
 
 
 def _row(example: Example, verdict: Verdict, protocol: ProtocolConfig, shown: int) -> tuple[float, float, float, float]:
+    """Return right, wrong, unread and margin."""
     if verdict.scores is not None:
-        return _scored(verdict.scores[example.better], verdict.scores[1 - example.better])
+        better, other = verdict.scores[example.better], verdict.scores[1 - example.better]
+        if math.isfinite(better) and math.isfinite(other):
+            return better > other, better < other, 0, better - other
+        return 0, 0, 1, math.nan
     expected = presentations(example, protocol)
     if tuple(vote.first for vote in verdict.votes) != expected:
         raise UserError(
@@ -93,9 +97,3 @@ def _row(example: Example, verdict: Verdict, protocol: ProtocolConfig, shown: in
     right = names.count(example.better)
     unread = names.count(None)
     return right, len(names) - right - unread, unread, math.nan
-
-
-def _scored(better: float, other: float) -> tuple[float, float, float, float]:
-    if not (math.isfinite(better) and math.isfinite(other)):
-        return 0, 0, 1, math.nan
-    return better > other, better < other, 0, better - other

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data.errors import PredictionsError
+from data.errors import PredictionsError, UserError
 from data.storage.files import whole_file
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.rows import read_json_lines
@@ -29,12 +29,17 @@ def write_predictions(
     The official script of the benchmark runs on `official.jsonl`, R1-Reward's on `rewards.jsonl`. A file that is
     there is replaced whole.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     files = {OWN: own_records(examples, verdicts, protocol)}
     files |= {f"{name}.jsonl": write(examples, verdicts) for name, write in benchmark.formats.items()}
     for name, records in files.items():
-        _write(folder / name, records)
+        with whole_file(folder / name) as file:
+            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     return [folder / name for name in files]
+
+
+def read_predictions(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a `predictions.jsonl`."""
+    return [row for row in read_json_lines(path) if row is not None]
 
 
 def own_records(examples: Sequence[Example], verdicts: Sequence[Verdict], protocol: ProtocolConfig) -> list[dict[str, Any]]:
@@ -97,15 +102,10 @@ def score_file(path: Path, benchmark: Benchmark, rules: str | None = None) -> di
         raise PredictionsError(f"{benchmark.name} has no rules {name!r}; there are {', '.join(benchmark.rules)}.")
     rule = benchmark.rules[name]
     try:
-        return rule.figures(name, read_json_lines(path, PredictionsError))
-    except PredictionsError as error:
+        return rule.figures(name, read_json_lines(path))
+    except UserError as error:
         raise PredictionsError(f"{path}, under the rules {name!r} (format {rule.reads}): {error}") from error
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    with whole_file(path) as file:
-        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -1,7 +1,4 @@
-"""Results of a sweep on disk, each in a folder named by its fingerprint, so that none is computed twice.
-
-What a sweep found: every result in its place, the best of each benchmark, and what cannot be told from it.
-"""
+"""Results of a sweep on disk, each in a folder named by its fingerprint, and what stands out: the best of each benchmark."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.errors import PredictionsError
-from eval.benchmarks.rows import read_json_lines
 from eval.results.intervals import Difference
-from eval.results.predictions import OWN, difference
+from eval.results.predictions import OWN, difference, read_predictions
 from eval.results.result import Result
 
 ABOUT = "about.json"
+STEP = re.compile(r"checkpoint-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +51,7 @@ class Store:
 
     def predictions(self, fingerprint: str, benchmark: str) -> list[dict[str, Any]]:
         """Return the lines of its predictions.jsonl."""
-        rows = read_json_lines(self.place(fingerprint) / benchmark / OWN, PredictionsError)
-        return [row for row in rows if row is not None]
-
-
-STEP = re.compile(r"checkpoint-(\d+)")
+        return read_predictions(self.place(fingerprint) / benchmark / OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +108,12 @@ def summarise(entries: Sequence[SweepEntry], broken: dict[str, str], store: Stor
     by_benchmark: dict[str, list[SweepEntry]] = {}
     for entry in entries:
         by_benchmark.setdefault(entry.benchmark, []).append(entry)
-    return Summary(label, {name: _standings(found, store) for name, found in by_benchmark.items()}, broken)
-
-
-def _standings(entries: Sequence[SweepEntry], store: Store) -> tuple[BenchmarkStanding, ...]:
-    best = max(entries, key=lambda entry: entry.result.micro.accuracy or 0.0)
-    credits = store.predictions(best.fingerprint, best.benchmark)
-    return tuple(
-        BenchmarkStanding(
-            entry, None if entry is best else difference(credits, store.predictions(entry.fingerprint, entry.benchmark))
+    standings = {}
+    for name, found in by_benchmark.items():
+        best = max(found, key=lambda entry: entry.result.micro.accuracy or 0.0)
+        credits = store.predictions(best.fingerprint, name)
+        standings[name] = tuple(
+            BenchmarkStanding(entry, None if entry is best else difference(credits, store.predictions(entry.fingerprint, name)))
+            for entry in found
         )
-        for entry in entries
-    )
+    return Summary(label, standings, broken)

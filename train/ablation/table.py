@@ -16,10 +16,10 @@ from rich.console import JustifyMethod
 from rich.table import Table
 
 from data.errors import PredictionsError
-from eval.benchmarks.rows import read_json_lines
 from eval.protocol import Floats
 from eval.results.comparison import predictions_in
-from eval.results.intervals import Difference, accuracy_over_seeds, difference_over_seeds, spread
+from eval.results.intervals import Difference, accuracy_over_seeds, paired_bootstrap, spread
+from eval.results.predictions import read_predictions
 from train.ablation.variants import Ablation, Run
 
 _INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. 95 % intervals by a \
@@ -66,8 +66,7 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
     for run in runs:
         files = predictions_in(run.folder)
         for benchmark in (config.name for config in run.recipe.evaluation.benchmarks):
-            rows = [row for row in read_json_lines(files[benchmark], PredictionsError) if row is not None]
-            credits = {str(row["key"]): float(row["credit"]) for row in rows}
+            credits = {str(row["key"]): float(row["credit"]) for row in read_predictions(files[benchmark])}
             found.setdefault(benchmark, {}).setdefault(run.variant, {})[run.seed] = credits
     return {benchmark: benchmark_lines(benchmark, variants, reference) for benchmark, variants in found.items()}
 
@@ -98,7 +97,7 @@ def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats])
     """Return one line; `first` holds the first variant's credits, empty for its own line."""
     credits = np.array(list(seeds.values()))
     both = [seed for seed in seeds if seed in first]
-    difference = difference_over_seeds(*(np.array([of[seed] for seed in both]) for of in (seeds, first))) if both else None
+    difference = paired_bootstrap(*(np.array([of[seed] for seed in both]) for of in (seeds, first))) if both else None
     by_seed = credits.mean(axis=1)
     accuracies = {seed: float(accuracy) for seed, accuracy in zip(seeds, by_seed, strict=True)}
     return VariantLine(variant, accuracies, credits.shape[1], *accuracy_over_seeds(credits), spread(by_seed), difference)

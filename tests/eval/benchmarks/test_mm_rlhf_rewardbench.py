@@ -11,8 +11,8 @@ import pytest
 
 from data.errors import PredictionsError, RecordError, UserError
 from data.preference import placeholders
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.mm_rlhf_rewardbench import RULES, load, official_score, reward_records
+from eval.benchmarks.benchmark import Location, reward_records
+from eval.benchmarks.mm_rlhf_rewardbench import RULES, load, official_score
 from eval.protocol import Verdict
 from tests.eval.make import png
 

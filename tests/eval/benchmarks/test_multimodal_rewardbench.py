@@ -10,18 +10,16 @@ from typing import Any
 import pytest
 
 from data.errors import PredictionsError, RecordError, UserError
-from eval.benchmarks.benchmark import Location
+from eval.benchmarks.benchmark import Location, reward_records
 from eval.benchmarks.multimodal_rewardbench import (
     RULES,
     ask,
     category,
     load,
     named_letter,
-    official_lines,
     official_records,
     official_score,
     read,
-    reward_records,
 )
 from eval.protocol import Side, Verdict, Vote
 from tests.eval.make import png
@@ -157,8 +155,7 @@ def test_unreadable_lines_are_drawn_in_file_order_by_one_seed() -> None:
 
 def test_categories_come_in_first_seen_order_behind_all() -> None:
     records = [prediction("[[A]]"), prediction("[[B]]", name="knowledge"), prediction("[[B]]"), prediction("[[A]]")]
-    figures = official_score(records)
-    assert official_lines(figures) == [
+    assert RULES["official"].score(records)["lines"] == [
         "acc all: 2 / 4 = 0.5",
         "acc vqa: 2 / 3 = 0.6666666666666666",
         "acc knowledge: 0 / 1 = 0.0",

@@ -67,7 +67,9 @@ def test_every_row_is_exactly_one_of_four(scores: list[tuple[float, float]], bet
     examples = [example(str(row), better) for row in range(len(scores))]
     found = outcomes(examples, [Verdict(scores=pair) for pair in scores], BOTH)
     wrong = (found.wrong > 0).astype(int)
-    assert np.array_equal(found.correct + found.tie + found.unparsable + wrong, np.ones(len(scores)))
+    assert np.array_equal(
+        found.correct.astype(int) + found.tie.astype(int) + found.unparsable.astype(int) + wrong, np.ones(len(scores))
+    )
     assert (found.credit("wrong") <= found.credit("half")).all()
     assert (found.credit("half") <= found.credit("right")).all()
 
