@@ -15,7 +15,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
@@ -142,30 +142,28 @@ def whole_step(options: argparse.Namespace, device: torch.device, dtype: torch.d
 def variants(
     options: argparse.Namespace, device: torch.device, dtype: torch.dtype, console: Console
 ) -> tuple[Table, dict[str, Any]]:
-    """Measure all variants, with a line on each: they take minutes, and what is measured should not be lost to what comes."""
+    """Measure all variants; compiled ones last, as a compiler may be missing.
+
+    Each gets a line at once: they take minutes, and what is measured should not be lost to what comes.
+    """
     rate, results = matrix_rate(device, dtype), []
-    for one in bench(options, device, dtype, rate):
-        speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f} pairs/s"
-        console.print(f"{one.what}{', checkpointing' if one.checkpointing else ''}, {one.variant}: {speed}", style="dim")
-        results.append(one)
-    results = compared(results)
-    shown = table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", device.type == "cuda")
-    return shown, {"multiply_adds_per_second": rate, "results": [asdict(one) for one in results]}
-
-
-def bench(options: argparse.Namespace, device: torch.device, dtype: torch.dtype, rate: float) -> Iterator[SpeedResult]:
-    """Yield all measurements, on a device of `rate` multiply-adds a second; compiled ones last, as a compiler may be missing."""
     model: CriticRewardModel = build(CriticRewardModel, options.shape, device, dtype)
     vision, sizes = vision_tokens(model.config), sizes_of(options, options.pairs)
     pairs = Bench(model, [pair_group(size, vision, seed) for seed, size in enumerate(sizes)], rate, options.repeats)
     judged = [judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)]
-    tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
-    for what, checkpointing in tasks:
-        yield from (pairs.run(what, variant, checkpointing) for variant in (STOCK, UNSHARED, SHARED))
     judgements = Bench(model, judged, rate, options.repeats)
-    yield from (judgements.run(LOG_PROBABILITIES, variant) for variant in (UNSHARED, SHARED))
-    if options.compile:
-        yield from (pairs.run(what, COMPILED, checkpointing) for what, checkpointing in tasks)
+    tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
+    runs = [(pairs, what, variant, on) for what, on in tasks for variant in (STOCK, UNSHARED, SHARED)]
+    runs += [(judgements, LOG_PROBABILITIES, variant, False) for variant in (UNSHARED, SHARED)]
+    runs += [(pairs, what, COMPILED, on) for what, on in tasks if options.compile]
+    for bench, what, variant, on in runs:
+        one = bench.run(what, variant, on)
+        speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f} pairs/s"
+        console.print(f"{what}{', checkpointing' if on else ''}, {variant}: {speed}", style="dim")
+        results.append(one)
+    results = compared(results)
+    shown = table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", device.type == "cuda")
+    return shown, {"multiply_adds_per_second": rate, "results": [asdict(one) for one in results]}
 
 
 def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
@@ -173,9 +171,9 @@ def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
     speed = {(one.what, one.checkpointing, one.variant): one.pairs_per_second for one in results}
     found = []
     for one in results:
-        stock, unshared = (speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, UNSHARED))
-        ratios = [one.pairs_per_second / base if one.pairs_per_second and base else None for base in (stock, unshared)]
-        found.append(replace(one, times_stock=ratios[0], times_unshared=ratios[1]))
+        bases = (speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, UNSHARED))
+        stock, unshared = (one.pairs_per_second / base if one.pairs_per_second and base else None for base in bases)
+        found.append(replace(one, times_stock=stock, times_unshared=unshared))
     return found
 
 
@@ -186,12 +184,11 @@ def table(results: Sequence[SpeedResult], title: str, cuda: bool) -> Table:
     for name in ("", "variant", "checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared"):
         shown.add_column(name, justify="left" if name in ("", "variant") else "right")
     for one in results:
-        numbers = (one.pairs_per_second, one.mfu, one.peak_gib, one.times_stock, one.times_unshared)
-        formats = ("{:.2f}", "{:.1%}", "{:.2f}", "{:.2f}", "{:.2f}")
+        numbers = (one.mfu, one.peak_gib, one.times_stock, one.times_unshared)
+        speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f}"
+        formats = ("{:.1%}", "{:.2f}", "{:.2f}", "{:.2f}")
         cells = ["-" if value is None else text.format(value) for value, text in zip(numbers, formats, strict=True)]
-        if one.pairs_per_second is None:
-            cells[0] = "does not fit"
-        shown.add_row(one.what, one.variant, "on" if one.checkpointing else "off", str(one.rows), *cells)
+        shown.add_row(one.what, one.variant, "on" if one.checkpointing else "off", str(one.rows), speed, *cells)
     return shown
 
 

@@ -36,7 +36,6 @@ from train.speed.workload import (
     FULL,
     SMALL,
     PairSize,
-    Workload,
     judgements_group,
     padded_inputs,
     pair_group,
@@ -47,7 +46,7 @@ from train.speed.workload import (
 from train.supervised.optimizer import compile_layers, compiled_graphs, element_wise, restore_layers
 from train.throughput import compared, main, parse, table
 
-TINY = Workload(side=(2, 5), question=(2, 4), response=(2, 6))
+TINY = {"side": (2, 5), "question": (2, 4), "response": (2, 6)}
 CPU = torch.device("cpu")
 
 
@@ -74,7 +73,7 @@ def test_the_sizes_are_those_of_the_published_workload() -> None:
 def test_all_variants_give_the_same_scores(model: CriticRewardModel) -> None:
     run = bench(model)
     with torch.no_grad():
-        found = {variant: run.forwards(TRAINING, variant)[0]() for variant in (STOCK, UNSHARED, SHARED)}
+        found = {variant: run.forward(TRAINING, variant, run.groups)() for variant in (STOCK, UNSHARED, SHARED)}
     assert found[STOCK].shape == (4,)
     assert torch.allclose(found[UNSHARED], found[STOCK], atol=1e-5)
     assert torch.allclose(found[SHARED], found[STOCK], atol=1e-5)
@@ -86,7 +85,7 @@ def test_log_probabilities_are_those_of_every_judgement(model: CriticRewardModel
     groups = [judgements_group(size, vision, seed, 3) for seed, size in enumerate(pair_sizes(2, 1, TINY))]
     run = Bench(model, groups, rate=1e9, repeats=1)
     with torch.no_grad():
-        alone, shared = (run.forwards(LOG_PROBABILITIES, variant)[0]() for variant in (UNSHARED, SHARED))
+        alone, shared = (run.forward(LOG_PROBABILITIES, variant, groups)() for variant in (UNSHARED, SHARED))
     assert torch.allclose(shared, alone, atol=1e-4)
     assert run.run(LOG_PROBABILITIES, SHARED).pairs_per_second is not None
 
@@ -149,14 +148,14 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
         run.call(TRAINING, variant, rows)()
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert max(float((a - b).abs().max()) for a, b in zip(*gradients, strict=True)) < 1e-5
-    whole = run._forward
+    whole = run.forward
 
     def short(what: str, variant: str, groups: Sequence[Group]) -> Any:
         if len(groups) > 2:
             raise torch.OutOfMemoryError("pretended")
         return whole(what, variant, groups)
 
-    monkeypatch.setattr(run, "_forward", short)
+    monkeypatch.setattr(run, "forward", short)
     for what in (TRAINING, INFERENCE):
         found = run.run(what, variant)
         assert found.rows == 2
@@ -205,13 +204,13 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names(model: Cri
     gradients = []
     for variant in (SHARED, COMPILED):
         model.zero_grad()
-        torch.autograd.backward(run.forwards(TRAINING, variant)[0]().square().sum())
+        torch.autograd.backward(run.forward(TRAINING, variant, run.groups)().square().sum())
         gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     assert set(model.state_dict()) == names
     graphs = compiled_graphs()
     assert graphs > 0
     for size in (3, 4, 5):
-        bench(model, size).forwards(TRAINING, COMPILED)[0]()
+        bench(model, size).call(INFERENCE, COMPILED)()
     assert compiled_graphs() <= graphs + 8, "a new row length must not compile anew"
     restore_layers(model.model)
     for name, wanted in gradients[0].items():
@@ -234,8 +233,8 @@ def test_varlen_rows_give_the_padded_scores_within_bf16() -> None:
     tiny.stir(made.head, 0.05)
     run = bench(made.eval())
     with torch.no_grad():
-        packed = run.forwards(TRAINING, SHARED)[0]()
-        wanted = run.forwards(TRAINING, STOCK)[0]()
+        packed = run.forward(TRAINING, SHARED, run.groups)()
+        wanted = run.forward(TRAINING, STOCK, run.groups)()
     assert pack(run.groups, run.vision).to(device).image_grid_thw.device.type == "cpu"
     assert float(wanted.std()) > 1e-4
     assert float((packed - wanted).norm()) < 0.05 * float(wanted.norm())

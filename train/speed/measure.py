@@ -52,7 +52,7 @@ def config_of(name: str) -> Qwen2_5_VLConfig:
             "intermediate_size": shape.vision_intermediate,
             "depth": shape.vision_layers,
             "num_heads": 16,
-            "out_hidden_size": shape.hidden,
+            "out_hidden_size": shape.hidden_size,
             "fullatt_block_indexes": [7, 15, 23, 31],
             "window_size": 112,
         }
@@ -169,7 +169,7 @@ class Bench:
         """Return what is measured, in `rows` equal shares."""
         training = what == TRAINING
         self.model.train(training)
-        forwards = self.forwards(what, variant, rows)
+        forwards = [self.forward(what, variant, self.groups[number::rows]) for number in range(rows)]
 
         def step() -> None:
             for forward in forwards:
@@ -181,23 +181,19 @@ class Bench:
 
         return step
 
-    def forwards(self, what: str, variant: str, rows: int = 1) -> list[Callable[[], Any]]:
-        """Return the forward passes of `rows` equal shares of the pairs; the attention that they need is set."""
-        if variant == STOCK:  # transformers' own, for both towers; it takes no packed rows
-            self.model.set_attn_implementation({"text_config": "sdpa", "vision_config": "sdpa"})
-        else:
-            set_attention(self.model)
-        if variant == COMPILED:
-            compile_layers(self.model.model)
-        return [self._forward(what, variant, self.groups[number::rows]) for number in range(rows)]
-
-    def _forward(self, what: str, variant: str, groups: Sequence[Group]) -> Callable[[], Any]:
+    def forward(self, what: str, variant: str, groups: Sequence[Group]) -> Callable[[], Any]:
+        """Return the forward pass of `groups`; the attention that it needs is set."""
         model, device = self.model, self.device
         if variant == STOCK:
+            # transformers' own attention for both towers, which takes no packed rows
+            model.set_attn_implementation({"text_config": "sdpa", "vision_config": "sdpa"})
             padded, ends = padded_inputs(groups, self.vision)
-            inputs, rows = {name: value.to(device) for name, value in padded.items()}, torch.arange(len(ends), device=device)
-            last = ends.to(device)
-            return lambda: model.scores(model.model(**inputs, use_cache=False).last_hidden_state[rows, last])
+            inputs = {name: value.to(device) for name, value in padded.items()}
+            last = torch.arange(len(ends), device=device), ends.to(device)
+            return lambda: model.scores(model.model(**inputs, use_cache=False).last_hidden_state[last])
+        set_attention(model)
+        if variant == COMPILED:
+            compile_layers(model.model)
         batch = pack(unshared(groups) if variant == UNSHARED else groups, self.vision).to(device)
         if what == LOG_PROBABILITIES:
             return lambda: model(**batch.label_inputs())

@@ -37,8 +37,11 @@ class Synthetic:
     """Pairs of the workload as records: JPEG images of noise, texts of about as many tokens."""
 
     def __init__(self, sizes: Sequence[PairSize], encode: PairEncoder) -> None:
-        self.sizes, self.encode = sizes, encode
-        self.images = [jpeg(14 * size.width, 14 * size.height) for size in sizes]
+        self.sizes, self.encode, self.images = sizes, encode, []
+        for size in sizes:
+            noise, file = Image.effect_noise((14 * size.width, 14 * size.height), 60), io.BytesIO()
+            noise.convert("RGB").save(file, "JPEG", quality=90)
+            self.images.append(file.getvalue())
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -52,13 +55,6 @@ class Synthetic:
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
         """Return the records in turn."""
         return np.arange(len(self.sizes))
-
-
-def jpeg(width: int, height: int) -> bytes:
-    """Return an image of noise, encoded."""
-    file = io.BytesIO()
-    Image.effect_noise((width, height), 60).convert("RGB").save(file, "JPEG", quality=90)
-    return file.getvalue()
 
 
 def steps_of(vision: VisionTokens, sizes: Sequence[PairSize], per_step: int) -> tuple[Encoder, StepDataset]:
