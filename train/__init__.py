@@ -1,1 +1,0 @@
-"""How it learns: recipe, losses, trainer, entry scripts. Imports every floor below."""

@@ -13,28 +13,27 @@ reported and the others go on; the exit status is then 1 (2 for a list that cann
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.errors import PredictionsError, RecipeError, UserError
+from data.errors import UserError
 from eval.results.tables import write_rows
-from train.ablation.runs import LOG, alone, refuse_other_recipes, state, train
-from train.ablation.table import VariantLine, console_table, draw, lines_of, markdown, rows, write_json
+from train.ablation.runs import LOG, alone, end_runs_on_signals, last_words, refuse_other_recipes, state, train
+from train.ablation.table import VariantLine, console_table, draw, lines_of, markdown, rows
 from train.ablation.variants import Ablation, Run, read_ablation
 from train.recipe.dry_run import epoch_records, number
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
+    """Run what is missing and write the tables; an error that a user can put right ends with its message and status 2."""
     options = parse(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     try:
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         failed = run_missing(ablation, shlex.split(options.launcher), console)
         lines = write(ablation)
-    except (RecipeError, UserError, PredictionsError) as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     for name, found in lines.items():
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         "train/ablate.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -66,11 +65,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--launcher", default=shlex.quote(sys.executable), metavar="COMMAND", help="starts each run; else python")
     parser.add_argument("--dry-run", action="store_true", help="check every variant and print the runs")
     return parser.parse_intermixed_args(arguments)
-
-
-def end(received: int, frame: FrameType | None) -> None:
-    """End this process in order on a signal, and with it the run that goes on."""
-    sys.exit(128 + received)
 
 
 def plan(ablation: Ablation) -> Table:
@@ -105,11 +99,6 @@ def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -
     return failed
 
 
-def last_words(run: Run, count: int = 12) -> str:
-    """Return the last lines of a run's console."""
-    return "\n".join((run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
-
-
 def write(ablation: Ablation) -> dict[str, list[VariantLine]]:
     """Write the tables and the figure of the runs that are complete, and return their lines by benchmark."""
     place = list(ablation.changes).index
@@ -118,13 +107,19 @@ def write(ablation: Ablation) -> dict[str, list[VariantLine]]:
     lines = lines_of(complete, ablation.reference)
     (ablation.folder / "ablation.md").write_text(markdown(ablation, lines, missing), encoding="utf-8")
     write_rows(rows(ablation, lines), ablation.folder / "ablation.csv")
-    write_json(ablation, lines, missing, ablation.folder / "ablation.json")
+    content = {
+        "list": str(ablation.path),
+        "reference": ablation.reference,
+        "results": rows(ablation, lines),
+        "missing": [{"variant": run.variant, "seed": run.seed, "folder": str(run.folder)} for run in missing],
+    }
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    (ablation.folder / "ablation.json").write_text(text, encoding="utf-8")
     if lines:
         draw(lines, ablation.folder / "ablation.png")
     return lines
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    end_runs_on_signals()
     main()

@@ -1,4 +1,4 @@
-"""Writes adapters and their base as one ordinary checkpoint, which loads with plain transformers.
+"""Write adapters and their base as one ordinary checkpoint, which loads with plain transformers.
 
 python train/merge.py runs/lora/best merged     # judges to rounding as the adapters do: python eval/run.py merged
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.errors import CheckpointError, UserError
+from data.errors import UserError
 from eval.judges.checkpoint import backbone_of, run_of_adapters
 from models.adapters import is_adapter, with_adapters
 from models.backbone import load_critic, load_language_model, load_processor, load_scalar
@@ -23,7 +23,6 @@ def merge(checkpoint: Path, folder: Path) -> None:
     """Write the adapters of `checkpoint` and their base, added up in the base's dtype, into `folder`.
 
     A base that was kept in 4 bits while training is taken in its own dtype, so that no quantised weights are written.
-    Raises: UserError, CheckpointError, CheckpointError, CheckpointError or IncompleteCheckpointError.
     """
     if not is_adapter(checkpoint):
         raise UserError(f"{checkpoint} holds no adapters (adapter_config.json); give a checkpoint-N folder of a LoRA run.")
@@ -48,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         merge(options.checkpoint, options.folder)
-    except (UserError, CheckpointError, IncompleteCheckpointError) as error:
+    except (UserError, IncompleteCheckpointError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -1,25 +1,25 @@
-"""Train one recipe as StableReinforce and as plain Reinforce++, several seeds each, and draw what became of them.
+"""Train one recipe as StableReinforce and as plain Reinforce++, several seeds each, and plot what became of them.
 
 python train/stress.py recipes/shapes/judge_stress.yaml --seeds 0 1 2
 python train/stress.py recipes/shapes/judge_stress.yaml --seeds 0 optim.max_steps=100
 
-A run that stops because its numbers are not finite any more counts as diverged. Runs that are there already are not repeated.
-The figure and its numbers go into the recipe's folder: stress.png and stress.json.
+A run that stops because its numbers are not finite any more counts as diverged. Runs that are there already are not repeated;
+each has its console in log.txt. The figure and its numbers go into the recipe's folder: stress.png and stress.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.errors import RecipeError
+from data.errors import UserError
+from train.ablation.runs import LOG, alone, end_runs_on_signals, last_words, launch, newest, refuse_other_recipes
+from train.ablation.variants import Run
 from train.recipe.parsing import read_recipe
 
 ARMS = {
@@ -34,7 +34,7 @@ NOT_FINITE = "Not finite at step"
 
 
 def main() -> None:
-    """Run what is missing, then draw."""
+    """Run what is missing, then plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
@@ -42,45 +42,42 @@ def main() -> None:
     options = parser.parse_intermixed_args()
     try:
         folder = Path(read_recipe(options.recipe, options.overrides, entry="rl").output.folder)
-    except RecipeError as error:
+        runs = []
+        for arm, changes in ARMS.items():
+            for seed in options.seeds:
+                own = [f"output.folder={folder / arm / str(seed)}", f"seed={seed}", "output.resume=auto"]
+                runs.append(Run(arm, seed, read_recipe(options.recipe, [*options.overrides, *changes, *own], entry="rl")))
+        refuse_other_recipes(runs)
+        with alone(folder) as lock:
+            found = {f"{run.variant}/{run.seed}": outcome(run, lock) for run in runs}
+    except UserError as error:
         sys.exit(str(error))
-    runs = {
-        f"{arm}/{seed}": outcome(options.recipe, [*options.overrides, *changes], folder / arm / str(seed), seed)
-        for arm, changes in ARMS.items()
-        for seed in options.seeds
-    }
-    (folder / "stress.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    draw(runs, folder / "stress.png")
-    for name, run in runs.items():
+    (folder / "stress.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    draw(found, folder / "stress.png")
+    for name, run in found.items():
         state = f"diverged after step {run['steps'][-1] if run['steps'] else 0}" if run["diverged"] else "finished"
         print(f"{name:<22}{state:<28}last reward {run['reward'][-1] if run['reward'] else float('nan'):.3f}")
     print(f"drawn in {folder / 'stress.png'}")
 
 
-def outcome(recipe: Path, overrides: Sequence[str], folder: Path, seed: int) -> dict[str, Any]:
+def outcome(run: Run, lock: int) -> dict[str, Any]:
     """Return the reward and entropy curves of a run, training it first unless its outcome is there."""
-    done = folder / DONE
+    done, log = run.folder / DONE, run.folder / LOG
     if not done.exists():
-        script = str(Path(__file__).with_name("rl.py"))
-        command = [sys.executable, script, str(recipe), *overrides, f"output.folder={folder}", f"seed={seed}", "--resume"]
-        ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-        diverged = NOT_FINITE in ended.stderr
-        if ended.returncode and not diverged:
-            sys.exit(f"{ended.stderr}\n{' '.join(command)}\nended with status {ended.returncode}, its numbers being finite")
-        done.write_text(json.dumps({"diverged": diverged}), encoding="utf-8")
-    return {**json.loads(done.read_text(encoding="utf-8")), **curve(folder)}
+        print(f"{run}: {log}", flush=True)
+        status = launch(run, [sys.executable], lock)
+        if status and NOT_FINITE not in log.read_text(encoding="utf-8", errors="replace"):
+            raise UserError(f"{last_words(run)}\n{run}: ended with status {status}, its numbers being finite; see {log}")
+        done.write_text(json.dumps({"diverged": bool(status)}), encoding="utf-8")
+    return {**json.loads(done.read_text(encoding="utf-8")), **curve(run.folder)}
 
 
 def curve(folder: Path) -> dict[str, list[float]]:
     """Return step, reward and entropy of every log line up to the newest checkpoint."""
-    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name.split("-")[1]))
-    log = json.loads(states[-1].read_text(encoding="utf-8"))["log_history"] if states else []
+    state = newest(folder, "trainer_state.json")
+    log = json.loads(state.read_text(encoding="utf-8"))["log_history"] if state else []
     lines = [line for line in log if line.get("reward") is not None]
-    return {
-        "steps": [line["step"] for line in lines],
-        "reward": [line["reward"] for line in lines],
-        "entropy": [line["entropy"] for line in lines],
-    }
+    return {"steps": [line["step"] for line in lines], **{key: [line[key] for line in lines] for key in ("reward", "entropy")}}
 
 
 def draw(runs: dict[str, dict[str, Any]], path: Path) -> None:
@@ -101,4 +98,5 @@ def draw(runs: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_runs_on_signals()
     main()

@@ -1,4 +1,4 @@
-"""Measures speed in one process: stock transformers, packed rows without sharing, and prompt and image shared.
+"""Measure speed in one process: stock transformers, packed rows without sharing, and prompt and image shared.
 
 python train/throughput.py                       # the embedded shape on a CPU, 7B on a CUDA device
 python train/throughput.py --shape 3b --pairs 8 --json throughput.json
@@ -15,7 +15,8 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -27,115 +28,30 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from dataclasses import asdict
-
 from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScalarRewardModel
 from train.runs.environment import silence
-from train.speed.measure import EMBEDDED, SHAPES, build, config_of, matrix_rate, own_time
-from train.speed.step import StepSpeed, encoder_for, load, step_speed, steps_of
-from train.speed.variants import COMPILED, JUDGEMENTS, SHARED, STOCK, UNSHARED, Bench, SpeedResult
-from train.speed.workload import FULL, SMALL, judgements_group, pair_group, pair_sizes, vision_tokens
+from train.speed.measure import (
+    COMPILED,
+    EMBEDDED,
+    INFERENCE,
+    JUDGEMENTS,
+    LOG_PROBABILITIES,
+    SHAPES,
+    SHARED,
+    STOCK,
+    TRAINING,
+    UNSHARED,
+    Bench,
+    SpeedResult,
+    build,
+    config_of,
+    matrix_rate,
+    own_time,
+)
+from train.speed.step import load, step_speed, steps_of
+from train.speed.workload import FULL, SMALL, PairSize, judgements_group, pair_group, pair_sizes, vision_tokens
 from train.supervised.optimizer import compiled_graphs
-
-
-def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
-    """Return the results with their ratios to the stock and the unshared variant of the same task."""
-    speed = {(one.what, one.checkpointing, one.variant): one.pairs_per_second for one in results}
-
-    def ratio(one: SpeedResult, other: str) -> float | None:
-        base = speed.get((one.what, one.checkpointing, other))
-        return one.pairs_per_second / base if one.pairs_per_second and base else None
-
-    return [
-        SpeedResult(**{**asdict(one), "times_stock": ratio(one, STOCK), "times_unshared": ratio(one, UNSHARED)})
-        for one in results
-    ]
-
-
-def table(results: Sequence[SpeedResult], title: str, cuda: bool) -> Table:
-    """Return the results for a person."""
-    shown = Table(title=title)
-    memory = "peak GiB" if cuda else "RSS GiB so far"
-    for name in ("", "variant", "checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared"):
-        shown.add_column(name, justify="left" if name in ("", "variant") else "right")
-    for one in results:
-        numbers = (one.pairs_per_second, one.mfu, one.peak_gib, one.times_stock, one.times_unshared)
-        formats = ("{:.2f}", "{:.1%}", "{:.2f}", "{:.2f}", "{:.2f}")
-        cells = ["-" if value is None else text.format(value) for value, text in zip(numbers, formats, strict=True)]
-        if one.pairs_per_second is None:
-            cells[0] = "does not fit"
-        shown.add_row(one.what, one.variant, "on" if one.checkpointing else "off", str(one.rows), *cells)
-    return shown
-
-
-def told(one: SpeedResult, console: Console) -> SpeedResult:
-    """Return `one` after a line on it: all of them take minutes, and what is measured should not be lost to what comes."""
-    speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f} pairs/s"
-    console.print(f"{one.what}{', checkpointing' if one.checkpointing else ''}, {one.variant}: {speed}", style="dim")
-    return one
-
-
-def bench(options: argparse.Namespace, device: torch.device, dtype: torch.dtype, rate: float) -> Iterator[SpeedResult]:
-    """Yield all measurements, on a device of `rate` multiply-adds a second; compiled ones last, as a compiler may be missing."""
-    model: CriticRewardModel = build(CriticRewardModel, options.shape, device, dtype)
-    vision = vision_tokens(model.config)
-    sizes = pair_sizes(options.pairs, options.seed, SMALL if options.shape == EMBEDDED else FULL)
-    pairs = Bench(model, [pair_group(size, vision, seed) for seed, size in enumerate(sizes)], rate, options.repeats)
-    judged = [judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)]
-    judgements = Bench(model, judged, rate, options.repeats)
-    tasks = [("training", False), ("training", True), ("inference", False)]
-    for what, checkpointing in tasks:
-        yield from (pairs.run(what, variant, checkpointing) for variant in (STOCK, UNSHARED, SHARED))
-    yield from (judgements.judgements(variant) for variant in (UNSHARED, SHARED))
-    if options.compile:
-        yield from (pairs.run(what, COMPILED, checkpointing) for what, checkpointing in tasks)
-
-
-def whole_step(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> StepSpeed:
-    """Measure a full fine-tune's step end to end, with activation checkpointing on a CUDA device."""
-    model: ScalarRewardModel = build(ScalarRewardModel, options.shape, device, dtype)
-    if device.type == "cuda":
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    sizes = pair_sizes(options.pairs * (options.repeats + 1), options.seed, SMALL if options.shape == EMBEDDED else FULL)
-    return step_speed(model, vision_tokens(model.config), sizes, options.pairs, options.workers)
-
-
-def step_table(speed: StepSpeed) -> Table:
-    """Return the step's figures for a person."""
-    shown = Table(title=f"one step with optimizer, {speed.workers} loader workers", show_header=False)
-    shown.add_row("pairs/s, all steps at hand", f"{speed.pure_pairs_per_second:.2f}")
-    shown.add_row("pairs/s, end to end", f"{speed.pairs_per_second:.2f}")
-    shown.add_row("kept of the pure step", f"{speed.kept:.1%}")
-    shown.add_row("loader, images/s a core", f"{speed.loader_images_per_second_and_core:.1f}")
-    return shown
-
-
-def loader_table(options: argparse.Namespace) -> tuple[Table, dict[str, float]]:
-    """Measure what one core decodes, processes and packs of the workload's images, and return it for people and machines."""
-    vision = vision_tokens(config_of(options.shape))
-    sizes = pair_sizes(options.pairs * options.repeats, options.seed, SMALL if options.shape == EMBEDDED else FULL)
-    images = load(steps_of(encoder_for(vision), sizes, options.pairs))[1]
-    patches = sum(size.height * size.width for size in sizes) / len(sizes)
-    shown = Table(title=f"the loader on one core, images of {patches:,.0f} patches on average", show_header=False)
-    shown.add_row("images/s", f"{images:.1f}")
-    return shown, {"images_per_second_and_core": images, "patches": patches}
-
-
-def about(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> dict[str, str]:
-    """Return what a figure must be read with."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU with {torch.get_num_threads()} thread(s)"
-    return {
-        "date": date.today().isoformat(),
-        "device": name,
-        "clock": "processor time" if own_time(device) else "wall clock",
-        "shape": options.shape,
-        "pairs": str(options.pairs),
-        "dtype": str(dtype).removeprefix("torch."),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -160,26 +76,120 @@ def main(argv: Sequence[str]) -> None:
     silence()
     cuda = torch.cuda.is_available()
     device, dtype = (torch.device("cuda", 0), torch.bfloat16) if cuda else (torch.device("cpu"), torch.float32)
-    context: dict[str, Any] = about(options, device, dtype)
+    context = about(options, device, dtype)
     console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))
     if options.loader:
-        shown, figures = loader_table(options)
-        console.print(shown)
-        content: dict[str, Any] = {"about": context, "loader": figures}
+        shown, content = loader(options)
     elif options.step:
-        speed = whole_step(options, device, dtype)
-        console.print(step_table(speed))
-        content = {"about": context, "step": asdict(speed)}
+        shown, content = whole_step(options, device, dtype)
     else:
-        rate = matrix_rate(device, dtype)
-        results = compared([told(one, console) for one in bench(options, device, dtype, rate)])
-        console.print(table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", cuda))
-        if options.compile:
-            console.print(f"graphs compiled: {compiled_graphs()}")
-        content = {"about": context, "multiply_adds_per_second": rate, "results": [asdict(one) for one in results]}
+        shown, content = variants(options, device, dtype, console)
+    console.print(shown)
+    if options.compile and "results" in content:
+        console.print(f"graphs compiled: {compiled_graphs()}")
     if options.json:
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps({"about": context, **content}, indent=1) + "\n", encoding="utf-8")
+
+
+def about(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+    """Return what a figure must be read with."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU with {torch.get_num_threads()} thread(s)"
+    return {
+        "date": date.today().isoformat(),
+        "device": name,
+        "clock": "processor time" if own_time(device) else "wall clock",
+        "shape": options.shape,
+        "pairs": str(options.pairs),
+        "dtype": str(dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def sizes_of(options: argparse.Namespace, count: int) -> list[PairSize]:
+    """Return the sizes of `count` pairs of the workload for the shape."""
+    return pair_sizes(count, options.seed, SMALL if options.shape == EMBEDDED else FULL)
+
+
+def loader(options: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
+    """Measure what one core decodes, processes and packs of the workload's images."""
+    sizes = sizes_of(options, options.pairs * options.repeats)
+    images = load(steps_of(vision_tokens(config_of(options.shape)), sizes, options.pairs)[1])[1]
+    patches = sum(size.height * size.width for size in sizes) / len(sizes)
+    shown = Table(title=f"the loader on one core, images of {patches:,.0f} patches on average", show_header=False)
+    shown.add_row("images/s", f"{images:.1f}")
+    return shown, {"loader": {"images_per_second_and_core": images, "patches": patches}}
+
+
+def whole_step(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> tuple[Table, dict[str, Any]]:
+    """Measure a full fine-tune's step end to end, with activation checkpointing on a CUDA device."""
+    model: ScalarRewardModel = build(ScalarRewardModel, options.shape, device, dtype)
+    if device.type == "cuda":
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    sizes = sizes_of(options, options.pairs * (options.repeats + 1))
+    found = step_speed(model, vision_tokens(model.config), sizes, options.pairs, options.workers)
+    pure, whole = found["pure_pairs_per_second"], found["pairs_per_second"]
+    shown = Table(title=f"one step with optimizer, {options.workers} loader workers", show_header=False)
+    shown.add_row("pairs/s, all steps at hand", f"{pure:.2f}")
+    shown.add_row("pairs/s, end to end", f"{whole:.2f}")
+    shown.add_row("kept of the pure step", f"{whole / pure:.1%}")
+    shown.add_row("loader, images/s a core", f"{found['loader_images_per_second_and_core']:.1f}")
+    return shown, {"step": found}
+
+
+def variants(
+    options: argparse.Namespace, device: torch.device, dtype: torch.dtype, console: Console
+) -> tuple[Table, dict[str, Any]]:
+    """Measure all variants; compiled ones last, as a compiler may be missing.
+
+    Each gets a line at once: they take minutes, and what is measured should not be lost to what comes.
+    """
+    rate, results = matrix_rate(device, dtype), []
+    model: CriticRewardModel = build(CriticRewardModel, options.shape, device, dtype)
+    vision, sizes = vision_tokens(model.config), sizes_of(options, options.pairs)
+    pairs = Bench(model, [pair_group(size, vision, seed) for seed, size in enumerate(sizes)], rate, options.repeats)
+    judged = [judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)]
+    judgements = Bench(model, judged, rate, options.repeats)
+    tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
+    runs = [(pairs, what, variant, on) for what, on in tasks for variant in (STOCK, UNSHARED, SHARED)]
+    runs += [(judgements, LOG_PROBABILITIES, variant, False) for variant in (UNSHARED, SHARED)]
+    runs += [(pairs, what, COMPILED, on) for what, on in tasks if options.compile]
+    for bench, what, variant, on in runs:
+        one = bench.run(what, variant, on)
+        speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f} pairs/s"
+        console.print(f"{what}{', checkpointing' if on else ''}, {variant}: {speed}", style="dim")
+        results.append(one)
+    results = compared(results)
+    shown = table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", device.type == "cuda")
+    return shown, {"multiply_adds_per_second": rate, "results": [asdict(one) for one in results]}
+
+
+def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
+    """Return the results with their ratios to the stock and the unshared variant of the same task."""
+    speed = {(one.what, one.checkpointing, one.variant): one.pairs_per_second for one in results}
+    found = []
+    for one in results:
+        bases = (speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, UNSHARED))
+        stock, unshared = (one.pairs_per_second / base if one.pairs_per_second and base else None for base in bases)
+        found.append(replace(one, times_stock=stock, times_unshared=unshared))
+    return found
+
+
+def table(results: Sequence[SpeedResult], title: str, cuda: bool) -> Table:
+    """Return the results for a person."""
+    shown = Table(title=title)
+    memory = "peak GiB" if cuda else "RSS GiB so far"
+    for name in ("", "variant", "checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared"):
+        shown.add_column(name, justify="left" if name in ("", "variant") else "right")
+    for one in results:
+        numbers = (one.mfu, one.peak_gib, one.times_stock, one.times_unshared)
+        speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f}"
+        formats = ("{:.1%}", "{:.2f}", "{:.2f}", "{:.2f}")
+        cells = ["-" if value is None else text.format(value) for value, text in zip(numbers, formats, strict=True)]
+        shown.add_row(one.what, one.variant, "on" if one.checkpointing else "off", str(one.rows), speed, *cells)
+    return shown
 
 
 if __name__ == "__main__":

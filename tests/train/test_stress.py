@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
+from data.errors import UserError
+from tests.train.minimal import write
 from train import stress
+from train.ablation.runs import LOG as LOG_FILE
+from train.ablation.variants import Run
+from train.recipe.methods import StableReinforceConfig
+from train.recipe.parsing import read_recipe
+from train.runs.provenance import recipe_yaml
 
 LOG = [
     {"step": 1, "reward": 1.0, "entropy": 0.5},
@@ -28,18 +33,23 @@ def checkpoint(folder: Path, step: int) -> None:
     (place / "trainer_state.json").write_text(json.dumps({"log_history": lines}), encoding="utf-8")
 
 
-def ends(monkeypatch: pytest.MonkeyPatch, status: int, said: str) -> list[list[str]]:
-    """Let runs end at once, as told; return the commands that were started."""
-    started: list[list[str]] = []
+def ends(monkeypatch: pytest.MonkeyPatch, status: int, said: str) -> list[Run]:
+    """Let runs end at once with a status and a console; return those that were started."""
+    started: list[Run] = []
 
-    def run(command: list[str], **rest: Any) -> subprocess.CompletedProcess[str]:
-        started.append(command)
-        (folder := next(Path(word.removeprefix("output.folder=")) for word in command if word.startswith("output.folder=")))
-        checkpoint(folder, 3)
-        return subprocess.CompletedProcess(command, status, "", said)
+    def launch(run: Run, launcher: list[str], lock: int) -> int:
+        started.append(run)
+        checkpoint(run.folder, 3)
+        (run.folder / LOG_FILE).write_text(said, encoding="utf-8")
+        return status
 
-    monkeypatch.setattr(stress.subprocess, "run", run)  # type: ignore[attr-defined]
+    monkeypatch.setattr(stress, "launch", launch)
     return started
+
+
+def one_run(folder: Path) -> Run:
+    recipe = read_recipe(write(folder), ["method={type: stable_reinforce}", f"output.folder={folder / 'run'}"])
+    return Run("StableReinforce", 2, recipe)
 
 
 def test_the_curve_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
@@ -53,19 +63,49 @@ def test_the_curve_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
 def test_numbers_that_are_not_finite_are_a_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str, diverged: bool
 ) -> None:
-    started = ends(monkeypatch, status, said)
-    found = stress.outcome(Path("recipe.yaml"), ["a=1"], tmp_path / "run", 2)
+    started, run = ends(monkeypatch, status, said), one_run(tmp_path)
+    found = stress.outcome(run, 0)
     assert found == {"diverged": diverged, "steps": [1, 3], "reward": [1.0, 0.5], "entropy": [0.5, 0.25]}
-    assert {"a=1", "seed=2", "--resume"} < set(started[0])
-    assert stress.outcome(Path("recipe.yaml"), ["a=1"], tmp_path / "run", 2) == found
-    assert len(started) == 1  # what is there is not trained again
+    assert stress.outcome(run, 0) == found
+    assert started == [run]  # what is there is not trained again
 
 
 def test_any_other_end_is_an_error_even_behind_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends(monkeypatch, 1, "OSError: no space left on device")
-    with pytest.raises(SystemExit, match="no space left"):
-        stress.outcome(Path("recipe.yaml"), [], tmp_path / "run", 0)
+    with pytest.raises(UserError, match="no space left"):
+        stress.outcome(one_run(tmp_path), 0)
     assert not (tmp_path / "run" / stress.DONE).exists()
+
+
+def test_the_command_runs_both_arms_with_every_seed_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started, path = ends(monkeypatch, 0, ""), str(write(tmp_path))
+    arguments = ["method={type: stable_reinforce}", f"output.folder={tmp_path / 'out'}", "--seeds", "3", "4"]
+    monkeypatch.setattr("sys.argv", ["stress.py", path, *arguments])
+    stress.main()
+    recipes = [run.recipe for run in started]
+    assert [(str(run.folder.relative_to(tmp_path)), run.recipe.seed) for run in started] == [
+        ("out/StableReinforce/3", 3),
+        ("out/StableReinforce/4", 4),
+        ("out/Reinforce++/3", 3),
+        ("out/Reinforce++/4", 4),
+    ]
+    assert [isinstance(recipe.method, StableReinforceConfig) and recipe.method.pre_clip is None for recipe in recipes] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert {recipe.output.resume for recipe in recipes} == {"auto"}
+    assert json.loads((tmp_path / "out" / "stress.json").read_text()).keys() == {
+        f"{arm}/{seed}" for arm in stress.ARMS for seed in (3, 4)
+    }
+    assert (tmp_path / "out" / "stress.png").exists()
+    assert "finished" in capsys.readouterr().out
+    (tmp_path / "out" / "StableReinforce" / "3" / "recipe.yaml").write_text(recipe_yaml(recipes[2]), encoding="utf-8")
+    with pytest.raises(SystemExit, match="holds a run with another recipe"):
+        stress.main()
 
 
 def test_the_arms_differ_in_nothing_but_the_protections() -> None:

@@ -15,14 +15,38 @@ from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScalarRewardModel
 from tests.models import tiny
 from train.recipe.memory import PUBLISHED, count
-from train.speed.measure import EMBEDDED, build, config_of, measure, stock_scores, unique_work
+from train.speed.measure import (
+    COMPILED,
+    EMBEDDED,
+    INFERENCE,
+    LOG_PROBABILITIES,
+    SHARED,
+    STOCK,
+    TRAINING,
+    UNSHARED,
+    Bench,
+    SpeedResult,
+    build,
+    config_of,
+    measure,
+    unique_work,
+)
 from train.speed.step import step_speed
-from train.speed.variants import COMPILED, SHARED, STOCK, UNSHARED, Bench, SpeedResult
-from train.speed.workload import FULL, SMALL, PairSize, Workload, padded_inputs, pair_group, pair_sizes, unshared, vision_tokens
+from train.speed.workload import (
+    FULL,
+    SMALL,
+    PairSize,
+    judgements_group,
+    padded_inputs,
+    pair_group,
+    pair_sizes,
+    unshared,
+    vision_tokens,
+)
 from train.supervised.optimizer import compile_layers, compiled_graphs, element_wise, restore_layers
 from train.throughput import compared, main, parse, table
 
-TINY = Workload(side=(2, 5), question=(2, 4), response=(2, 6))
+TINY = {"side": (2, 5), "question": (2, 4), "response": (2, 6)}
 CPU = torch.device("cpu")
 
 
@@ -49,11 +73,21 @@ def test_the_sizes_are_those_of_the_published_workload() -> None:
 def test_all_variants_give_the_same_scores(model: CriticRewardModel) -> None:
     run = bench(model)
     with torch.no_grad():
-        found = {variant: run.forwards(variant)[0]() for variant in (STOCK, UNSHARED, SHARED)}
+        found = {variant: run.forward(TRAINING, variant, run.groups)() for variant in (STOCK, UNSHARED, SHARED)}
     assert found[STOCK].shape == (4,)
     assert torch.allclose(found[UNSHARED], found[STOCK], atol=1e-5)
     assert torch.allclose(found[SHARED], found[STOCK], atol=1e-5)
     assert float(found[STOCK].std()) > 1e-4
+
+
+def test_log_probabilities_are_those_of_every_judgement(model: CriticRewardModel) -> None:
+    vision = vision_tokens(model.config)
+    groups = [judgements_group(size, vision, seed, 3) for seed, size in enumerate(pair_sizes(2, 1, TINY))]
+    run = Bench(model, groups, rate=1e9, repeats=1)
+    with torch.no_grad():
+        alone, shared = (run.forward(LOG_PROBABILITIES, variant, groups)() for variant in (UNSHARED, SHARED))
+    assert torch.allclose(shared, alone, atol=1e-4)
+    assert run.run(LOG_PROBABILITIES, SHARED).pairs_per_second is not None
 
 
 def test_every_conversation_is_padded_by_itself(model: CriticRewardModel) -> None:
@@ -100,8 +134,8 @@ def test_what_does_not_fit_is_said(model: CriticRewardModel, monkeypatch: pytest
     def short(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("pretended")
 
-    monkeypatch.setattr("train.speed.variants.measure", short)
-    assert bench(model).run("training", SHARED).pairs_per_second is None
+    monkeypatch.setattr("train.speed.measure.measure", short)
+    assert bench(model).run(TRAINING, SHARED).pairs_per_second is None
 
 
 @pytest.mark.parametrize("variant", [STOCK, UNSHARED, SHARED])
@@ -111,18 +145,18 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
     run, gradients = bench(model, 3), []
     for rows in (1, 2):
         model.zero_grad()
-        run._step(run.forwards(variant, rows))()
+        run.call(TRAINING, variant, rows)()
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert max(float((a - b).abs().max()) for a, b in zip(*gradients, strict=True)) < 1e-5
-    whole = run._forward
+    whole = run.forward
 
-    def short(variant: str, groups: Sequence[Group]) -> Any:
+    def short(what: str, variant: str, groups: Sequence[Group]) -> Any:
         if len(groups) > 2:
             raise torch.OutOfMemoryError("pretended")
-        return whole(variant, groups)
+        return whole(what, variant, groups)
 
-    monkeypatch.setattr(run, "_forward", short)
-    for what in ("training", "inference"):
+    monkeypatch.setattr(run, "forward", short)
+    for what in (TRAINING, INFERENCE):
         found = run.run(what, variant)
         assert found.rows == 2
         assert found.pairs_per_second is not None
@@ -143,8 +177,9 @@ def test_the_whole_step_trains_and_is_measured() -> None:
     assert float(made.head[-1].weight.detach().std()) > 0, "a backward pass of zeros is no measure"
     before = made.head[0].weight.detach().clone()
     found = step_speed(made, vision_tokens(made.config), pair_sizes(4, 0, TINY), 2, workers=0)
-    assert min(found.pure_pairs_per_second, found.pairs_per_second, found.loader_images_per_second_and_core) > 0
-    assert found.kept == found.pairs_per_second / found.pure_pairs_per_second
+    assert found.pop("workers") == 0
+    assert found.keys() == {"pure_pairs_per_second", "pairs_per_second", "loader_images_per_second_and_core"}
+    assert min(found.values()) > 0
     assert not torch.equal(before, made.head[0].weight)
 
 
@@ -158,7 +193,7 @@ def test_the_loader_is_measured_without_a_model(tmp_path: Path, capsys: pytest.C
 
 def test_a_call_is_warmed_up_before_it_counts() -> None:
     calls: list[int] = []
-    assert measure(lambda: calls.append(1), CPU, repeats=3).seconds >= 0
+    assert measure(lambda: calls.append(1), CPU, repeats=3)[0] >= 0
     assert len(calls) == 4
 
 
@@ -169,13 +204,13 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names(model: Cri
     gradients = []
     for variant in (SHARED, COMPILED):
         model.zero_grad()
-        torch.autograd.backward(run.forwards(variant)[0]().square().sum())
+        torch.autograd.backward(run.forward(TRAINING, variant, run.groups)().square().sum())
         gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     assert set(model.state_dict()) == names
     graphs = compiled_graphs()
     assert graphs > 0
     for size in (3, 4, 5):
-        bench(model, size).forwards(COMPILED)[0]()
+        bench(model, size).call(INFERENCE, COMPILED)()
     assert compiled_graphs() <= graphs + 8, "a new row length must not compile anew"
     restore_layers(model.model)
     for name, wanted in gradients[0].items():
@@ -198,10 +233,8 @@ def test_varlen_rows_give_the_padded_scores_within_bf16() -> None:
     tiny.stir(made.head, 0.05)
     run = bench(made.eval())
     with torch.no_grad():
-        inputs, ends = padded_inputs(run.groups, run.vision)
-        packed = run.forwards(SHARED)[0]()
-        run.forwards(STOCK)
-        wanted = stock_scores(made, {name: value.to(device) for name, value in inputs.items()}, ends.to(device))
+        packed = run.forward(TRAINING, SHARED, run.groups)()
+        wanted = run.forward(TRAINING, STOCK, run.groups)()
     assert pack(run.groups, run.vision).to(device).image_grid_thw.device.type == "cpu"
     assert float(wanted.std()) > 1e-4
     assert float((packed - wanted).norm()) < 0.05 * float(wanted.norm())

@@ -88,7 +88,7 @@ def end_runs_on_signals() -> None:
 
 
 def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
-    """Train a run, or continue it, and say whether it came to its end; keep its figures, and what only serves to resume not."""
+    """Train a run, or resume it, and say whether it came to its end; then keep its figures and remove ONLY_TO_RESUME."""
     begin = time.monotonic()
     if launch(run, launcher, lock):
         return False

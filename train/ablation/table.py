@@ -1,11 +1,10 @@
 """The runs of an ablation as one table: for each benchmark a line a variant, with intervals over rows and seeds.
 
-The figure of an ablation: accuracy with its interval by variant, one panel a benchmark, and a dot for each seed.
+Its figure shows accuracy with its interval by variant, one panel a benchmark, and a dot for each seed.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +26,6 @@ bootstrap over rows and seeds together; with one seed they know of rows only. Sp
 Differences from {reference} are paired by row and by seed. Each interval stands for itself: among many variants one is the best \
 by luck alone."""
 _COLUMNS = ("variant", "accuracy [95 %]", "spread", "each seed", "minus {reference} [95 %]", "")
-
-ByKey = dict[str, float]
-"""The credit of each row of a benchmark by the row's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +54,27 @@ class VariantLine:
 
 
 def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
-    """Return the lines of complete runs by benchmark, variants in the order of the list.
-
-    Raises: PredictionsError if two runs were evaluated on different rows of a benchmark.
-    """
-    found: dict[str, dict[str, dict[int, ByKey]]] = {}
+    """Return the lines of complete runs by benchmark, variants in the order of the list."""
+    found: dict[str, dict[str, dict[int, Floats]]] = {}
+    keys: dict[str, list[str]] = {}
     for run in runs:
         files = predictions_in(run.folder)
         for benchmark in (config.name for config in run.recipe.evaluation.benchmarks):
-            credits = {str(row["key"]): float(row["credit"]) for row in read_predictions(files[benchmark])}
+            by_key = {str(row["key"]): float(row["credit"]) for row in read_predictions(files[benchmark])}
+            first = keys.setdefault(benchmark, sorted(by_key))
+            if by_key.keys() != set(first):
+                raise PredictionsError(
+                    f"{benchmark}: {run} was evaluated on {len(by_key)} rows and the first run on {len(first)}, "
+                    f"{len(by_key.keys() & set(first))} of them in both. The variants of a list must share benchmarks and "
+                    "limits: take that change out, or train all runs again"
+                )
+            credits = np.array([by_key[key] for key in first])
             found.setdefault(benchmark, {}).setdefault(run.variant, {})[run.seed] = credits
-    return {benchmark: benchmark_lines(benchmark, variants, reference) for benchmark, variants in found.items()}
-
-
-def benchmark_lines(benchmark: str, variants: Mapping[str, Mapping[int, ByKey]], reference: str) -> list[VariantLine]:
-    """Return a line a variant; `variants` holds its credits by seed."""
-    keys = sorted(next(iter(next(iter(variants.values())).values())))
-    credits = {
-        name: {seed: in_order(by_key, keys, f"{benchmark}: {name}, seed {seed}") for seed, by_key in seeds.items()}
-        for name, seeds in variants.items()
-    }
-    first = credits.get(reference, {})
-    return [line(name, seeds, first if name != reference else {}) for name, seeds in credits.items()]
-
-
-def in_order(by_key: ByKey, keys: Sequence[str], what: str) -> Floats:
-    """Return the credits in the order of `keys`; raise PredictionsError if those are not its rows."""
-    same = len(by_key.keys() & set(keys))
-    if not same == len(by_key) == len(keys):
-        raise PredictionsError(
-            f"{what} was evaluated on {len(by_key)} rows and the first run on {len(keys)}, {same} of them in both. The variants "
-            "of a list must share benchmarks and limits: take that change out, or train all runs anew"
-        )
-    return np.array([by_key[key] for key in keys])
+    lines = {}
+    for benchmark, variants in found.items():
+        first_one = variants.get(reference, {})
+        lines[benchmark] = [line(name, seeds, {} if name == reference else first_one) for name, seeds in variants.items()]
+    return lines
 
 
 def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats]) -> VariantLine:
@@ -127,17 +111,6 @@ def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list
     ]
 
 
-def write_json(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], missing: Sequence[Run], path: Path) -> None:
-    """Write the rows, what they are compared with, and which runs are not complete."""
-    whole = {
-        "list": str(ablation.path),
-        "reference": ablation.reference,
-        "results": rows(ablation, lines),
-        "missing": [{"variant": run.variant, "seed": run.seed, "folder": str(run.folder)} for run in missing],
-    }
-    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def markdown(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], missing: Sequence[Run]) -> str:
     """Return a table for each benchmark, and the runs that are not in it."""
     parts = [f"# {ablation.path.stem}", _INTRODUCTION.format(reference=ablation.reference)]
@@ -163,21 +136,17 @@ def console_table(reference: str, benchmark: str, lines: Sequence[VariantLine]) 
 
 
 def cells(line: VariantLine) -> list[str]:
-    """Return a line as texts in the order of the columns."""
+    """Return a line as texts in the order of the columns, in percent and percentage points."""
     accuracy = f"{100 * line.mean:.1f} [{100 * line.low:.1f}, {100 * line.high:.1f}]"
     spread = "–" if line.spread is None else f"{100 * line.spread:.1f}"
     seeds = " ".join(f"{100 * accuracy:.1f}" for accuracy in line.seeds.values())
-    difference = "" if line.difference is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*points(line.difference))
+    minus = line.difference
+    difference = f"{100 * minus.mean:+.1f} [{100 * minus.low:+.1f}, {100 * minus.high:+.1f}]" if minus else ""
     return [line.variant, accuracy, spread, seeds, difference, line.words]
 
 
-def points(difference: Difference) -> tuple[float, float, float]:
-    """Return a difference and its interval in percentage points."""
-    return 100 * difference.mean, 100 * difference.low, 100 * difference.high
-
-
 def draw(lines: Mapping[str, Sequence[VariantLine]], path: Path) -> None:
-    """Write the picture; the vertical line is the first variant's mean."""
+    """Write the figure; the vertical line is the first variant's mean."""
     from matplotlib.figure import Figure
 
     most = max(map(len, lines.values()))

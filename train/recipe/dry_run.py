@@ -92,13 +92,11 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     """Return what is said about the backbone: checkpoint, size, what is trained, image size."""
     backbone, lora = recipe.backbone, recipe.optim.lora
     low, high = image_tokens(backbone.min_pixels), image_tokens(backbone.max_pixels)
-    total, learned = (
-        (f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M" for n in trained(recipe, shape)) if shape else ("", "")
-    )
+    sizes = [f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M" for n in (trained(recipe, shape) if shape else ())]
     return [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
         f"images of {backbone.min_pixels:,} to {backbone.max_pixels:,} pixels: {low:,} to {high:,} tokens each",
-        f"{total} parameters, {learned} of them trained" if shape else "",
+        f"{sizes[0]} parameters, {sizes[1]} of them trained" if sizes else "",
         f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}" if lora else "",
         f"frozen: {', '.join(backbone.freeze)}" if backbone.freeze else "",
     ]
@@ -108,7 +106,7 @@ def head_line(recipe: Recipe, shape: Shape | None) -> str:
     """Return the reward head in words."""
     head = recipe.head
     layers = f"{head.layers} linear layers with {head.activation} between" if head.layers > 1 else "1 linear layer"
-    width = head.width or (shape.hidden if shape else "of the backbone")
+    width = head.width or (shape.hidden_size if shape else "of the backbone")
     return f"reward head: {layers}, width {width}, dropout {head.dropout:g}, read at {head.read}"
 
 

@@ -25,12 +25,12 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 class Shape:
     """The numbers of a Qwen2.5-VL config.json on which its parameter count depends; the vision tower's are those of 3B and 7B."""
 
-    hidden: int
-    layers: int
-    heads: int
-    key_value_heads: int
-    intermediate: int
-    vocabulary: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
     tied: bool
     """Input embedding and LM head are one matrix."""
     vision_hidden: int = 1280
@@ -58,7 +58,7 @@ TEXT_KEYS = (
     "intermediate_size",
     "vocab_size",
 )
-"""What config.json calls the first fields of a shape."""
+"""The fields of a shape that are called as in config.json, in their order."""
 
 
 def shape_of(path: str) -> Shape | None:
@@ -76,7 +76,7 @@ def shape_of(path: str) -> Shape | None:
     vision: dict[str, Any] = config["vision_config"]
     patch = vision.get("in_channels", 3) * vision.get("temporal_patch_size", 2) * vision.get("patch_size", 14) ** 2
     return Shape(
-        *(text[key] for key in TEXT_KEYS),
+        **{key: text[key] for key in TEXT_KEYS},
         tied=config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)),
         vision_hidden=vision["hidden_size"],
         vision_layers=vision.get("depth", 32),
@@ -107,19 +107,20 @@ class Parameters:
 
 def count(shape: Shape) -> Parameters:
     """Return the parameters of Qwen2.5-VL; q, k, v and all vision layers have a bias, the other layers have none."""
-    key_value = shape.hidden // shape.heads * shape.key_value_heads
-    linear = [(shape.hidden, shape.hidden)] * 2 + [(shape.hidden, key_value)] * 2 + [(shape.hidden, shape.intermediate)] * 3
-    layer = sum(rows * columns for rows, columns in linear) + shape.hidden + 2 * key_value + 2 * shape.hidden
-    embedding = shape.vocabulary * shape.hidden
+    hidden = shape.hidden_size
+    key_value = hidden // shape.num_attention_heads * shape.num_key_value_heads
+    linear = [(hidden, hidden)] * 2 + [(hidden, key_value)] * 2 + [(hidden, shape.intermediate_size)] * 3
+    layer = sum(rows * columns for rows, columns in linear) + hidden + 2 * key_value + 2 * hidden
+    embedding = shape.vocab_size * hidden
     vision, wide = shape.vision_hidden, shape.vision_intermediate
     block = 4 * vision * vision + 4 * vision + 3 * vision * wide + 2 * wide + vision + 2 * vision
     merged = vision * shape.merged_patches
     return Parameters(
         vision_tower=shape.patch_values * vision + shape.vision_layers * block,
-        projector=vision + merged * merged + merged + merged * shape.hidden + shape.hidden,
-        language_model=embedding + shape.layers * layer + shape.hidden,
+        projector=vision + merged * merged + merged + merged * hidden + hidden,
+        language_model=embedding + shape.num_hidden_layers * layer + hidden,
         lm_head=0 if shape.tied else embedding,
-        projections=shape.layers * sum(rows + columns for rows, columns in linear),
+        projections=shape.num_hidden_layers * sum(rows + columns for rows, columns in linear),
     )
 
 
@@ -132,7 +133,7 @@ def head_parameters(hidden: int, head: HeadConfig) -> int:
 def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     """Return how many parameters the recipe's model has, and how many of them are trained."""
     parts = count(shape)
-    head = head_parameters(shape.hidden, recipe.head) if recipe.has_head else 0
+    head = head_parameters(shape.hidden_size, recipe.head) if recipe.has_head else 0
     lm_head = 0 if recipe.method.type == "naive" else parts.lm_head
     if recipe.optim.lora is not None:
         adapters = recipe.optim.lora.rank * parts.projections

@@ -7,7 +7,7 @@ in which they are drawn, of the workload behind the project's speed targets.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,17 +21,9 @@ FIRST_WORD = 7
 LAST_WORD = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Bounds of the sizes, the upper one excluded; an image's sides count merged patches, so tokens."""
-
-    side: tuple[int, int]
-    question: tuple[int, int]
-    response: tuple[int, int]
-
-
-FULL = Workload(side=(26, 40), question=(20, 120), response=(60, 400))
-SMALL = Workload(side=(9, 14), question=(3, 15), response=(8, 50))
+FULL = {"side": (26, 40), "question": (20, 120), "response": (60, 400)}
+"""Bounds of the sizes, the upper one excluded; an image's sides count merged patches, so tokens."""
+SMALL = {"side": (9, 14), "question": (3, 15), "response": (8, 50)}
 """An eighth of the tokens in the same proportions, for the embedded backbone on a CPU."""
 
 
@@ -45,13 +37,13 @@ class PairSize:
     responses: tuple[int, int]
 
 
-def pair_sizes(count: int, seed: int, workload: Workload) -> list[PairSize]:
+def pair_sizes(count: int, seed: int, workload: Mapping[str, tuple[int, int]]) -> list[PairSize]:
     """Return the sizes of `count` pairs."""
-    draw = random.Random(seed).randrange
-    sizes = []
+    draw, sizes = random.Random(seed).randrange, []
+    side, question, response = (workload[name] for name in ("side", "question", "response"))
     for _ in range(count):
-        height, width = 2 * draw(*workload.side), 2 * draw(*workload.side)
-        sizes.append(PairSize(height, width, draw(*workload.question), (draw(*workload.response), draw(*workload.response))))
+        height, width = 2 * draw(*side), 2 * draw(*side)
+        sizes.append(PairSize(height, width, draw(*question), (draw(*response), draw(*response))))
     return sizes
 
 

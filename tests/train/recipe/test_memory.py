@@ -97,7 +97,7 @@ def test_the_head_counts_weights_and_biases() -> None:
 
 def test_what_is_trained(tmp_path: Path) -> None:
     recipe, shape = seven(tmp_path)
-    parts, head = count(shape), head_parameters(shape.hidden, recipe.head)
+    parts, head = count(shape), head_parameters(shape.hidden_size, recipe.head)
     assert trained(recipe, shape) == (parts.backbone + head, parts.backbone + head)
     frozen, _ = seven(tmp_path, "backbone.freeze=[vision_tower, projector]")
     assert trained(frozen, shape)[1] == parts.language_model + head
