@@ -33,6 +33,7 @@ LLAVA_BENCH = re.compile(
 BETTER = re.compile(r"The better response: \[?(first|second|1|2|A|B)\b", re.IGNORECASE)
 EQUALLY_GOOD = re.compile(r"equally good", re.IGNORECASE)
 ARENA_VERDICT = re.compile(r"\[\[(A>>B|A>B|A=B|B>A|B>>A)\]\]")
+ARENA_WINNER = {"A>>B": 1, "A>B": 1, "A=B": 0, "B>A": 2, "B>>A": 2}
 TWO_SCORES = re.compile(r"\s*(\d+(?:\.\d+)?)[ ,]+(\d+(?:\.\d+)?)\s*(?:\n|$)")
 
 
@@ -91,12 +92,12 @@ def _better(judgement: str) -> int | None:
 
 def _arena(judgement: str) -> int | None:
     verdicts = ARENA_VERDICT.findall(judgement)
-    return {"A": 1, "B": 2}[verdicts[-1][0]] if verdicts and "=" not in verdicts[-1] else (0 if verdicts else None)
+    return ARENA_WINNER[verdicts[-1]] if verdicts else None
 
 
 def _scores(judgement: str) -> int | None:
     scores = TWO_SCORES.match(judgement)
     if scores is None:
         return None
-    one, two = float(scores[1]), float(scores[2])
+    one, two = map(float, scores.groups())
     return 0 if one == two else 1 if one > two else 2

@@ -18,7 +18,7 @@ from data.preference import EncodedImage, Preference
 from data.sources.shared.conversation import question
 from data.sources.shared.files import ImageFilesConfig, LocatedFiles, SourceRow, TableSource
 from data.storage.archives import Archive, Folder, Images, open_images
-from data.storage.files import digest, stamp, whole_file
+from data.storage.files import derived, whole_file
 from data.storage.tables import Concatenated, JsonLines
 
 
@@ -109,16 +109,17 @@ def _annotations(located: LocatedFiles, cache: Path) -> dict[str, Path]:
     """Return the annotation files by name; those in the zip are unpacked into the cache, each in one step."""
     found = {path.name: path for path in located.files if path.suffix == ".jsonl"}
     for archive in (path for path in located.files if path.name == "annotations.zip"):
-        folder = cache / "mmpr" / digest(f"{archive.resolve()} {stamp(archive)}")
+        folder = derived(archive, cache, "mmpr", "")
         try:
             with zipfile.ZipFile(archive) as file:
                 for entry in file.infolist():
                     target = folder / PurePosixPath(entry.filename).name
-                    if target.suffix == ".jsonl" and not target.exists():
+                    if target.suffix != ".jsonl" or target.name in found:
+                        continue
+                    if not target.exists():
                         with whole_file(target, "wb") as unpacked:
                             unpacked.write(file.read(entry))
-                    if target.suffix == ".jsonl":
-                        found.setdefault(target.name, target)
+                    found[target.name] = target
         except (zipfile.BadZipFile, OSError) as error:
             raise UserError(f"{archive} cannot be read ({error}). Is it complete?") from error
     return found

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from data.errors import ImageError, RecordError
 from data.preference import EncodedImage, Preference
 from data.prompts import swapped
-from data.sources.shared.conversation import MARKER, question
+from data.sources.shared.conversation import MARKER, messages, question, said
 from data.sources.shared.files import FormatConfig, SourceRow
 
 SHOWN = re.compile(
@@ -82,15 +82,7 @@ def _turns(message: str) -> tuple[str, str]:
         chat: Any = json.loads(message)
     except ValueError as error:
         raise RecordError(f"'message' is no JSON ({error}); expected is a list of turns.") from error
-    if not isinstance(chat, list) or not all(isinstance(turn, dict) for turn in chat):
+    if not isinstance(chat, list):
         raise RecordError("'message' is no list of turns of role and content.")
-    texts = {turn.get("role"): _text(turn.get("content")) for turn in chat}
+    texts = {turn["role"]: said(turn) for turn in messages(chat)}
     return texts.get("user", ""), texts.get("assistant", "")
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RecordError(f"the content of a turn is a {type(content).__name__}; expected is a text or a list of parts.")
-    return "".join(part["text"] for part in content if isinstance(part, dict) and part.get("text"))

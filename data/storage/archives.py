@@ -23,7 +23,7 @@ from data.images import image_path
 from data.preference import EncodedImage
 from data.storage.files import digest, hash64, stamp, whole_file
 
-ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("size", "i8"), ("kind", "u1"), ("crc", "u4")])
+ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
 """A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""
 STORED, DEFLATED, TAR = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, 255
 LOCAL_HEADER = 30
@@ -114,14 +114,14 @@ class Archive:
         return entry
 
     def _content(self, entry: npt.NDArray[np.void]) -> bytes:
-        start, stored, kind = int(entry["start"]), int(entry["stored"]), int(entry["kind"])
+        start, stored, kind = (int(entry[name]) for name in ("start", "stored", "kind"))
         if kind == TAR:
             return self.read(start, stored)
         header = self.read(start, LOCAL_HEADER)
         skip = LOCAL_HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         content = self.read(start + skip, stored)
         if kind == DEFLATED:
-            content = zlib.decompress(content, wbits=-15, bufsize=int(entry["size"]))
+            content = zlib.decompress(content, wbits=-15)
         if zlib.crc32(content) != int(entry["crc"]):
             raise ValueError("its checksum does not agree")
         return content
@@ -134,12 +134,12 @@ class Archive:
                     for member in tar:
                         if member.isfile():
                             name = hash64(member.name.removeprefix("./"))
-                            rows.append((name, member.offset_data, member.size, member.size, TAR, 0))
+                            rows.append((name, member.offset_data, member.size, TAR, 0))
                         tar.members = []  # type: ignore[attr-defined]  # undocumented, but else tarfile remembers every file
             else:
                 with zipfile.ZipFile(_Joined(self)) as archive:
                     rows = [
-                        (hash64(entry.filename), entry.header_offset, entry.compress_size, entry.file_size, kind, entry.CRC)
+                        (hash64(entry.filename), entry.header_offset, entry.compress_size, kind, entry.CRC)
                         for entry in archive.infolist()
                         if not entry.is_dir() and (kind := entry.compress_type) in (STORED, DEFLATED)
                     ]

@@ -80,7 +80,7 @@ def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> l
     Raises: UserError naming the file if it is none, or if one of `columns` is missing.
     """
     for path in paths:
-        found = _schema(path).names
+        found = _opened(path, [])[0].names
         missing = [column for column in columns if column not in found]
         if missing:
             raise UserError(
@@ -107,26 +107,25 @@ def _contents_of(copy: Path) -> Path:
     return copy.with_suffix(".json")
 
 
-def _schema(path: Path) -> pa.Schema:
+def _opened(path: Path, damaged: Damage) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the schema and the rows of a parquet file, or of an Arrow file in either format (`datasets` writes the stream)."""
     import pyarrow as pa
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     try:
-        return pq.read_schema(path) if path.suffix == ".parquet" else _arrow_reader(path).schema
+        if path.suffix == ".parquet":
+            schema = pq.read_schema(path)
+            return schema, _parquet_batches(path, schema, damaged)
+        source = pa.OSFile(str(path))
+        try:
+            file = pa.ipc.open_file(source)
+            return file.schema, map(file.get_batch, range(file.num_record_batches))
+        except pa.ArrowInvalid:
+            source.seek(0)
+            stream = pa.ipc.open_stream(source)
+            return stream.schema, iter(stream)
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path}: the file cannot be opened ({error}). Is it complete? Fetch it again.") from error
-
-
-def _arrow_reader(path: Path) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
-    """Open an Arrow file of either of the two formats (`datasets` writes the streaming one)."""
-    import pyarrow as pa
-
-    source = pa.OSFile(str(path))
-    try:
-        return pa.ipc.open_file(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        return pa.ipc.open_stream(source)
 
 
 def _copy(job: tuple[Path, Path]) -> None:
@@ -140,27 +139,16 @@ def _copy(job: tuple[Path, Path]) -> None:
             return
         damaged: Damage = []
         sizes: list[int] = []
-        schema = _schema(path)
-        most = ROWS_OF_BINARY if any(_holds_binary(field.type) for field in schema) else ROWS_OF_TEXT
+        schema, batches = _opened(path, damaged)
+        most = ROWS_OF_BINARY if any("binary" in str(field.type) for field in schema) else ROWS_OF_TEXT
         with whole_file(copy, "wb") as file:
             with pa.ipc.new_file(file, schema) as writer:
-                for batch in _parquet_batches(path, schema, damaged) if path.suffix == ".parquet" else _arrow_batches(path):
+                for batch in batches:
                     for start in range(0, batch.num_rows, most):
                         part = batch.slice(start, most)
                         writer.write_batch(part)
                         sizes.append(part.num_rows)
             write_whole(_contents_of(copy), json.dumps({"batches": sizes, "damaged": damaged}))
-
-
-def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    reader = _arrow_reader(path)
-    if isinstance(reader, pa.RecordBatchStreamReader):
-        yield from reader
-        return
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
 
 
 def _parquet_batches(path: Path, schema: pa.Schema, damaged: Damage) -> Iterator[pa.RecordBatch]:
@@ -180,11 +168,3 @@ def _parquet_batches(path: Path, schema: pa.Schema, damaged: Damage) -> Iterator
                 damaged.append((done, end, f"row group {group} of {path.name} is damaged: {error}"))
                 yield pa.record_batch([pa.nulls(end - done, field.type) for field in schema], schema=schema)
                 done = end
-
-
-def _holds_binary(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return True
-    return any(_holds_binary(kind.field(number).type) for number in range(kind.num_fields))

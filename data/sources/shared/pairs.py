@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import replace
 from itertools import combinations
+from operator import itemgetter
 from typing import Any, Literal
 
 from pydantic import Field
@@ -44,7 +45,7 @@ class PairsConfig(FilesConfig):
         rated = [(score, text) for score, text in scored if score is not None]
         pairs = list(combinations(rated, 2))
         if self.pairs == "hardest":
-            pairs = [(max(rated, key=_score), min(rated, key=_score))] if pairs else []
+            pairs = [(max(rated, key=itemgetter(0)), min(rated, key=itemgetter(0)))] if pairs else []
         if row.slot >= len(pairs):
             raise LeftOut("no_pair", f"{len(rated)} of {len(scored)} responses have a score; there is no pair {row.slot}.")
         (one, first), (other, second) = pairs[row.slot]
@@ -94,7 +95,3 @@ def mean_rating(completion: dict[str, Any]) -> float | None:
             raise RecordError(f"the rating {rating!r} is no number.") from error
     known = [rating for rating in ratings if rating is not None]
     return sum(known) / len(known) if known and len(known) == len(ratings) else None
-
-
-def _score(rated: tuple[float, str]) -> float:
-    return rated[0]
