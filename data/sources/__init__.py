@@ -1,1 +1,0 @@
-"""One small file for each public data set; `SOURCES` in `data/mixture.py` names them."""

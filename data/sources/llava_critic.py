@@ -8,18 +8,13 @@ the rationale.
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from data.errors import LeftOut, RecordError
 from data.preference import Preference
 from data.prompts import swapped
-from data.sources.shared.base import Source, TableSource
 from data.sources.shared.conversation import MARKER, question
-from data.sources.shared.files import FilesConfig
-from data.sources.shared.media import row_image
-from data.storage.rows import Row, field
-from data.storage.tables import open_rows
+from data.sources.shared.files import FilesConfig, SourceRow, field
 
 NAMES = r"(?:Response 1|Response A|The first response)", r"(?:Response 2|Response B|The second response)"
 BRACKETS = re.compile(
@@ -38,69 +33,54 @@ LLAVA_BENCH = re.compile(
 BETTER = re.compile(r"The better response: \[?(first|second|1|2|A|B)\b", re.IGNORECASE)
 EQUALLY_GOOD = re.compile(r"equally good", re.IGNORECASE)
 ARENA_VERDICT = re.compile(r"\[\[(A>>B|A>B|A=B|B>A|B>>A)\]\]")
+ARENA_WINNER = {"A>>B": 1, "A>B": 1, "A=B": 0, "B>A": 2, "B>>A": 2}
 TWO_SCORES = re.compile(r"\s*(\d+(?:\.\d+)?)[ ,]+(\d+(?:\.\d+)?)\s*(?:\n|$)")
 
 
 class LlavaCriticConfig(FilesConfig):
     """The comparisons without ties."""
 
+    FILES = ("*pairwise*.parquet",)
+    COLUMNS = ("conversations", "image")
+    LICENCE = "Apache-2.0"
+
     type: Literal["llava_critic"]
     hub: str | None = "lmms-lab/llava-critic-113k"
 
-    def open(self, cache: Path) -> Source:
-        """Open the parquet files of the pairwise configuration."""
-        located = self.locate(["*pairwise*.parquet"])
-        rows = open_rows(located.files, cache, ("conversations", "image"))
-        return TableSource(self.label, "Apache-2.0", located.revision, rows, convert, self.settings)
+    def convert(self, row: SourceRow) -> Preference:
+        """Columns id, source, conversations of two turns {from, value}, image."""
+        turns = row.value("conversations", list)
+        if len(turns) != 2:
+            raise RecordError(f"the conversation has {len(turns)} turns; expected are a judge's prompt and its answer.")
+        prompt, judgement = (field(turn, "value", str).strip() for turn in turns)
+        prompt = prompt.replace(MARKER, "")
+        shown, winner = compared(prompt, judgement)
+        if winner == 0:
+            raise LeftOut("tie", "the judge calls both responses equally good.")
+        asked, *responses = (str(shown[name]).strip() for name in ("question", "one", "two"))
+        rationale = judgement if winner == 1 else swapped(judgement)
+        return Preference(
+            row.identity,
+            question(asked, 1),
+            chosen=responses[winner - 1],
+            rejected=responses[2 - winner],
+            images=(row.stored_image("image"),),
+            rationale=rationale if "Response 1: [" in prompt else None,
+        )
 
 
-class Comparison(NamedTuple):
-    """What a judge's prompt shows, and its verdict: 1, 2, or 0 for a tie."""
-
-    question: str
-    one: str
-    two: str
-    winner: int
-    numbered: bool
-    """The prompt speaks of Response 1 and Response 2."""
-
-
-def convert(row: Row, record: str) -> Preference:
-    """Columns id, source, conversations of two turns {from, value}, image."""
-    turns = field(row, "conversations", list, record)
-    if len(turns) != 2:
-        raise RecordError(f"{record}: the conversation has {len(turns)} turns; expected are a judge's prompt and its answer.")
-    judgement = field(turns[1], "value", str, record)
-    found = compared(field(turns[0], "value", str, record).replace(MARKER, ""), judgement, record)
-    if found.winner == 0:
-        raise LeftOut("tie", f"{record}: the judge calls both responses equally good.")
-    second = found.winner == 2
-    return Preference(
-        identity=record,
-        prompt=(question(found.question, 1, record),),
-        chosen=found.two if second else found.one,
-        rejected=found.one if second else found.two,
-        images=(row_image(row, "image", record),),
-        rationale=(swapped(judgement.strip()) if second else judgement.strip()) if found.numbered else None,
-    )
-
-
-def compared(prompt: str, judgement: str, record: str) -> Comparison:
-    """Read a judge's prompt and answer in any of the three templates.
+def compared(prompt: str, judgement: str) -> tuple[re.Match[str], int]:
+    """Return question and responses of a judge's prompt in any of the three templates, and the verdict: 1, 2, or 0 for a tie.
 
     Raises: RecordError if it is none of them, or the answer holds no verdict.
     """
     for template, read in ((BRACKETS, _better), (ARENA, _arena), (LLAVA_BENCH, _scores)):
-        shown = template.search(prompt)
-        if shown is not None:
+        if shown := template.search(prompt):
             winner = read(judgement)
             if winner is None:
-                raise RecordError(
-                    f"{record}: the judge's answer ends {judgement[-80:]!r}, which holds no verdict of its template."
-                )
-            asked, one, two = (str(shown[name]).strip() for name in ("question", "one", "two"))
-            return Comparison(asked, one, two, winner, "Response 1: [" in prompt)
-    raise RecordError(f"{record}: the judge's prompt is none of the three templates; it begins {prompt[:80]!r}.")
+                raise RecordError(f"the judge's answer ends {judgement[-80:]!r}, which holds no verdict of its template.")
+            return shown, winner
+    raise RecordError(f"the judge's prompt is none of the three templates; it begins {prompt[:80]!r}.")
 
 
 def _better(judgement: str) -> int | None:
@@ -112,12 +92,12 @@ def _better(judgement: str) -> int | None:
 
 def _arena(judgement: str) -> int | None:
     verdicts = ARENA_VERDICT.findall(judgement)
-    return {"A": 1, "B": 2}[verdicts[-1][0]] if verdicts and "=" not in verdicts[-1] else (0 if verdicts else None)
+    return ARENA_WINNER[verdicts[-1]] if verdicts else None
 
 
 def _scores(judgement: str) -> int | None:
     scores = TWO_SCORES.match(judgement)
     if scores is None:
         return None
-    one, two = float(scores[1]), float(scores[2])
+    one, two = map(float, scores.groups())
     return 0 if one == two else 1 if one > two else 2

@@ -12,65 +12,48 @@ from pydantic import Field
 
 from data.errors import ImageError, LeftOut
 from data.preference import EncodedImage, Preference
-from data.sources.shared.base import Source, TableSource
 from data.sources.shared.conversation import MARKER, question
-from data.sources.shared.files import FilesConfig
-from data.sources.shared.media import encoded
-from data.storage.rows import Row, field, optional
-from data.storage.tables import open_rows
+from data.sources.shared.files import ImageFilesConfig, SourceRow
+from data.storage.archives import Folder
 
 FRAME_KINDS = (".jpg", ".jpeg", ".png", ".webp")
 
 
-class MmRlhfConfig(FilesConfig):
+class MmRlhfConfig(ImageFilesConfig):
     """The pairs without those marked as ties."""
+
+    FILES = ("*dpo_pairs.jsonl",)
 
     type: Literal["mm_rlhf"]
     hub: str | None = "yifanzhang114/MM-RLHF"
-    images: str | None = None
-    """The folder that the paths of images and videos are relative to; None takes the data set's folder."""
     videos: Literal["frames", "leave_out"] = "frames"
     frames: int = Field(default=8, ge=1)
     """At most this many frames of a video, evenly spaced."""
 
-    def open(self, cache: Path) -> Source:
-        """Open the list of pairs."""
-        located = self.locate(["*dpo_pairs.jsonl"])
-        rows = open_rows(located.files, cache)
-        root = Path(self.images).expanduser() if self.images else located.root
-        convert = _Convert(root, self.frames if self.videos == "frames" else 0)
-        return TableSource(self.label, "not stated", located.revision, rows, convert, self.settings)
-
-
-class _Convert:
-    """Rows to records; a class so that it pickles."""
-
-    def __init__(self, root: Path, frames: int) -> None:
-        self.root, self.frames = root, frames
-
-    def __call__(self, row: Row, record: str) -> Preference:
-        if optional(row, "is_tie", bool, record):
-            raise LeftOut("tie", f"{record}: marked as a tie.")
-        images = self._images(row, record)
-        text = field(row, "prompt", str, record).replace(MARKER, "").replace("<video>", "").strip()
+    def convert(self, row: SourceRow) -> Preference:
+        """Columns image or video, prompt, chosen, rejected, chosen_reason, rejected_reason, is_tie and others."""
+        if row.optional("is_tie", bool):
+            raise LeftOut("tie", "marked as a tie.")
+        images = self._images(row)
+        text = row.text("prompt").replace(MARKER, "").replace("<video>", "").strip()
         return Preference(
-            identity=record,
-            prompt=(question(text, len(images), record),),
-            chosen=field(row, "chosen", str, record),
-            rejected=field(row, "rejected", str, record),
-            images=images,
-            chosen_critique=optional(row, "chosen_reason", str, record) or None,
-            rejected_critique=optional(row, "rejected_reason", str, record) or None,
+            row.identity,
+            question(text, len(images)),
+            row.text("chosen"),
+            row.text("rejected"),
+            images,
+            chosen_critique=row.label("chosen_reason") or None,
+            rejected_critique=row.label("rejected_reason") or None,
         )
 
-    def _images(self, row: Row, record: str) -> tuple[EncodedImage, ...]:
-        image = optional(row, "image", str, record)
-        if image:
-            return (encoded(image, self.root, record),)
-        video = field(row, "video", str, record)
-        if not self.frames:
-            raise LeftOut("not_asked_for", f"{record}: a video.")
-        return sampled_frames(self.root, video, self.frames, record)
+    def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:
+        if image := row.label("image"):
+            return (row.image(image),)
+        video = row.text("video")
+        if self.videos == "leave_out":
+            raise LeftOut("not_asked_for", "a video.")
+        assert isinstance(row.images, Folder)  # the set has no archive
+        return sampled_frames(row.images.root, video, self.frames, row.identity)
 
 
 def sampled_frames(root: Path, video: str, most: int, record: str) -> tuple[EncodedImage, ...]:

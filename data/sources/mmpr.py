@@ -9,95 +9,85 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from data.errors import UserError
 from data.preference import EncodedImage, Preference
-from data.sources.shared.base import Source
 from data.sources.shared.conversation import question
-from data.sources.shared.files import FilesConfig, LocatedFiles
-from data.storage.archives import Images, open_images
-from data.storage.files import digest, stamp, whole_file
-from data.storage.rows import Row, field, optional
+from data.sources.shared.files import ImageFilesConfig, LocatedFiles, SourceRow, TableSource
+from data.storage.archives import Archive, Folder, Images, open_images
+from data.storage.files import derived, whole_file
 from data.storage.tables import Concatenated, JsonLines
 
 
-class MmprConfig(FilesConfig):
-    """All subsets, or some."""
+class MmprConfig(ImageFilesConfig):
+    """All subsets, or some. `images` may also be a zip; None looks for images.zip* or the folder `images` in the data set."""
+
+    FILES = ("*meta.json", "*annotations.zip", "*annotations/*.jsonl", "*images.zip*")
+    LICENCE = "MIT"
 
     type: Literal["mmpr"]
     hub: str | None = "OpenGVLab/MMPR-v1.2"
     subsets: list[str] | None = None
     """Names in meta.json; None takes all."""
-    images: str | None = None
-    """A folder or zip of the images; None looks for images.zip* or the folder `images` in the data set."""
 
-    def open(self, cache: Path) -> Source:
+    def open(self, cache: Path) -> MmprSource:
         """Open the annotations and the images."""
-        located = self.locate(["*meta.json", "*annotations.zip", "*annotations/*.jsonl", "*images.zip*"])
+        located = self.locate()
         chosen = _chosen(located, self.subsets)
         annotations = _annotations(located, cache)
-        missing = [name for name, subset in chosen.items() if PurePosixPath(subset["annotation"]).name not in annotations]
+        missing = [name for name, (annotation, _) in chosen.items() if annotation not in annotations]
         if missing:
             raise UserError(
                 f"{self.label}: the annotation files of {', '.join(missing)} are neither in annotations.zip nor unpacked."
             )
-        tables = [JsonLines(annotations[PurePosixPath(subset["annotation"]).name], cache) for subset in chosen.values()]
-        roots = [subset["root"] for subset in chosen.values()]
         images = open_images(_image_places(located, self.images), cache)
-        return MmprSource(self, located.revision, Concatenated(tables), list(chosen), roots, images)
+        subsets = []
+        for name, (annotation, root) in chosen.items():
+            rows = JsonLines(annotations[annotation], cache)
+            subsets.append(TableSource(self, located.revision, rows, SubsetImages(images, root), f"{self.label}:{name}"))
+        return MmprSource(self, located.revision, subsets, images)
+
+    def convert(self, row: SourceRow) -> Preference:
+        """Columns image (none, one or a list), question, chosen, rejected."""
+        names = row.optional("image", str | list) or []
+        images = tuple(row.images.find(name, row.identity) for name in (names if isinstance(names, list) else [names]))
+        prompt = question(row.text("question"), len(images))
+        return Preference(row.identity, prompt, row.text("chosen"), row.text("rejected"), images)
 
 
-class MmprSource:
-    """The rows of all subsets in the order of meta.json."""
+class MmprSource(TableSource):
+    """The rows of all subsets in the order of meta.json, with the subset as the category."""
 
-    licence = "MIT"
-    generated = False
-
-    def __init__(
-        self, config: MmprConfig, revision: str, rows: Concatenated, subsets: Sequence[str], roots: Sequence[str], images: Images
-    ) -> None:
-        self.name, self.revision = config.label, revision
-        self.rows, self.subsets, self.roots, self.images = rows, subsets, roots, images
-        self._settings = config.settings
-
-    def __len__(self) -> int:
-        """Return the number of rows of all subsets."""
-        return len(self.rows)
+    def __init__(self, config: MmprConfig, revision: str, subsets: Sequence[TableSource], images: Images) -> None:
+        self.subsets, self.table = subsets, Concatenated([subset.rows for subset in subsets])
+        super().__init__(config, revision, self.table, images)
 
     def record(self, index: int) -> Preference:
-        """Return row `index`, its subset as the category."""
-        table, position = self.rows.place(index)
-        identity = f"{self.name}:{self.subsets[table]}:{position}"
-        return self._convert(self.rows.tables[table].row(position), self.subsets[table], self.roots[table], identity)
-
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the annotation files and the settings."""
-        return f"{self.rows.fingerprint()} {self._settings}"
-
-    def _convert(self, row: Row, subset: str, root: str, record: str) -> Preference:
-        names = optional(row, "image", (str, list), record) or []
-        images = tuple(self._image(root, name, record) for name in (names if isinstance(names, list) else [names]))
-        return Preference(
-            identity=record,
-            prompt=(question(field(row, "question", str, record), len(images), record),),
-            chosen=field(row, "chosen", str, record),
-            rejected=field(row, "rejected", str, record),
-            images=images,
-            category=subset,
-        )
-
-    def _image(self, root: str, name: str, record: str) -> EncodedImage:
-        """Return an image by its root in meta.json, which may or may not count the data set's own folder."""
-        full = PurePosixPath(root) / name
-        short = PurePosixPath(*full.parts[1:])
-        inner = PurePosixPath(*full.parts[2:])
-        found = next((str(path) for path in (full, short, inner) if str(path) in self.images), str(full))
-        return self.images.find(found, record)
+        """Return row `index`; its identity names the subset."""
+        number, position = self.table.place(index)
+        subset = self.subsets[number]
+        return replace(subset.record(position), category=subset.name.removeprefix(f"{self.name}:"))
 
 
-def _chosen(located: LocatedFiles, subsets: Sequence[str] | None) -> dict[str, Any]:
+@dataclass
+class SubsetImages:
+    """The images of a subset by its root in meta.json, which may or may not count the data set's own folder."""
+
+    images: Archive | Folder
+    root: str
+
+    def find(self, name: str, record: str) -> EncodedImage:
+        """Return the image `name` under the root."""
+        parts = (PurePosixPath(self.root) / name).parts
+        paths = [str(PurePosixPath(*parts[start:])) for start in range(3)]
+        return self.images.find(next((path for path in paths if path in self.images), paths[0]), record)
+
+
+def _chosen(located: LocatedFiles, subsets: Sequence[str] | None) -> dict[str, tuple[str, str]]:
+    """Return the name of the annotation file and the root of the images of each subset that is asked for."""
     metas = [path for path in located.files if path.name == "meta.json"]
     if len(metas) != 1:
         raise UserError(f"MMPR in {located.root}: {len(metas)} files meta.json; required is exactly one.")
@@ -108,23 +98,28 @@ def _chosen(located: LocatedFiles, subsets: Sequence[str] | None) -> dict[str, A
     for name, subset in meta.items():
         if not isinstance(subset, dict) or not {"root", "annotation"} <= subset.keys():
             raise UserError(f"{metas[0]}: {name!r} is not an object with 'root' and 'annotation'. Has the data set changed?")
-    return {name: subset for name, subset in meta.items() if subsets is None or name in subsets}
+    return {
+        name: (PurePosixPath(subset["annotation"]).name, subset["root"])
+        for name, subset in meta.items()
+        if subsets is None or name in subsets
+    }
 
 
 def _annotations(located: LocatedFiles, cache: Path) -> dict[str, Path]:
     """Return the annotation files by name; those in the zip are unpacked into the cache, each in one step."""
     found = {path.name: path for path in located.files if path.suffix == ".jsonl"}
     for archive in (path for path in located.files if path.name == "annotations.zip"):
-        folder = cache / "mmpr" / digest(f"{archive.resolve()} {stamp(archive)}")
+        folder = derived(archive, cache, "mmpr", "")
         try:
             with zipfile.ZipFile(archive) as file:
                 for entry in file.infolist():
                     target = folder / PurePosixPath(entry.filename).name
-                    if target.suffix == ".jsonl" and not target.exists():
+                    if target.suffix != ".jsonl" or target.name in found:
+                        continue
+                    if not target.exists():
                         with whole_file(target, "wb") as unpacked:
                             unpacked.write(file.read(entry))
-                    if target.suffix == ".jsonl":
-                        found.setdefault(target.name, target)
+                    found[target.name] = target
         except (zipfile.BadZipFile, OSError) as error:
             raise UserError(f"{archive} cannot be read ({error}). Is it complete?") from error
     return found

@@ -10,66 +10,48 @@ rejected_critique, rationale, source, category.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from data.errors import RecordError
 from data.preference import Preference
-from data.sources.shared.base import Source, TableSource
-from data.sources.shared.conversation import messages
-from data.sources.shared.files import FilesConfig
-from data.sources.shared.media import all_encoded
-from data.storage.rows import Row, field, optional
-from data.storage.tables import open_rows
+from data.sources.shared.conversation import messages, user_turn
+from data.sources.shared.files import FormatConfig, SourceRow
 
 REQUIRED = ("prompt", "chosen", "rejected")
 TEXTS = ("chosen_critique", "rejected_critique", "rationale")
 KEYS = frozenset({*REQUIRED, *TEXTS, "images", "margin", "source", "category"})
-KINDS = ("*.jsonl", "*.json", "*.parquet", "*.arrow")
 
 
-class ProjectConfig(FilesConfig):
+class ProjectConfig(FormatConfig):
     """Files in this project's own format."""
 
+    COLUMNS = REQUIRED
+
     type: Literal["project"]
-    images: str | None = None
-    """The folder that image paths are relative to and may not leave; None takes the folder of the file."""
-    files: list[str] = Field(default_factory=lambda: list(KINDS))
+    files: list[str] = Field(default=["*.jsonl", "*.json", "*.parquet", "*.arrow"])
     """Which files of a folder belong to the source."""
-    licence: str = "not stated"
 
-    def open(self, cache: Path) -> Source:
-        """Open the files; raise UserError if they are missing or hold no such table."""
-        located = self.locate(self.files)
-        root = Path(self.images).expanduser() if self.images else located.root
-        rows = open_rows(located.files, cache, REQUIRED)
-        return TableSource(self.label, self.licence, located.revision, rows, _Convert(root), self.settings)
+    @property
+    def patterns(self) -> list[str]:
+        """What the recipe names."""
+        return self.files
 
-
-class _Convert:
-    """Rows to records; a class so that it pickles."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def __call__(self, row: Row, record: str) -> Preference:
-        unknown = sorted(row.keys() - KEYS)
+    def convert(self, row: SourceRow) -> Preference:
+        """Columns as above; another one is an error."""
+        unknown = sorted(row.columns.keys() - KEYS)
         if unknown:
-            raise RecordError(f"{record}: unknown {', '.join(map(repr, unknown))}; a record may hold {', '.join(sorted(KEYS))}.")
-        images = all_encoded(row.get("images"), self.root, record)
-        prompt = field(row, "prompt", (str, list), record)
-        turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        margin = optional(row, "margin", (int, float), record)
+            raise RecordError(f"unknown {', '.join(map(repr, unknown))}; a record may hold {', '.join(sorted(KEYS))}.")
+        images = row.all_images(row.columns.get("images"))
         return Preference(
-            identity=record,
-            prompt=messages(turns, len(images), record),
-            chosen=field(row, "chosen", str, record),
-            rejected=field(row, "rejected", str, record),
-            images=images,
-            margin=None if margin is None else float(margin),
-            **{name: optional(row, name, str, record) for name in TEXTS},
-            source=optional(row, "source", str, record) or "",
-            category=optional(row, "category", str, record) or "",
+            row.identity,
+            messages(user_turn(row.value("prompt", str | list)), len(images)),
+            row.text("chosen"),
+            row.text("rejected"),
+            images,
+            margin=row.number("margin"),
+            **{name: row.optional(name, str) for name in TEXTS},
+            source=row.label("source"),
+            category=row.label("category"),
         )

@@ -13,18 +13,13 @@ import base64
 import binascii
 import json
 import re
-from pathlib import Path
 from typing import Any, Literal
 
 from data.errors import ImageError, RecordError
 from data.preference import EncodedImage, Preference
 from data.prompts import swapped
-from data.sources.shared.base import Source, TableSource
-from data.sources.shared.conversation import MARKER, question
-from data.sources.shared.files import FilesConfig
-from data.sources.shared.media import encoded
-from data.storage.rows import Row, field, optional
-from data.storage.tables import open_rows
+from data.sources.shared.conversation import MARKER, messages, question, said
+from data.sources.shared.files import FormatConfig, SourceRow
 
 SHOWN = re.compile(
     r"\[Question\]:(?P<question>.*?)(?:#+\s*)?\[Response 1\]:(?P<one>.*?)(?:#+\s*)?\[Response 2\]:(?P<two>.*)", re.DOTALL
@@ -33,95 +28,61 @@ ANSWER = re.compile(r"<answer>\s*([12])\s*</answer>")
 THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
-class R1RewardConfig(FilesConfig):
-    """The judged pairs of the RL or the SFT file."""
+class R1RewardConfig(FormatConfig):
+    """The judged pairs of the RL or the SFT file; without `images` the column `image` is read as base64."""
+
+    FILES = ("*.parquet", "*.jsonl", "*.json")
+    COLUMNS = ("message", "image")
 
     type: Literal["r1_reward"]
     hub: str | None = "yifanzhang114/R1-Reward-RL"
-    images: str | None = None
-    """The folder that image paths are relative to; None reads the column `image` as base64."""
     licence: str = "see the card"
 
-    def open(self, cache: Path) -> Source:
-        """Open the parquet files, or JSON."""
-        located = self.locate(["*.parquet", "*.jsonl", "*.json"])
-        rows = open_rows(located.files, cache, ("message", "image"))
-        convert = _Convert(Path(self.images).expanduser() if self.images else None)
-        return TableSource(self.label, self.licence, located.revision, rows, convert, self.settings)
-
-
-class _Convert:
-    """Rows to records; a class so that it pickles."""
-
-    def __init__(self, root: Path | None) -> None:
-        self.root = root
-
-    def __call__(self, row: Row, record: str) -> Preference:
-        user, judgement = _turns(field(row, "message", str, record), record)
+    def convert(self, row: SourceRow) -> Preference:
+        """Columns message, image, answer and others."""
+        user, judgement = _turns(row.text("message"))
         shown = SHOWN.search(user)
         if shown is None:
-            raise RecordError(
-                f"{record}: the user turn holds no '[Question]:', '[Response 1]:' and '[Response 2]:' in this order."
-            )
-        one, two = shown["one"].strip(), shown["two"].strip()
-        second = _winner(row, judgement, record) == "2"
-        images = self._images(row, record)
+            raise RecordError("the user turn holds no '[Question]:', '[Response 1]:' and '[Response 2]:' in this order.")
+        responses = shown["one"].strip(), shown["two"].strip()
+        answers = row.optional("answer", list | str) or judgement
+        found = ANSWER.findall(" ".join(answers) if isinstance(answers, list) else answers)
+        if len(set(found)) != 1:
+            raise RecordError(f"the answer is {answers!r}; required is one <answer>1</answer> or <answer>2</answer>.")
+        winner = int(found[0])
+        thought = THOUGHT.search(judgement)
+        reasoning = None if thought is None else thought[1].strip()
+        images = self._images(row)
         return Preference(
-            identity=record,
-            prompt=(question(shown["question"].replace(MARKER, "").strip(), len(images), record),),
-            chosen=two if second else one,
-            rejected=one if second else two,
+            row.identity,
+            question(shown["question"].replace(MARKER, "").strip(), len(images)),
+            chosen=responses[winner - 1],
+            rejected=responses[2 - winner],
             images=images,
-            rationale=_rationale(judgement, second),
+            rationale=swapped(reasoning) if reasoning is not None and winner == 2 else reasoning,
         )
 
-    def _images(self, row: Row, record: str) -> tuple[EncodedImage, ...]:
-        image = optional(row, "image", str, record)
+    def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:
+        image = row.label("image")
         if not image:
             return ()
-        if self.root is not None or image.startswith("data:"):
-            return (encoded(image, self.root or Path(), record),)
+        if self.images is not None or image.startswith("data:"):
+            return (row.image(image),)
         try:
             return (base64.b64decode(image, validate=True),)
         except binascii.Error as error:
             raise ImageError(
-                f"{record}: 'image' is no base64 ({error}); if it is a path, give the source its `images` folder."
+                f"{row.identity}: 'image' is no base64 ({error}); if it is a path, give the source its `images` folder."
             ) from error
 
 
-def _turns(message: str, record: str) -> tuple[str, str]:
+def _turns(message: str) -> tuple[str, str]:
     """Return the text of the user's turn, and that of the assistant's if there is one."""
     try:
         chat: Any = json.loads(message)
     except ValueError as error:
-        raise RecordError(f"{record}: 'message' is no JSON ({error}); expected is a list of turns.") from error
-    if not isinstance(chat, list) or not all(isinstance(turn, dict) for turn in chat):
-        raise RecordError(f"{record}: 'message' is no list of turns of role and content.")
-    texts = {turn.get("role"): _text(turn.get("content"), record) for turn in chat}
+        raise RecordError(f"'message' is no JSON ({error}); expected is a list of turns.") from error
+    if not isinstance(chat, list):
+        raise RecordError("'message' is no list of turns of role and content.")
+    texts = {turn["role"]: said(turn) for turn in messages(chat)}
     return texts.get("user", ""), texts.get("assistant", "")
-
-
-def _text(content: Any, record: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RecordError(
-            f"{record}: the content of a turn is a {type(content).__name__}; expected is a text or a list of parts."
-        )
-    return "".join(part["text"] for part in content if isinstance(part, dict) and part.get("text"))
-
-
-def _winner(row: Row, judgement: str, record: str) -> str:
-    answers = optional(row, "answer", (list, str), record) or judgement
-    found = ANSWER.findall(" ".join(answers) if isinstance(answers, list) else answers)
-    if len(set(found)) != 1:
-        raise RecordError(f"{record}: the answer is {answers!r}; required is one <answer>1</answer> or <answer>2</answer>.")
-    return str(found[0])
-
-
-def _rationale(judgement: str, second: bool) -> str | None:
-    thought = THOUGHT.search(judgement)
-    if thought is None:
-        return None
-    reasoning = thought[1].strip()
-    return swapped(reasoning) if second else reasoning

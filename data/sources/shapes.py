@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from data.preference import Preference
 from data.sources.shared.base import Source, SourceConfig
@@ -26,19 +26,14 @@ class ShapesConfig(SourceConfig):
     """How many of the endless items belong to the source."""
     seed: int = 0
     text_only: float = Field(default=0.15, ge=0, le=1)
-    """Share of the items that come without a picture."""
+    """Share of the items that come without an image."""
     kinds: list[str] | None = Field(default=None, min_length=1)
     """Question types, each as likely as the others; None takes all."""
 
-    @field_validator("level")
+    @field_validator("level", "split")
     @classmethod
-    def _level_exists(cls, level: str) -> str:
-        return _known(level, LEVELS)
-
-    @field_validator("split")
-    @classmethod
-    def _split_exists(cls, split: str) -> str:
-        return _known(split, SPLITS)
+    def _exists(cls, name: str, info: ValidationInfo) -> str:
+        return _known(name, LEVELS if info.field_name == "level" else SPLITS)
 
     @model_validator(mode="after")
     def _kinds_exist(self) -> ShapesConfig:

@@ -6,12 +6,11 @@ archive of 270,000 images opens in a moment and costs no memory.
 
 from __future__ import annotations
 
-import io
 import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +23,7 @@ from data.images import image_path
 from data.preference import EncodedImage
 from data.storage.files import digest, hash64, stamp, whole_file
 
-ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("size", "i8"), ("kind", "u1"), ("crc", "u4")])
+ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
 """A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""
 STORED, DEFLATED, TAR = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, 255
 LOCAL_HEADER = 30
@@ -35,10 +34,6 @@ class Images(Protocol):
 
     def find(self, name: str, record: str) -> EncodedImage:
         """Return the image `name`; raise ImageError naming `record` if it is not there."""
-        ...
-
-    def __contains__(self, name: str) -> bool:
-        """Tell whether there is such an image."""
         ...
 
 
@@ -66,7 +61,6 @@ class Archive:
         self.ends = np.cumsum([part.stat().st_size for part in self.parts])
         identity = digest(" ".join(f"{part.resolve()} {stamp(part)}" for part in self.parts))
         self._index = cache / "archives" / f"{self.parts[0].stem}-{identity}.npy"
-        self._descriptors: list[int] = []
         if not self._index.exists():
             entries = self._read_directory()
             with whole_file(self._index, "wb") as file:
@@ -78,9 +72,13 @@ class Archive:
         loaded: npt.NDArray[np.void] = np.load(self._index, mmap_mode="r")
         return loaded
 
+    @cached_property
+    def _descriptors(self) -> list[int]:
+        return [os.open(part, os.O_RDONLY) for part in self.parts]
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open files and the mapping behind: another process opens its own."""
-        return {"parts": self.parts, "ends": self.ends, "_index": self._index, "_descriptors": []}
+        return {"parts": self.parts, "ends": self.ends, "_index": self._index}
 
     def __contains__(self, name: str) -> bool:
         """Tell whether there is such a file."""
@@ -98,8 +96,6 @@ class Archive:
 
     def read(self, start: int, size: int) -> bytes:
         """Return bytes of the archive, counted through all its parts."""
-        if not self._descriptors:
-            self._descriptors = [os.open(part, os.O_RDONLY) for part in self.parts]
         pieces = []
         part = int(np.searchsorted(self.ends, start, side="right"))
         while size > 0 and part < len(self.parts):
@@ -118,22 +114,35 @@ class Archive:
         return entry
 
     def _content(self, entry: npt.NDArray[np.void]) -> bytes:
-        start, stored, kind = int(entry["start"]), int(entry["stored"]), int(entry["kind"])
+        start, stored, kind = (int(entry[name]) for name in ("start", "stored", "kind"))
         if kind == TAR:
             return self.read(start, stored)
         header = self.read(start, LOCAL_HEADER)
         skip = LOCAL_HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         content = self.read(start + skip, stored)
         if kind == DEFLATED:
-            content = zlib.decompress(content, wbits=-15, bufsize=int(entry["size"]))
+            content = zlib.decompress(content, wbits=-15)
         if zlib.crc32(content) != int(entry["crc"]):
             raise ValueError("its checksum does not agree")
         return content
 
     def _read_directory(self) -> npt.NDArray[np.void]:
-        tar = self.parts[0].suffix == ".tar"
+        rows = []
         try:
-            rows = list(_tar_rows(self.parts[0]) if tar else _zip_rows(_Joined(self)))
+            if self.parts[0].suffix == ".tar":
+                with tarfile.open(self.parts[0], "r:") as tar:
+                    for member in tar:
+                        if member.isfile():
+                            name = hash64(member.name.removeprefix("./"))
+                            rows.append((name, member.offset_data, member.size, TAR, 0))
+                        tar.members = []  # type: ignore[attr-defined]  # undocumented, but else tarfile remembers every file
+            else:
+                with zipfile.ZipFile(_Joined(self)) as archive:
+                    rows = [
+                        (hash64(entry.filename), entry.header_offset, entry.compress_size, kind, entry.CRC)
+                        for entry in archive.infolist()
+                        if not entry.is_dir() and (kind := entry.compress_type) in (STORED, DEFLATED)
+                    ]
         except (zipfile.BadZipFile, tarfile.TarError, OSError) as error:
             names = ", ".join(part.name for part in self.parts)
             raise UserError(f"the archive {names} cannot be read ({error}). Are all its parts there and complete?") from error
@@ -141,34 +150,28 @@ class Archive:
         return entries[np.argsort(entries["name"], kind="stable")]
 
 
-class _Joined(io.RawIOBase):
-    """The parts of an archive as one file, for `zipfile`."""
+class _Joined:
+    """The parts of an archive as one file, as far as `zipfile` needs one to read its directory."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive, self.position = archive, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
     def tell(self) -> int:
         return self.position
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self.position, int(self.archive.ends[-1]))[whence]
-        self.position = base + offset
+        self.position = (0, self.position, int(self.archive.ends[-1]))[whence] + offset
+        if self.position < 0:
+            raise OSError(f"byte {self.position} of an archive")
         return self.position
 
-    def readinto(self, buffer: Any) -> int:
-        piece = self.archive.read(self.position, len(buffer))
-        buffer[: len(piece)] = piece
+    def read(self, size: int = -1) -> bytes:
+        piece = self.archive.read(self.position, size if size >= 0 else int(self.archive.ends[-1]) - self.position)
         self.position += len(piece)
-        return len(piece)
+        return piece
 
 
-def open_images(places: Sequence[Path], cache: Path) -> Images:
+def open_images(places: Sequence[Path], cache: Path) -> Archive | Folder:
     """Return a folder as Folder, and archive files as Archive.
 
     Raises: UserError for anything else, as a compressed tar, which cannot be read image by image.
@@ -181,19 +184,3 @@ def open_images(places: Sequence[Path], cache: Path) -> Images:
         f"images in {', '.join(map(str, places)) or 'no place'}: required is a folder, a .zip (whole, or all parts of .zip_aa, "
         ".zip_ab, …) or an uncompressed .tar. Unpack anything else into a folder."
     )
-
-
-def _zip_rows(file: _Joined) -> Iterator[tuple[int, int, int, int, int, int]]:
-    with zipfile.ZipFile(io.BufferedReader(file)) as archive:
-        for entry in archive.infolist():
-            if not entry.is_dir() and entry.compress_type in (STORED, DEFLATED):
-                name = hash64(entry.filename)
-                yield name, entry.header_offset, entry.compress_size, entry.file_size, entry.compress_type, entry.CRC
-
-
-def _tar_rows(path: Path) -> Iterator[tuple[int, int, int, int, int, int]]:
-    with tarfile.open(path, "r:") as archive:
-        for entry in archive:
-            if entry.isfile():
-                yield hash64(entry.name.removeprefix("./")), entry.offset_data, entry.size, entry.size, TAR, 0
-            archive.members = []  # type: ignore[attr-defined]  # undocumented, but else tarfile remembers every file

@@ -5,6 +5,7 @@ the rest of its file: its rows are remembered with the reason, and reading one o
 
 A row is read as its small batch, with ordinary reads and not through a memory map: Arrow asks the kernel to page in
 all of what it maps, which for a set with images would be the whole file on opening and megabytes for each row.
+pyarrow is slow to import, and a recipe is read without it: it is imported where it is needed.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from filelock import FileLock
 from rich.progress import track
 
 from data.errors import RecordError, UserError
-from data.storage.files import digest, stamp, whole_file, worker_processes, write_whole
-from data.storage.rows import Row, Rows
+from data.storage.files import derived, stamp, whole_file, worker_processes, write_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
 
 ROWS_OF_TEXT, ROWS_OF_BINARY = 64, 4
 """Rows of a batch, which is read whole for one of its rows: some hundred kilobytes either way."""
-DAMAGE = (OSError, pa.ArrowException)
+Damage = list[tuple[int, int, str]]
+"""First row, row after the last, and why they cannot be read."""
 
 
 class ArrowTable:
@@ -37,10 +39,10 @@ class ArrowTable:
         """Open `copy`; errors name `original`."""
         self.original, self.copy = original, copy
         contents = json.loads(_contents_of(copy).read_text())
-        self.damaged: list[tuple[int, int, str]] = contents["damaged"]
+        self.damaged: Damage = contents["damaged"]
         self.ends = np.cumsum(contents["batches"])
         self._reader: pa.RecordBatchFileReader | None = None
-        self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
+        self._last: tuple[int, pa.RecordBatch] = (-1, None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open file behind: another process opens its own."""
@@ -50,54 +52,54 @@ class ArrowTable:
         """Return the number of rows, the damaged ones included."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
-    def row(self, index: int) -> Row:
+    def row(self, index: int) -> dict[str, Any]:
         """Return one row; raise RecordError if it lies in a damaged part of the original."""
+        import pyarrow as pa
+
         for start, stop, reason in self.damaged:
             if start <= index < stop:
                 raise RecordError(f"{self.original.name}, row {index}: rows {start} to {stop - 1} cannot be read ({reason}).")
-        number = int(np.searchsorted(self.ends, index, side="right"))
-        batch = self._batch(number)
-        row: dict[str, Any] = batch.slice(index - int(self.ends[number] - batch.num_rows), 1).to_pylist()[0]
-        return row
-
-    def _batch(self, number: int) -> pa.RecordBatch:
-        """Return a batch; the last one is kept for reading in order."""
         if self._reader is None:
             options = pa.ipc.IpcReadOptions(use_threads=False)  # one small batch at a time, also in forked workers
             self._reader = pa.ipc.open_file(pa.OSFile(str(self.copy)), options=options)
-        if self._last[0] != number:
+        number = int(np.searchsorted(self.ends, index, side="right"))
+        if self._last[0] != number:  # the last batch is kept for reading in order
             self._last = (number, self._reader.get_batch(number))
-        return self._last[1]
+        batch = self._last[1]
+        row: dict[str, Any] = batch.slice(index - int(self.ends[number] - batch.num_rows), 1).to_pylist()[0]
+        return row
 
     def fingerprint(self) -> str:
         """Return name, size and time of change of the original."""
         return stamp(self.original)
 
 
-def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> list[Rows]:
+def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> list[ArrowTable]:
     """Open parquet or Arrow files, copying those that have no copy yet.
 
     Raises: UserError naming the file if it is none, or if one of `columns` is missing.
     """
     for path in paths:
-        _check_columns(path, columns)
-    copies = [_copy_of(path, cache) for path in paths]
-    missing = [(path, copy) for path, copy in zip(paths, copies, strict=True) if not copy.exists()]
-    for _ in track(_copied(missing), "copying to Arrow", total=len(missing), transient=True, disable=not missing):
+        found = _opened(path, [])[0].names
+        missing = [column for column in columns if column not in found]
+        if missing:
+            raise UserError(
+                f"{path}: there is no column {', '.join(map(repr, missing))}; found are {', '.join(map(repr, found))}, required "
+                f"are {', '.join(map(repr, columns))}. Has the data set changed? Pin its revision, or rename the columns."
+            )
+    copies = [(path, derived(path, cache, "tables", ".arrow")) for path in paths]
+    new = [(path, copy) for path, copy in copies if not copy.exists()]
+    for _ in track(_copied(new), "copying to Arrow", total=len(new), transient=True, disable=not new):
         pass
-    return [ArrowTable(path, copy) for path, copy in zip(paths, copies, strict=True)]
+    return [ArrowTable(path, copy) for path, copy in copies]
 
 
-def _copied(missing: Sequence[tuple[Path, Path]]) -> Iterator[None]:
-    if len(missing) <= 1:
-        yield from map(_copy, missing)
+def _copied(files: Sequence[tuple[Path, Path]]) -> Iterator[None]:
+    if len(files) <= 1:
+        yield from map(_copy, files)
         return
-    with worker_processes(min(os.cpu_count() or 1, len(missing))) as pool:
-        yield from pool.map(_copy, missing)
-
-
-def _copy_of(path: Path, cache: Path) -> Path:
-    return cache / "tables" / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}.arrow"
+    with worker_processes(min(os.cpu_count() or 1, len(files))) as pool:
+        yield from pool.map(_copy, files)
 
 
 def _contents_of(copy: Path) -> Path:
@@ -105,70 +107,55 @@ def _contents_of(copy: Path) -> Path:
     return copy.with_suffix(".json")
 
 
-def _schema(path: Path) -> pa.Schema:
+def _opened(path: Path, damaged: Damage) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the schema and the rows of a parquet file, or of an Arrow file in either format (`datasets` writes the stream)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
     try:
-        return pq.read_schema(path) if path.suffix == ".parquet" else _arrow_reader(path).schema
-    except DAMAGE as error:
+        if path.suffix == ".parquet":
+            schema = pq.read_schema(path)
+            return schema, _parquet_batches(path, schema, damaged)
+        source = pa.OSFile(str(path))
+        try:
+            file = pa.ipc.open_file(source)
+            return file.schema, map(file.get_batch, range(file.num_record_batches))
+        except pa.ArrowInvalid:
+            source.seek(0)
+            stream = pa.ipc.open_stream(source)
+            return stream.schema, iter(stream)
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path}: the file cannot be opened ({error}). Is it complete? Fetch it again.") from error
 
 
-def _arrow_reader(path: Path) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
-    """Open an Arrow file of either of the two formats (`datasets` writes the streaming one)."""
-    source = pa.OSFile(str(path))
-    try:
-        return pa.ipc.open_file(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        return pa.ipc.open_stream(source)
-
-
-def _check_columns(path: Path, columns: Sequence[str]) -> None:
-    found = _schema(path).names
-    missing = [column for column in columns if column not in found]
-    if missing:
-        raise UserError(
-            f"{path}: there is no column {', '.join(map(repr, missing))}; found are {', '.join(map(repr, found))}, "
-            f"required are {', '.join(map(repr, columns))}. Has the data set changed? Pin its revision, or rename the columns."
-        )
-
-
 def _copy(job: tuple[Path, Path]) -> None:
+    """Copy a file in small batches; beside it, note the rows of each and what cannot be read."""
+    import pyarrow as pa
+
     path, copy = job
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(copy.with_suffix(".lock")):
         if copy.exists():
             return
-        damaged: list[tuple[int, int, str]] = []
-        batches: list[int] = []
+        damaged: Damage = []
+        sizes: list[int] = []
+        schema, batches = _opened(path, damaged)
+        most = ROWS_OF_BINARY if any("binary" in str(field.type) for field in schema) else ROWS_OF_TEXT
         with whole_file(copy, "wb") as file:
-            _write(path, file, batches, damaged)
-            write_whole(_contents_of(copy), json.dumps({"batches": batches, "damaged": damaged}))
+            with pa.ipc.new_file(file, schema) as writer:
+                for batch in batches:
+                    for start in range(0, batch.num_rows, most):
+                        part = batch.slice(start, most)
+                        writer.write_batch(part)
+                        sizes.append(part.num_rows)
+            write_whole(_contents_of(copy), json.dumps({"batches": sizes, "damaged": damaged}))
 
 
-def _write(path: Path, target: IO[bytes], sizes: list[int], damaged: list[tuple[int, int, str]]) -> None:
-    """Copy `path` to `target` in small batches; note the rows of each in `sizes`, and what cannot be read in `damaged`."""
-    schema = _schema(path)
-    most = ROWS_OF_BINARY if any(_holds_binary(field.type) for field in schema) else ROWS_OF_TEXT
-    found = _parquet_batches(path, schema, damaged) if path.suffix == ".parquet" else _arrow_batches(path)
-    with pa.ipc.new_file(target, schema) as writer:
-        for batch in found:
-            for start in range(0, batch.num_rows, most):
-                part = batch.slice(start, most)
-                writer.write_batch(part)
-                sizes.append(part.num_rows)
-
-
-def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    reader = _arrow_reader(path)
-    if isinstance(reader, pa.RecordBatchStreamReader):
-        yield from reader
-        return
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
-
-
-def _parquet_batches(path: Path, schema: pa.Schema, damaged: list[tuple[int, int, str]]) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(path: Path, schema: pa.Schema, damaged: Damage) -> Iterator[pa.RecordBatch]:
     """Yield the rows; for what is left of a damaged row group as many empty rows, noted in `damaged`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     done = 0
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
@@ -177,13 +164,7 @@ def _parquet_batches(path: Path, schema: pa.Schema, damaged: list[tuple[int, int
                 for batch in file.iter_batches(batch_size=ROWS_OF_TEXT, row_groups=[group], use_threads=False):
                     yield batch
                     done += batch.num_rows
-            except DAMAGE as error:
+            except (OSError, pa.ArrowException) as error:
                 damaged.append((done, end, f"row group {group} of {path.name} is damaged: {error}"))
                 yield pa.record_batch([pa.nulls(end - done, field.type) for field in schema], schema=schema)
                 done = end
-
-
-def _holds_binary(kind: pa.DataType) -> bool:
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return True
-    return any(_holds_binary(kind.field(number).type) for number in range(kind.num_fields))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -30,17 +30,13 @@ def imported_modules(modules: Sequence[str], floors: Sequence[str]) -> dict[str,
         file = CLONE.joinpath(*name.split(".")).with_suffix(".py")
         if name not in found and file.is_file():
             found[name] = file
-            waiting += [other for other in _imports(name, file) if other.partition(".")[0] in floors]
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom):
+                    module = f"{name.rpartition('.')[0]}.{node.module}" if node.level else str(node.module)
+                    # a name imported from a package may be a module of it
+                    others = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+                    waiting += [other for other in others if other.partition(".")[0] in floors]
     return found
-
-
-def _imports(name: str, file: Path) -> Iterator[str]:
-    """Yield the modules that `file` imports; a name imported from a package may be a module of it."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            module = f"{name.rpartition('.')[0]}.{node.module}" if node.level else str(node.module)
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def _tree(file: Path) -> str:

@@ -22,6 +22,11 @@ def stamp(path: Path) -> str:
     return digest(f"{path.name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}")
 
 
+def derived(path: Path, cache: Path, folder: str, suffix: str) -> Path:
+    """Return where a file made of `path` lies in the cache: another place for another file, or once the file has changed."""
+    return cache / folder / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}{suffix}"
+
+
 def content_digest(content: bytes | Path) -> str:
     """Return the SHA-256 of bytes, or of a file (read in pieces), in hexadecimal digits: what tells two images apart."""
     if isinstance(content, bytes):

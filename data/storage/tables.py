@@ -1,7 +1,7 @@
 """Tables on disk, addressed by row: JSON lines through an index of byte offsets, parquet through a copy in Arrow.
 
 Neither is held in memory. What is derived (the offsets, the Arrow copy of a parquet file) lies in the cache under a name
-that holds the file's size and time of change, and is written under a temporary name first.
+that holds the file's size and time of change.
 """
 
 from __future__ import annotations
@@ -11,21 +11,38 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from data.errors import RecordError, UserError
-from data.storage.files import digest, stamp, whole_file, write_whole
-from data.storage.rows import Row, Rows
+from data.storage.arrow import open_tables
+from data.storage.files import derived, digest, stamp, whole_file, write_whole
 
-Offsets = npt.NDArray[np.int64]
 READ = 1 << 26
 """Bytes read at once while looking for line ends."""
+Row = Mapping[str, Any]
+"""One row of a table as it was read: column name to value."""
+
+
+class Rows(Protocol):
+    """A table on disk, addressed by row."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def row(self, index: int) -> Row:
+        """Return one row; raise RecordError naming file and row if it cannot be read."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a short text that changes when the files change."""
+        ...
 
 
 class JsonLines:
@@ -34,14 +51,21 @@ class JsonLines:
     def __init__(self, path: Path, cache: Path) -> None:
         """Open the file; the first time, find its lines (about a second for each gigabyte)."""
         self.path = path
-        self._index = _line_index(path, cache)
-        self._descriptor: int | None = None
+        self._index = derived(path, cache, "lines", ".npy")
+        if not self._index.exists():
+            offsets = _line_offsets(path)
+            with whole_file(self._index, "wb") as file:
+                np.save(file, offsets)
 
     @cached_property
-    def offsets(self) -> Offsets:
+    def offsets(self) -> npt.NDArray[np.int64]:
         """Start and end of each line, memory-mapped: int64 of shape (lines, 2)."""
-        loaded: Offsets = np.load(self._index, mmap_mode="r")
+        loaded: npt.NDArray[np.int64] = np.load(self._index, mmap_mode="r")
         return loaded
+
+    @cached_property
+    def _descriptor(self) -> int:
+        return os.open(self.path, os.O_RDONLY)
 
     def __len__(self) -> int:
         """Return the number of lines that are not blank."""
@@ -49,21 +73,18 @@ class JsonLines:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open file and the mapping behind: another process opens its own."""
-        return {"path": self.path, "_index": self._index, "_descriptor": None}
+        return {"path": self.path, "_index": self._index}
 
     def row(self, index: int) -> Row:
         """Return the object on line `index`; raise RecordError if it is not one."""
-        if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDONLY)
         start, stop = self.offsets[index]
+        where = f"{self.path.name}, row {index} (byte {start})"
         try:
             row = json.loads(os.pread(self._descriptor, int(stop - start), int(start)))
         except (ValueError, RecursionError) as error:
-            raise RecordError(f"{self.path.name}, row {index} (byte {start}): no valid JSON ({error}).") from error
+            raise RecordError(f"{where}: no valid JSON ({error}).") from error
         if not isinstance(row, dict):
-            raise RecordError(
-                f"{self.path.name}, row {index} (byte {start}): a JSON {type(row).__name__}; required is an object."
-            )
+            raise RecordError(f"{where}: a JSON {type(row).__name__}; required is an object.")
         return row
 
     def fingerprint(self) -> str:
@@ -97,40 +118,6 @@ class Concatenated:
         return digest(" ".join(table.fingerprint() for table in self.tables))
 
 
-def _line_index(path: Path, cache: Path) -> Path:
-    index = cache / "lines" / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}.npy"
-    if not index.exists():
-        offsets = _line_offsets(path)
-        with whole_file(index, "wb") as file:
-            np.save(file, offsets)
-    return index
-
-
-def _line_offsets(path: Path) -> Offsets:
-    """Return (start, stop) of every line that holds more than white space at its ends: int64 of shape (lines, 2)."""
-    ends = []
-    position = 0
-    with path.open("rb") as file:
-        while block := file.read(READ):
-            ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + position)
-            position += len(block)
-    stops = np.concatenate([*ends, np.array([position])])
-    starts = np.concatenate([np.zeros(1, np.int64), stops[:-1] + 1])
-    offsets = np.stack([starts, stops], axis=1)
-    return offsets[_filled(path, offsets)]
-
-
-def _filled(path: Path, offsets: Offsets) -> npt.NDArray[np.bool_]:
-    """Tell which lines are not blank; only very short ones are looked at."""
-    lengths = offsets[:, 1] - offsets[:, 0]
-    filled = lengths > 0
-    with path.open("rb") as file:
-        for line in np.flatnonzero((lengths > 0) & (lengths < 8)):
-            file.seek(int(offsets[line, 0]))
-            filled[line] = bool(file.read(int(lengths[line])).strip())
-    return filled
-
-
 def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -> Rows:
     """Open files of one kind (.jsonl, .jsonl.gz, .json with a list or with lines, .parquet, .arrow) as one table.
 
@@ -138,25 +125,40 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
 
     Raises: UserError for another kind of file, a damaged file, or a missing column.
     """
-    from data.storage import arrow as arrow_tables  # pyarrow is slow to import, and a recipe is read without it
-
-    opener: dict[str, Callable[[Sequence[Path], Path, Sequence[str]], list[Rows]]] = {
-        ".jsonl": lambda files, folder, _: [JsonLines(file, folder) for file in files],
-        ".json": lambda files, folder, _: [JsonLines(_as_lines(file, folder), folder) for file in files],
-        ".gz": lambda files, folder, _: [JsonLines(_unpacked(file, folder), folder) for file in files],
-        ".parquet": arrow_tables.open_tables,
-        ".arrow": arrow_tables.open_tables,
-    }
+    as_lines: dict[str, Callable[[Path, Path], Path]] = {".jsonl": lambda path, _: path, ".json": _as_lines, ".gz": _unpacked}
     kinds = sorted({path.suffix for path in paths})
-    if len(kinds) != 1 or kinds[0] not in opener:
-        raise UserError(f"files of kind {', '.join(kinds)}: required is one kind of {', '.join(opener)}.")
-    tables = opener[kinds[0]](paths, cache, columns)
+    tables: Sequence[Rows]
+    if kinds in ([".parquet"], [".arrow"]):
+        tables = open_tables(paths, cache, columns)
+    elif len(kinds) == 1 and kinds[0] in as_lines:
+        tables = [JsonLines(as_lines[kinds[0]](path, cache), cache) for path in paths]
+    else:
+        required = ", ".join([*as_lines, ".parquet", ".arrow"])
+        raise UserError(f"files of kind {', '.join(kinds)}: required is one kind of {required}.")
     return tables[0] if len(tables) == 1 else Concatenated(tables)
+
+
+def _line_offsets(path: Path) -> npt.NDArray[np.int64]:
+    """Return (start, stop) of every line that is not blank: int64 of shape (lines, 2). Only very short ones are looked at."""
+    ends = []
+    position = 0
+    with path.open("rb") as file:
+        while block := file.read(READ):
+            ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + position)
+            position += len(block)
+        stops = np.concatenate([*ends, np.array([position])])
+        starts = np.concatenate([np.zeros(1, np.int64), stops[:-1] + 1])
+        lengths = stops - starts
+        filled = lengths > 0
+        for line in np.flatnonzero(filled & (lengths < 8)):
+            file.seek(int(starts[line]))
+            filled[line] = bool(file.read(int(lengths[line])).strip())
+    return np.stack([starts[filled], stops[filled]], axis=1)
 
 
 def _unpacked(path: Path, cache: Path) -> Path:
     """Return the unpacked copy of a gzip file in the cache."""
-    lines = cache / "lines" / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}.jsonl"
+    lines = derived(path, cache, "lines", ".jsonl")
     if not lines.exists():
         try:
             with gzip.open(path) as source, whole_file(lines, "wb") as target:
@@ -171,7 +173,7 @@ def _as_lines(path: Path, cache: Path) -> Path:
     with path.open("rb") as file:
         if file.read(64).lstrip()[:1] != b"[":
             return path
-    lines = cache / "lines" / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}.jsonl"
+    lines = derived(path, cache, "lines", ".jsonl")
     if not lines.exists():
         try:
             rows = json.loads(path.read_bytes())

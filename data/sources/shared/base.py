@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +10,6 @@ from pydantic import Field
 
 from data.config.section import Section
 from data.preference import Preference
-from data.storage.rows import Row, Rows
 
 
 class Source(Protocol):
@@ -68,29 +65,3 @@ class SourceConfig(Section, ABC):
 
         Raises: UserError if its files are missing or not in the documented schema.
         """
-
-
-@dataclass
-class TableSource:
-    """A source whose records are rows of a table, each turned into a preference by one function."""
-
-    name: str
-    licence: str
-    revision: str
-    rows: Rows
-    convert: Callable[[Row, str], Preference]
-    settings: str
-    """What in the recipe decides how rows become records."""
-    generated: bool = False
-
-    def __len__(self) -> int:
-        """Return the number of rows of the table."""
-        return len(self.rows)
-
-    def record(self, index: int) -> Preference:
-        """Return row `index` as a preference."""
-        return self.convert(self.rows.row(index), f"{self.name}:{index}")
-
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the table's files and the settings."""
-        return f"{self.rows.fingerprint()} {self.settings}"

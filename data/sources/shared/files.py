@@ -1,25 +1,108 @@
-"""Where the files of a source lie: in a local copy, or on the hub."""
+"""Sources whose rows lie in files: where these are (in a local copy, or on the hub), and a row on its way to a record."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, get_args
 
 from pydantic import model_validator
 
-from data.errors import UserError
+from data.errors import ImageError, RecordError, UserError
+from data.images import from_data_uri
+from data.preference import EncodedImage, Preference
 from data.sources.shared.base import SourceConfig
+from data.storage.archives import Folder, Images
+from data.storage.tables import Row, Rows, open_rows
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
 """The name of one file of a set, as the hub writes them: `test-00000-of-00003.parquet`."""
 
 
+@dataclass(frozen=True)
+class SourceRow:
+    """A row on its way to a record. A RecordError raised over it need not name the record: its source does that."""
+
+    identity: str
+    columns: Row
+    images: Images
+    slot: int = 0
+    """Which record of the row is asked for, where a row gives several."""
+
+    def value(self, name: str, kind: type | UnionType) -> Any:
+        """Return a column as `field` does."""
+        return field(self.columns, name, kind)
+
+    def optional(self, name: str, kind: type | UnionType) -> Any:
+        """Return a column as `field` does, or None where it is missing or empty."""
+        return None if self.columns.get(name) is None else self.value(name, kind)
+
+    def text(self, name: str) -> str:
+        """Return a column of text."""
+        found: str = self.value(name, str)
+        return found
+
+    def label(self, name: str) -> str:
+        """Return a column of text that may be missing, for grouping."""
+        return self.optional(name, str) or ""
+
+    def number(self, name: str) -> float | None:
+        """Return a column of numbers that may be missing."""
+        found = self.optional(name, int | float)
+        return None if found is None else float(found)
+
+    def image(self, value: Any) -> EncodedImage:
+        """Return the image that `value` stands for: a path in the image folder, a data URI, bytes, or {"bytes": …, "path": …}.
+
+        Raises: ImageError for anything else, an empty struct, or a path that is not a file under the folder.
+        """
+        if isinstance(value, bytes) and value:
+            return value
+        if isinstance(value, str) and value:
+            return from_data_uri(value, self.identity) if value.startswith("data:") else self.images.find(value, self.identity)
+        if isinstance(value, dict) and (value.get("bytes") or value.get("path")):
+            return self.image(value.get("bytes") or value["path"])
+        raise ImageError(
+            f"{self.identity}: an image is {_kind(value)}; required is a path, a data URI, bytes, or a struct of bytes and path."
+        )
+
+    def stored_image(self, name: str) -> EncodedImage:
+        """Return the image in a column of image structs, which hold the bytes themselves.
+
+        Raises: ImageError if the struct is missing or holds no bytes: its path is where the file lay on another machine.
+        """
+        value = self.columns.get(name)
+        if not isinstance(value, dict) or not value.get("bytes"):
+            raise ImageError(f"{self.identity}: {name!r} is {_kind(value)}; required is an image struct with its bytes.")
+        return self.image(value["bytes"])
+
+    def all_images(self, values: Any) -> tuple[EncodedImage, ...]:
+        """Return the images that `values` stands for: a list, a single one, or None."""
+        if values is None:
+            return ()
+        return tuple(map(self.image, values if isinstance(values, list) else [values]))
+
+
 class FilesConfig(SourceConfig):
-    """A source that reads files: a local copy if `path` is given, else the data set `hub`."""
+    """A source that reads files: a local copy if `path` is given, else the data set `hub`.
+
+    An adapter states the constants below and its own recipe keys, and turns a row into a record by `convert`.
+    """
+
+    FILES: ClassVar[Sequence[str]] = ("*.parquet",)
+    """Patterns (as `fnmatch` reads them) of the files' paths inside the data set; `{key}` is a recipe key's value."""
+    COLUMNS: ClassVar[Sequence[str]] = ()
+    """What every parquet or Arrow file must hold."""
+    LICENCE: ClassVar[str] = "not stated"
+    BRANCH: ClassVar[str | None] = None
+    """The revision on the hub where the recipe names none."""
 
     path: str | None = None
     """A file, or a folder that is a copy of the data set's repository."""
@@ -36,15 +119,41 @@ class FilesConfig(SourceConfig):
             raise ValueError(f"source {self.label!r}: `revision` is for the hub; a local `path` has none")
         return self
 
-    def locate(self, patterns: Sequence[str], branch: str | None = None) -> LocatedFiles:
-        """Find (or fetch) the files whose path inside the data set matches one of `patterns` (as `fnmatch` reads them).
+    @property
+    def patterns(self) -> list[str]:
+        """Which files belong to the source."""
+        return [pattern.format(**dict(self)) for pattern in self.FILES]
 
-        `branch` is the revision on the hub where the recipe names none.
+    @property
+    def records_per_row(self) -> int:
+        """How many records a row may give."""
+        return 1
+
+    @abstractmethod
+    def convert(self, row: SourceRow) -> Preference:
+        """Return the record of a row; raise LeftOut if a rule leaves it out, RecordError if it cannot be used."""
+
+    def open(self, cache: Path) -> TableSource:
+        """Open the files as one table."""
+        located = self.locate()
+        return TableSource(self, located.revision, open_rows(located.files, cache, self.COLUMNS), self.image_folder(located))
+
+    def image_folder(self, located: LocatedFiles) -> Folder:
+        """Return the folder that image paths are relative to and may not leave."""
+        return Folder(located.root)
+
+    def licence_of_files(self) -> str:
+        """Return the licence that the data card names."""
+        return self.LICENCE
+
+    def locate(self) -> LocatedFiles:
+        """Find (or fetch) the source's files.
 
         Raises: UserError if there are none, one of a numbered set is missing, or the hub does not answer.
         """
         if self.path is None:
-            return _fetched(str(self.hub), self.revision or branch, patterns)
+            folder = _fetched(str(self.hub), self.revision or self.BRANCH, self.patterns)
+            return LocatedFiles(_matching(folder, self.patterns, str(self.hub)), folder, folder.name)
         place = Path(self.path).expanduser()
         if place.is_file():
             return LocatedFiles([place], place.parent, "local")
@@ -52,10 +161,62 @@ class FilesConfig(SourceConfig):
             raise UserError(
                 f"source {self.label!r}: {place} is neither a file nor a folder. Correct `path`, or fetch the data first."
             )
-        found = _matching(place, patterns, self.label)
+        found = _matching(place, self.patterns, self.label)
         if problem := shards_problem(found):
             raise UserError(f"source {self.label!r}: {problem} (To read one of them alone, let `path` name that file.)")
         return LocatedFiles(found, place, "local")
+
+
+class ImageFilesConfig(FilesConfig):
+    """Files whose rows name images that lie elsewhere."""
+
+    images: str | None = None
+    """The folder that image paths are relative to and may not leave; None takes the folder of the data set or file."""
+
+    def image_folder(self, located: LocatedFiles) -> Folder:
+        """Return the folder that the recipe names, or that of the data set."""
+        return Folder(Path(self.images).expanduser()) if self.images else super().image_folder(located)
+
+
+class FormatConfig(ImageFilesConfig):
+    """Files in a public format, of anybody's data."""
+
+    licence: str = "not stated"
+
+    def licence_of_files(self) -> str:
+        """Return what the recipe states."""
+        return self.licence
+
+
+class TableSource:
+    """A source whose records are rows of a table, each turned into one preference, or into several."""
+
+    generated = False
+
+    def __init__(self, config: FilesConfig, revision: str, rows: Rows, images: Images, name: str | None = None) -> None:
+        self.config, self.revision, self.rows, self.images = config, revision, rows, images
+        self.name, self.licence = name or config.label, config.licence_of_files()
+
+    def __len__(self) -> int:
+        """Return the number of records that the rows could give."""
+        return len(self.rows) * self.config.records_per_row
+
+    def record(self, index: int) -> Preference:
+        """Return record `index`, counted through the rows and the records of each; errors name it."""
+        number, slot = divmod(index, self.config.records_per_row)
+        identity = f"{self.name}:{number}" + f".{slot}" * (self.config.records_per_row > 1)
+        row = SourceRow(identity, self.rows.row(number), self.images, slot)
+        try:
+            return self.config.convert(row)
+        except ImageError:  # names the record itself
+            raise
+        except RecordError as error:
+            error.args = (f"{identity}: {error}",)
+            raise
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the table's files and the settings."""
+        return f"{self.rows.fingerprint()} {self.config.settings}"
 
 
 @dataclass(frozen=True)
@@ -97,15 +258,37 @@ def _matching(folder: Path, patterns: Sequence[str], label: str) -> list[Path]:
     return found
 
 
-def _fetched(hub: str, revision: str | None, patterns: Sequence[str]) -> LocatedFiles:
+def _fetched(hub: str, revision: str | None, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(hub, repo_type="dataset", revision=revision, allow_patterns=list(patterns)))
+        return Path(snapshot_download(hub, repo_type="dataset", revision=revision, allow_patterns=list(patterns)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
             f"the data set {hub} cannot be fetched from the hub ({type(error).__name__}: {error}). "
             "Check the id, the revision, the network and (for a gated set) the login, or give `path` to a local copy."
         ) from error
-    return LocatedFiles(_matching(folder, patterns, hub), folder, folder.name)
+
+
+def field(columns: Row, name: str, kind: type | UnionType) -> Any:
+    """Return `columns[name]`.
+
+    Raises: RecordError if it is missing, not of type `kind`, or a number beyond every float.
+    """
+    if name not in columns:
+        raise RecordError(f"there is no {name!r}; found are {', '.join(map(repr, sorted(columns)))}.")
+    value = columns[name]
+    if not isinstance(value, kind):
+        required = " or ".join(one.__name__ for one in get_args(kind) or (kind,))
+    elif isinstance(value, int) and abs(value) > sys.float_info.max:
+        required = f"a number of at most {sys.float_info.max:.4g}"
+    else:
+        return value
+    text = repr(value)
+    shown = text if len(text) <= 60 else text[:60] + "…"
+    raise RecordError(f"{name!r} is {type(value).__name__} {shown}; required is {required}.")
+
+
+def _kind(value: Any) -> str:
+    return f"an empty {type(value).__name__}" if not value else f"a {type(value).__name__}"
