@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 
-from data.preparation.row_index import ROW, RowIndex, facts_of
 from data.preparation.split import SourceSplit
 
 SAMPLE = 64
@@ -46,7 +44,7 @@ class SourceCard:
     estimated: bool
     """The five figures before are scaled up from a sample, because the source is generated."""
     messages: list[str]
-    """About some of the bad records."""
+    """About some of the skipped records."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,12 @@ class DataCard:
         return table
 
 
-def card_of(part: SourceSplit, drawn: int, min_pixels: int, max_pixels: int) -> SourceCard:
-    """Return the card of one source; `drawn` is its number of records in an epoch."""
-    figures = _sampled(part, min_pixels, max_pixels) if part.read is None else _counted(part, min_pixels, max_pixels)
+def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int]) -> SourceCard:
+    """Return the card of one source; `drawn` is its number of records in an epoch, `pixels` the limits per image."""
+    sample = part.rows[np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)]
+    index, places = part.known(sample)
+    rows, scale = index.rows[places], len(part.rows) / max(1, len(places))
+    longer = (rows["chosen"] > rows["rejected"]) + 0.5 * (rows["chosen"] == rows["rejected"])
     return SourceCard(
         name=part.config.label,
         type=part.config.type,
@@ -109,35 +110,14 @@ def card_of(part: SourceSplit, drawn: int, min_pixels: int, max_pixels: int) -> 
         held_out=len(part.held_out),
         kept=len(part.rows),
         drawn=drawn,
-        **figures,
-        estimated=part.read is None,
-        messages=[] if part.read is None else part.read.messages,
+        multimodal=round(scale * int((rows["images"] > 0).sum())),
+        images=round(scale * int(rows["images"].sum())),
+        image_tokens=round(scale * int(index.image_tokens(*pixels)[places].sum())),
+        text_tokens=round(scale * int(rows["text_tokens"].sum())),
+        chosen_longer=float(longer.mean()) if len(rows) else 0.0,
+        estimated=part.row_index is None,
+        messages=[] if part.row_index is None else part.row_index.messages,
     )
-
-
-def _counted(part: SourceSplit, min_pixels: int, max_pixels: int) -> dict[str, Any]:
-    assert part.read is not None
-    facts = part.read.facts
-    return _figures(facts.rows[part.rows], facts.image_tokens(min_pixels, max_pixels)[part.rows], 1)
-
-
-def _sampled(part: SourceSplit, min_pixels: int, max_pixels: int) -> dict[str, Any]:
-    sample = part.rows[np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)]
-    found = [facts_of(part.source, int(row)) for row in sample]
-    sizes = [size for one in found for size in one.sizes]
-    facts = RowIndex(np.array([one.row for one in found], ROW), np.array(sizes, np.uint32).reshape(-1, 2))
-    return _figures(facts.rows, facts.image_tokens(min_pixels, max_pixels), len(part.rows) / max(1, len(sample)))
-
-
-def _figures(rows: npt.NDArray[np.void], image_tokens: npt.NDArray[np.int64], scale: float) -> dict[str, Any]:
-    longer = (rows["chosen"] > rows["rejected"]) + 0.5 * (rows["chosen"] == rows["rejected"])
-    return {
-        "multimodal": round(scale * int((rows["images"] > 0).sum())),
-        "images": round(scale * int(rows["images"].sum())),
-        "image_tokens": round(scale * int(image_tokens.sum())),
-        "text_tokens": round(scale * int(rows["text_tokens"].sum())),
-        "chosen_longer": float(longer.mean()) if len(rows) else 0.0,
-    }
 
 
 def _cells(source: SourceCard) -> list[str]:
