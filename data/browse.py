@@ -15,6 +15,7 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,17 +68,19 @@ def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
 def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     """Yield the pairs that are preferred one way in one row and the other way in another, of any source."""
     seen: dict[int, list[str]] = {}
-    ways = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    one_way: set[int] = set()
+    other_way: set[int] = set()
     read = [(part, part.row_index.rows) for part in parts if part.row_index is not None]
     usable = [(part, noted, np.concatenate([part.rows, part.held_out])) for part, noted in read]
     for _, noted, rows in usable:
-        one_way = (noted["flags"][rows] & ORDER) > 0
-        for way, chosen in zip(ways, (rows[one_way], rows[~one_way]), strict=True):
-            way.append(noted["pair_key"][chosen])
-    both = np.intersect1d(*map(np.concatenate, ways))
+        chosen_first = (noted["flags"][rows] & ORDER) > 0
+        one_way.update(noted["pair_key"][rows[chosen_first]].tolist())
+        other_way.update(noted["pair_key"][rows[~chosen_first]].tolist())
+    both = one_way & other_way
     for part, noted, rows in usable:
-        for row in rows[np.isin(noted["pair_key"][rows], both)]:
-            seen.setdefault(int(noted["pair_key"][row]), []).append(f"{part.source.name}:{row}")
+        for row, key in zip(rows, noted["pair_key"][rows].tolist(), strict=True):
+            if key in both:
+                seen.setdefault(key, []).append(f"{part.source.name}:{row}")
     for key in sorted(seen):
         yield Suspicion("contradictory labels", seen[key][0], "the same pair in " + ", ".join(seen[key]))
 
@@ -97,7 +100,8 @@ def _of_record(part: SourceSplit, row: int) -> Iterator[Suspicion]:
         yield Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
 
 
-class Bar(NamedTuple):
+@dataclass(frozen=True)
+class Bar:
     """One bar of a histogram: where it begins, and how many there are."""
 
     start: float

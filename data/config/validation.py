@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from copy import deepcopy
 from difflib import get_close_matches
-from functools import reduce
-from operator import getitem
 from pathlib import Path as FilePath
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -67,7 +65,10 @@ def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, Any]) -
             return recipe, broken
         raw = deepcopy(raw)
         for path in sorted(paths, key=len, reverse=True):
-            del reduce(getitem, path[:-1], raw)[path[-1]]  # type: ignore[call-overload]
+            parent: Any = raw
+            for key in path[:-1]:
+                parent = parent[key]
+            del parent[path[-1]]
         broken.extend(paths)
 
 

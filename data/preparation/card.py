@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +54,16 @@ class DataCard:
     sources: list[SourceCard]
     epoch_size: int
 
-    def total(self, name: str) -> int:
-        """Return the sum of a count over the sources."""
-        return sum(int(dataclasses.asdict(source)[name]) for source in self.sources)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the card as plain data."""
+    @property
+    def total(self) -> dict[str, int]:
+        """The sums of the counts over the sources."""
         counts = ("rows", "held_out", "kept", "drawn", "multimodal", "images", "image_tokens", "text_tokens")
-        return dataclasses.asdict(self) | {"total": {name: self.total(name) for name in counts}}
+        return {name: sum(getattr(source, name) for source in self.sources) for name in counts}
 
     def save(self, path: Path) -> None:
         """Write the card as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.as_dict(), indent=2) + "\n")
+        path.write_text(json.dumps(asdict(self) | {"total": self.total}, indent=2) + "\n")
 
     def table(self) -> Table:
         """Return the card as a table for the console."""
@@ -75,14 +72,14 @@ class DataCard:
         for heading in ("source", "rows", "left out", "held out", "kept", "drawn", "image : text", "tokens", "longer"):
             table.add_column(heading, justify="left" if heading in ("source", "left out") else "right")
         for source in self.sources:
-            table.add_row(*_cells(source))
-        counts = [f"{self.total(name):,}" for name in ("held_out", "kept", "drawn")]
-        left_out = sum(sum(source.left_out.values()) for source in self.sources)
-        tokens = self.total("image_tokens") + self.total("text_tokens")
-        text_only = self.total("kept") - self.total("multimodal")
-        kinds = f"{self.total('multimodal'):,} : {text_only:,}"
+            left_out = "\n".join(f"{name} {count:,}" for name, count in source.left_out.items()) or "-"
+            repeats = f" ({source.drawn / source.kept:.2f}x)" if source.kept and source.drawn != source.kept else ""
+            mark = "about " if source.estimated else ""
+            longer = f"{mark}{source.chosen_longer:.0%}"
+            table.add_row(*_cells(source.name, vars(source), left_out, repeats, mark), longer)
+        left_out = f"{sum(sum(source.left_out.values()) for source in self.sources):,}"
         table.add_section()
-        table.add_row("total", f"{self.total('rows'):,}", f"{left_out:,}", *counts, kinds, _short(tokens), "")
+        table.add_row(*_cells("total", self.total, left_out))
         return table
 
     def origins(self) -> Table:
@@ -91,6 +88,22 @@ class DataCard:
         for source in self.sources:
             table.add_row(source.name, source.type, source.licence, source.revision[:12], source.content[:16])
         return table
+
+
+def _cells(name: str, counts: Mapping[str, Any], left_out: str, repeats: str = "", mark: str = "") -> list[str]:
+    kept, multimodal, tokens = counts["kept"], counts["multimodal"], counts["image_tokens"] + counts["text_tokens"]
+    units = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+    short = next((f"{tokens / size:.3g} {unit}" for size, unit in units if tokens >= size), str(tokens))
+    return [
+        name,
+        f"{counts['rows']:,}",
+        left_out,
+        f"{counts['held_out']:,}",
+        f"{kept:,}",
+        f"{counts['drawn']:,}{repeats}",
+        f"{mark}{multimodal:,} : {kept - multimodal:,}",
+        mark + short,
+    ]
 
 
 def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int]) -> SourceCard:
@@ -118,25 +131,3 @@ def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int]) -> SourceCar
         estimated=part.row_index is None,
         messages=[] if part.row_index is None else part.row_index.messages,
     )
-
-
-def _cells(source: SourceCard) -> list[str]:
-    mark = "about " if source.estimated else ""
-    return [
-        source.name,
-        f"{source.rows:,}",
-        "\n".join(f"{name} {count:,}" for name, count in source.left_out.items()) or "-",
-        f"{source.held_out:,}",
-        f"{source.kept:,}",
-        f"{source.drawn:,}" + (f" ({source.drawn / source.kept:.2f}x)" if source.kept and source.drawn != source.kept else ""),
-        f"{mark}{source.multimodal:,} : {source.kept - source.multimodal:,}",
-        mark + _short(source.image_tokens + source.text_tokens),
-        f"{mark}{source.chosen_longer:.0%}",
-    ]
-
-
-def _short(number: int) -> str:
-    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return str(number)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from data.errors import ImageError, LeftOut, RecordError
 from data.images import check_shape, image_size, resized
-from data.preference import Preference, validate
+from data.preference import Preference, texts, validate
 from data.sources.shared.base import Source
 from data.storage.files import content_digest, hash64
 
@@ -153,14 +153,14 @@ def _entry(record: Preference) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
     for height, width in sizes:
         check_shape(height, width, record.identity)
     responses = (record.chosen, record.rejected)
-    texts = (*_prompt_texts(record), *responses)
+    written = (*texts(record.prompt), *responses)
     flags = (
         IDENTICAL * (record.chosen.split() == record.rejected.split())
-        | MARKERS * any(map(LEFT_OVER_MARKER.search, texts))
+        | MARKERS * any(map(LEFT_OVER_MARKER.search, written))
         | REFUSAL * any(map(LANGUAGE_MODEL_REFUSAL.search, responses))
         | ORDER * (normalised(record.chosen) < normalised(record.rejected))
     )
-    tokens = sum(len(text.encode(errors="surrogatepass")) for text in texts) // BYTES_PER_TOKEN
+    tokens = sum(len(text.encode(errors="surrogatepass")) for text in written) // BYTES_PER_TOKEN
     return (REASONS.index("kept"), flags, len(sizes), tokens, *map(len, responses), *_keys(record)), sizes
 
 
@@ -169,12 +169,8 @@ def _keys(record: Preference) -> tuple[int, int, int]:
         images = list(map(content_digest, record.images))
     except OSError as error:
         raise ImageError(f"{record.identity}: an image cannot be read ({error}).") from error
-    prompt = [*images, *map(normalised, _prompt_texts(record))]
+    prompt = [*images, *map(normalised, texts(record.prompt))]
     responses = sorted((normalised(record.chosen), normalised(record.rejected)))
     carried = (record.margin, record.chosen_critique, record.rejected_critique, record.rationale, record.source, record.category)
     whole = (images, record.prompt, record.chosen, record.rejected, *carried)
     return hash64(repr(prompt)), hash64(repr((prompt, responses))), hash64(repr(whole))
-
-
-def _prompt_texts(record: Preference) -> list[str]:
-    return [part["text"] for message in record.prompt for part in message["content"] if part["type"] == "text"]
