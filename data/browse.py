@@ -35,6 +35,7 @@ from data.preference import Preference, validate
 from data.preparation.row_index import ORDER, RowIndex, normalised
 from data.preparation.scan import BadRecordConfig
 from data.preparation.split import SourceSplit
+from data.sources.shared.base import Source
 
 THUMBNAIL = 360
 """Longest side in pixels of an image on the page."""
@@ -59,10 +60,9 @@ def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     """
     yield from contradictions(parts)
     for part in parts:
-        if part.row_index is not None:
-            console = Console(stderr=True)
-            for row in track(range(len(part.source)), f"looking through {part.source.name}", console=console, transient=True):
-                yield from _of_record(part, row)
+        rows = range(0 if part.row_index is None else len(part.source))
+        for row in track(rows, f"looking through {part.source.name}", console=Console(stderr=True), transient=True):
+            yield from _of_record(part.source, row)
 
 
 def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
@@ -85,10 +85,10 @@ def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
         yield Suspicion("contradictory labels", seen[key][0], "the same pair in " + ", ".join(seen[key]))
 
 
-def _of_record(part: SourceSplit, row: int) -> Iterator[Suspicion]:
-    identity = f"{part.source.name}:{row}"
+def _of_record(source: Source, row: int) -> Iterator[Suspicion]:
+    identity = f"{source.name}:{row}"
     try:
-        record = validate(part.source.record(row))
+        record = validate(source.record(row))
         for encoded in record.images:
             image = decode(encoded, record.identity)
             check_shape(image.height, image.width, record.identity)

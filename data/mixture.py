@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union
@@ -30,7 +31,7 @@ from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, grey_lik
 from data.preference import Preference
 from data.preparation.card import DataCard, card_of
 from data.preparation.filters import FilterConfig, apply, read_fingerprints
-from data.preparation.sampling import Counts, Indices, Pool, StageConfig, apportion, draw, shares
+from data.preparation.sampling import Indices, Pool, StageConfig, apportion, draw, shares
 from data.preparation.scan import BadRecordConfig, scan
 from data.preparation.split import SourceSplit, SplitRecords, hold_out
 from data.sources.helpsteer3 import HelpSteer3Config
@@ -190,7 +191,7 @@ class Mixture:
     @property
     def epoch_size(self) -> int:
         """The length of `order(epoch)`, the same in every epoch."""
-        return sum(int(counts.sum()) for _, counts in self.stages)
+        return sum(count for stage in self.stages for _, count in stage)
 
     def order(self, epoch: int) -> Indices:
         """Return the indices of an epoch, in order: int32 of shape (epoch_size,).
@@ -199,10 +200,10 @@ class Mixture:
         index may occur several times, or only in some epochs. Depends on the seed and the epoch alone.
         """
         stages = []
-        for number, (pools, counts) in enumerate(self.stages):
+        for number, stage in enumerate(self.stages):
             generator = np.random.default_rng([self.config.seed, epoch, number])
-            drawn = np.concatenate([draw(pool, int(count), generator) for pool, count in zip(pools, counts, strict=True)])
-            stages.append(generator.permutation(drawn))
+            drawn = [draw(pool, count, generator) for pool, count in stage]
+            stages.append(generator.permutation(np.concatenate(drawn)))
         return np.concatenate(stages)
 
     def load(self, index: int, use: Callable[[Preference], T]) -> T:
@@ -249,24 +250,24 @@ class Mixture:
 
     def card(self) -> DataCard:
         """Return what went into the mixture, and what did not and why."""
-        drawn = dict.fromkeys((part.config.label for part in self.parts), 0)
-        for pools, counts in self.stages:
-            for pool, count in zip(pools, counts, strict=True):
-                drawn[pool.source] += int(count)
+        drawn: Counter[str] = Counter()
+        for stage in self.stages:
+            for pool, count in stage:
+                drawn[pool.source] += count
         return DataCard([card_of(part, drawn[part.config.label], self.pixels) for part in self.parts], self.epoch_size)
 
-    def _stages(self) -> list[tuple[list[Pool], Counts]]:
-        stages = self.config.stages or [StageConfig(name="all")]
+    def _stages(self) -> list[list[tuple[Pool, int]]]:
+        """Return what each stage draws from, and how many records of it."""
+        config, found = self.config, []
+        stages = config.stages or [StageConfig(name="all")]
         pools = [self._pools(stage) for stage in stages]
         sizes = np.array([stage.repeat * sum(pool.size for pool in drawn) for stage, drawn in zip(stages, pools, strict=True)])
-        totals = (
-            np.round(sizes).astype(np.int64)
-            if self.config.records is None
-            else apportion(self.config.records, sizes / sizes.sum())
-        )
-        ratios = [self.config.text_per_multimodal if stage.modality == "all" else None for stage in stages]
-        share = [shares(drawn, self.config.temperature, ratio) for drawn, ratio in zip(pools, ratios, strict=True)]
-        return [(drawn, apportion(int(total), part)) for drawn, total, part in zip(pools, totals, share, strict=True)]
+        totals = np.round(sizes) if config.records is None else apportion(config.records, sizes / sizes.sum())
+        for stage, drawn, total in zip(stages, pools, totals, strict=True):
+            ratio = config.text_per_multimodal if stage.modality == "all" else None
+            counts = apportion(int(total), shares(drawn, config.temperature, ratio))
+            found.append(list(zip(drawn, counts.tolist(), strict=True)))
+        return found
 
     def _pools(self, stage: StageConfig) -> list[Pool]:
         """Return what a stage draws from; a source is split by modality only where the recipe asks for it."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path as FilePath
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -123,8 +123,8 @@ def _problem(model: type[BaseModel], path: Path, errors: list[ErrorDetails], tre
         message = _unknown_key(model, path, tree)
     elif absent:
         fields = [section.model_fields.get(str(path[-1])) for section in _sections_at(model, path[:-1], tree)]
-        literals = [field.annotation for field in fields if field is not None and get_origin(field.annotation) is Literal]
-        options = [str(option) for literal in literals for option in get_args(literal)]
+        allowed = [option for field in fields if field is not None for option in get_args(field.annotation)]
+        options = [option for option in allowed if isinstance(option, str)]
         message = "this key is required" + (f"; one of {', '.join(options)}" if options else "")
     elif kind == "value_error":
         message = errors[0]["msg"].removeprefix("Value error, ")
@@ -138,9 +138,9 @@ def _requirement(error: ErrorDetails) -> str:
     expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(error["type"])
     if expected is None:
         return error["msg"].replace("Input should", "should")
-    *options, last = re.findall(r"'([^']*)'", error["ctx"][expected])
-    allowed = f"{', '.join(options)} or {last}" if options else last
-    return f"should be {allowed}{_meant(str(error['ctx'].get('tag', error['input'])), [*options, last])}"
+    options = re.findall(r"'([^']*)'", error["ctx"][expected])
+    allowed = " or ".join(", ".join(options).rsplit(", ", 1))
+    return f"should be {allowed}{_meant(str(error['ctx'].get('tag', error['input'])), options)}"
 
 
 def _meant(word: str, options: list[str]) -> str:
@@ -162,13 +162,12 @@ def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type
     keys = tuple(key for key in path if isinstance(key, str))
     given = tree.at((*path, "type"))
     found = [section for place, section in _sections(model) if place == keys]
-    kinds = [section.model_fields.get("type") for section in found]
-    fitting = [
-        section
-        for section, kind in zip(found, kinds, strict=True)
-        if given is None or kind is None or given.plain() in get_args(kind.annotation)
-    ]
-    return fitting or found
+
+    def fits(section: type[BaseModel]) -> bool:
+        kind = section.model_fields.get("type")
+        return given is None or kind is None or given.plain() in get_args(kind.annotation)
+
+    return list(filter(fits, found)) or found
 
 
 def _sections(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from filelock import FileLock
 from pydantic import Field
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
 from data.config.section import Section
 from data.errors import UserError
@@ -75,19 +75,18 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
     sizes: list[npt.NDArray[np.uint32]] = []
     messages: list[str] = []
     skipped, content = 0, hashlib.blake2b(digest_size=8)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress, ExitStack() as stack:
-        task = progress.add_task(f"reading {source.name}", total=len(source))
+    with ExitStack() as stack:
         several = workers > 1 and len(starts) > 1
         run = stack.enter_context(worker_processes(min(workers, len(starts)))).map if several else map
-        for start, block in zip(starts, run(partial(_read_block, source, policy, folder), starts), strict=True):
+        blocks = run(partial(_read_block, source, policy, folder), starts)
+        console = Console(stderr=True)
+        for start, block in zip(starts, track(blocks, f"reading {source.name}", len(starts), console=console), strict=True):
             rows[start : start + BLOCK] = block.rows
             content.update(block.rows.tobytes())
             sizes.append(block.sizes)
             messages += block.messages
             skipped += block.skipped
             _check(source, policy, skipped, messages)
-            progress.advance(task, len(block.rows))
     rows.flush()
     np.save(folder / "sizes.npy", np.concatenate(sizes))
     summary = json.dumps({"content": content.hexdigest(), "messages": messages[: 10 * EXAMPLES]})
