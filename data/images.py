@@ -31,6 +31,8 @@ MAX_PIXELS = 89_478_485
 """The size at which Pillow itself begins to warn of a decompression bomb; a 24-bit image of 256 MiB."""
 MIN_PIXELS_OF_BACKBONE, MAX_PIXELS_OF_BACKBONE = 3136, 1_003_520
 """The pixel limits of Qwen2.5-VL's processor in the recipes of the papers."""
+TOKEN_SIDE = 28
+"""Side in pixels of the square of an image that becomes one token of Qwen2.5-VL."""
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
 """What Pillow's readers raise on a damaged file (each plug-in its own; found by feeding it damaged files)."""
 
@@ -94,13 +96,13 @@ def _grey_png(height: int, width: int) -> bytes:
     return buffer.getvalue()
 
 
-def decode(image: EncodedImage, record: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode(image: EncodedImage, record: str) -> Image.Image:
     """Return the image as upright RGB of 8 bits; transparency becomes white, of an animation the first frame is taken.
 
     Raises: ImageError naming `record` for a missing, truncated or damaged file, an unknown format, a mode without an
-    agreed RGB form (32-bit integer, float, Lab), and more than `max_pixels` pixels, which are counted before decoding.
+    agreed RGB form (32-bit integer, float, Lab), and more than MAX_PIXELS pixels, which are counted before decoding.
     """
-    with _opened(image, record, max_pixels) as opened:
+    with _opened(image, record) as opened:
         return upright_rgb(opened)
 
 
@@ -112,35 +114,35 @@ def check_shape(height: int, width: int, record: str) -> None:
         )
 
 
-def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int, factor: int = 28) -> npt.NDArray[np.int64]:
-    """Return the sizes that Qwen's processor scales images to: multiples of `factor`, their area within the limits.
+def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int) -> npt.NDArray[np.int64]:
+    """Return the sizes that Qwen's processor scales images to: multiples of TOKEN_SIDE, their area within the limits.
 
     `sizes` and the result hold (height, width) in rows; no shape is refused, see `check_shape`.
     """
     sides = sizes.astype(np.float64)
     area = np.maximum(sides[:, :1] * sides[:, 1:], 1)
-    steps = np.rint(sides / factor)
-    pixels = steps[:, :1] * steps[:, 1:] * factor**2
-    smaller = np.maximum(1, np.floor(sides / np.sqrt(area / max_pixels) / factor))
-    larger = np.ceil(sides * np.sqrt(min_pixels / area) / factor)
+    steps = np.rint(sides / TOKEN_SIDE)
+    pixels = steps[:, :1] * steps[:, 1:] * TOKEN_SIDE**2
+    smaller = np.maximum(1, np.floor(sides / np.sqrt(area / max_pixels) / TOKEN_SIDE))
+    larger = np.ceil(sides * np.sqrt(min_pixels / area) / TOKEN_SIDE)
     chosen = np.where(pixels > max_pixels, smaller, np.where(pixels < min_pixels, larger, steps))
-    return chosen.astype(np.int64) * factor
+    return chosen.astype(np.int64) * TOKEN_SIDE
 
 
 @contextmanager
-def _opened(image: EncodedImage, record: str, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
+def _opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
     """Open an image up to its header; turn what goes wrong, here and while it is in use, into an ImageError."""
     where = f"{record}: the image {image}" if isinstance(image, Path) else f"{record}: the image of {len(image):,} bytes"
     try:
         with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as opened:
-            if opened.width * opened.height > max_pixels:
+            if opened.width * opened.height > MAX_PIXELS:
                 raise Image.DecompressionBombError(f"{opened.width} x {opened.height} pixels")
             yield opened
     except ImageModeError as error:
         raise ImageError(f"{record}: {error}") from error
     except Image.DecompressionBombError as error:
         raise ImageError(
-            f"{where} is too large to decode: {error}, allowed are {max_pixels:,} pixels. Scale it down on disk, or leave it out."
+            f"{where} is too large to decode: {error}, allowed are {MAX_PIXELS:,} pixels. Scale it down on disk, or leave it out."
         ) from error
     except FileNotFoundError as error:
         raise ImageError(f"{where} is not there.") from error

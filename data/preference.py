@@ -126,11 +126,11 @@ def _faults(record: Preference) -> Iterator[str]:
     }
     prompt = (("the prompt", content) for content in texts(record.prompt))
     for name, content in (*prompt, *responses.items(), *notes.items()):
-        for token in CONTROL_TOKENS if content and "<|" in content else ():
-            if token in content:
-                yield (
-                    f"{name} holds {token!r}, which the tokenizer would read as a control token, not as text. "
-                    "Remove it from the record."
-                )
+        found = [token for token in CONTROL_TOKENS if content is not None and token in content]
+        if found:
+            yield (
+                f"{name} holds {found[0]!r}, which the tokenizer would read as a control token, not as text. "
+                "Remove it from the record."
+            )
     if record.margin is not None and not abs(record.margin) <= LARGEST:
         yield f"the margin is {record.margin}; required is a finite number of at most {LARGEST:.4g}, or none."

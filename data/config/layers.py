@@ -62,19 +62,13 @@ def lay(base: Located, patch: Located) -> Located:
     A mapping whose `type` the patch changes is replaced whole, since the keys of one type mean nothing to another.
     A mapping over a list reaches single items by their index, as `data.sources.0.weight=2` on the command line does.
     """
-    over = patch.value
-    if not isinstance(over, dict):
+    under, over = base.value, patch.value
+    if isinstance(under, list) and isinstance(over, dict) and all(key.isdecimal() and int(key) < len(under) for key in over):
+        return Located([lay(item, over.get(str(i), item)) for i, item in enumerate(under)], base.where)
+    old, new = base.child("type"), patch.child("type")
+    if not isinstance(under, dict) or not isinstance(over, dict) or (old and new and old.plain() != new.plain()):
         return patch
-    if isinstance(base.value, list):
-        if not all(key.isdecimal() and int(key) < len(base.value) for key in over):
-            return patch
-        items = [lay(item, over[str(i)]) if str(i) in over else item for i, item in enumerate(base.value)]
-        return Located(items, base.where)
-    kinds = [tree.child("type") for tree in (base, patch)]
-    if not isinstance(base.value, dict) or len({str(kind.plain()) for kind in kinds if kind is not None}) == 2:
-        return patch
-    merged = {**base.value, **{k: lay(base.value[k], v) if k in base.value else v for k, v in over.items()}}
-    return Located(merged, base.where)
+    return Located({**under, **{key: lay(under.get(key, value), value) for key, value in over.items()}}, base.where)
 
 
 COMMAND_LINE = "command line"

@@ -50,7 +50,7 @@ def problems(model: type[BaseModel], errors: list[ErrorDetails], tree: Located) 
     return {path: _problem(model, path, several, tree) for path, several in found.items()}
 
 
-def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, Any]) -> tuple[Model | None, list[Path]]:
+def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, dict[str, Any]]) -> tuple[Model | None, list[Path]]:
     """Return what is left of `raw` once its broken parts are taken out, and the paths of those parts.
 
     The rules that compare keys can so be checked in one go with the keys themselves. `stand_in` holds the sections that
@@ -58,7 +58,8 @@ def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, Any]) -
     """
     broken: list[Path] = [(name,) for name in stand_in if name not in raw]
     while True:
-        raw = _filled(raw, stand_in)
+        both = {key: {**section, **raw[key]} for key, section in stand_in.items() if isinstance(raw.get(key), dict)}
+        raw = {**stand_in, **raw, **both}
         recipe, errors = validate(model, raw)
         paths = {_removable(error, raw) for error in errors} - {()}
         if not paths:
@@ -70,15 +71,6 @@ def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, Any]) -
                 parent = parent[key]
             del parent[path[-1]]
         broken.extend(paths)
-
-
-def _filled(raw: dict[str, Any], stand_in: dict[str, Any]) -> dict[str, Any]:
-    """Return `raw` with the keys that only `stand_in` has, section by section."""
-    filled = {**stand_in, **raw}
-    for key in stand_in.keys() & raw.keys():
-        if isinstance(stand_in[key], dict) and isinstance(raw[key], dict):
-            filled[key] = _filled(raw[key], stand_in[key])
-    return filled
 
 
 def _removable(error: ErrorDetails, raw: dict[str, Any]) -> Path:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import ImageError, LeftOut, RecordError
-from data.images import check_shape, image_size, resized
+from data.images import TOKEN_SIDE, check_shape, image_size, resized
 from data.preference import Preference, texts, validate
 from data.sources.shared.base import Source
 from data.storage.files import content_digest, hash64
@@ -99,7 +99,7 @@ class RowIndex:
 
     def image_tokens(self, min_pixels: int, max_pixels: int) -> npt.NDArray[np.int64]:
         """Return the number of image tokens of each row, int64 of shape (rows,)."""
-        sides = resized(self.sizes, min_pixels, max_pixels) // 28
+        sides = resized(self.sizes, min_pixels, max_pixels) // TOKEN_SIDE
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(sides[:, 0] * sides[:, 1])])
         ends = np.cumsum(self.rows["images"], dtype=np.int64)
         return np.asarray(total[ends] - total[ends - self.rows["images"]])

@@ -105,20 +105,17 @@ def hold_out(parts: Sequence[SourceSplit], total: int, seed: int) -> list[Source
 
     Raises: UserError if the sources are too small.
     """
-    counts = quotas(total, [len(part.rows) // 2 for part in parts])
     generators = [np.random.default_rng([seed, number, 0x5EED]) for number in range(len(parts))]
-    chosen = zip(parts, counts, generators, strict=True)
-    held = [np.sort(generator.choice(part.rows, count, replace=False)) for part, count, generator in chosen]
-    seen = np.concatenate([part.prompt_keys(rows) for part, rows in zip(parts, held, strict=True)])
-    found = []
-    for part, held_out, generator in zip(parts, held, generators, strict=True):
-        rows, left_out = np.setdiff1d(part.rows, held_out, assume_unique=True), dict(part.left_out)
-        if part.row_index is not None and len(seen):
-            fresh = rows[~np.isin(part.prompt_keys(rows), seen)]
-            left_out |= {"prompt_held_out": len(rows) - len(fresh)} if len(fresh) < len(rows) else {}
-            rows = fresh
-        if part.config.cap is not None and len(rows) > part.config.cap:
-            left_out["over_cap"] = len(rows) - part.config.cap
-            rows = np.sort(generator.choice(rows, part.config.cap, replace=False))
-        found.append(replace(part, rows=rows, held_out=held_out, left_out=left_out))
+    counts, found = quotas(total, [len(part.rows) // 2 for part in parts]), []
+    for part, count, generator in zip(parts, counts, generators, strict=True):
+        held_out = np.sort(generator.choice(part.rows, count, replace=False))
+        found.append(replace(part, rows=np.setdiff1d(part.rows, held_out, assume_unique=True), held_out=held_out))
+    seen = np.concatenate([part.prompt_keys(part.held_out) for part in found])
+    for number, (part, generator) in enumerate(zip(found, generators, strict=True)):
+        rows = part.rows if part.row_index is None else part.rows[~np.isin(part.prompt_keys(part.rows), seen)]
+        cap = part.config.cap or len(rows)
+        drawn = np.sort(generator.choice(rows, cap, replace=False)) if len(rows) > cap else rows
+        lost = {"prompt_held_out": len(part.rows) - len(rows), "over_cap": len(rows) - len(drawn)}
+        left_out = part.left_out | {reason: count for reason, count in lost.items() if count}
+        found[number] = replace(part, rows=drawn, left_out=left_out)
     return found
