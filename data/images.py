@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -31,7 +30,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MAX_PIXELS = 89_478_485
 """The size at which Pillow itself begins to warn of a decompression bomb; a 24-bit image of 256 MiB."""
 MIN_PIXELS_OF_BACKBONE, MAX_PIXELS_OF_BACKBONE = 3136, 1_003_520
-"""The pixel limits of Qwen2.5-VL's processor in the recipes of the papers; the defaults of `image_tokens`."""
+"""The pixel limits of Qwen2.5-VL's processor in the recipes of the papers."""
+TOKEN_SIDE = 28
+"""Side in pixels of the square of an image that becomes one token of Qwen2.5-VL."""
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
 """What Pillow's readers raise on a damaged file (each plug-in its own; found by feeding it damaged files)."""
 
@@ -45,7 +46,9 @@ def image_path(root: Path, name: str, record: str) -> Path:
     """
     boundary = root.resolve()
     path = (boundary / name).resolve()
-    if not (path.is_relative_to(boundary) or _in_hub_cache(path, boundary)):
+    snapshots = next((folder for folder in boundary.parents if folder.name == "snapshots"), None)
+    in_hub_cache = snapshots is not None and path.parent == snapshots.with_name("blobs")
+    if not (path.is_relative_to(boundary) or in_hub_cache):
         raise ImageError(
             f"{record}: the image path {name!r} leads to {path}, outside of the declared image folder {boundary}. "
             "Records may only name files under that folder: correct the path, or declare a folder that holds the images."
@@ -55,12 +58,6 @@ def image_path(root: Path, name: str, record: str) -> Path:
             f"{record}: the image {name!r} is not there ({path} is no file). Is the image folder {boundary} the right one?"
         )
     return path
-
-
-def _in_hub_cache(path: Path, boundary: Path) -> bool:
-    """Tell whether `path` is a stored file of the data set whose hub snapshot holds `boundary`."""
-    snapshots = next((folder for folder in boundary.parents if folder.name == "snapshots"), None)
-    return snapshots is not None and path.parent == snapshots.with_name("blobs")
 
 
 def from_data_uri(uri: str, record: str) -> bytes:
@@ -89,90 +86,67 @@ def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
 
 def grey_like(image: EncodedImage, record: str) -> bytes:
     """Return a PNG of the image's size that is grey all over; raises ImageError as `image_size` does."""
-    height, width = image_size(image, record)
-    return _grey_png(width, height)
+    return _grey_png(*image_size(image, record))
 
 
 @lru_cache(maxsize=256)
-def _grey_png(width: int, height: int) -> bytes:
+def _grey_png(height: int, width: int) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", (width, height), (128, 128, 128)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def decode(image: EncodedImage, record: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def decode(image: EncodedImage, record: str) -> Image.Image:
     """Return the image as upright RGB of 8 bits; transparency becomes white, of an animation the first frame is taken.
 
     Raises: ImageError naming `record` for a missing, truncated or damaged file, an unknown format, a mode without an
-    agreed RGB form (32-bit integer, float, Lab), and more than `max_pixels` pixels, which are counted before decoding.
+    agreed RGB form (32-bit integer, float, Lab), and more than MAX_PIXELS pixels, which are counted before decoding.
     """
-    with _opened(image, record, max_pixels) as opened:
+    with _opened(image, record) as opened:
         return upright_rgb(opened)
 
 
-def resized(height: int, width: int, min_pixels: int, max_pixels: int, factor: int = 28) -> tuple[int, int]:
-    """Return the (height, width) that Qwen's processor scales an image to: multiples of `factor`, area within the limits.
-
-    Raises: ValueError if one side is more than 200 times the other, which the processor refuses too.
-    """
+def check_shape(height: int, width: int, record: str) -> None:
+    """Raise ImageError for a shape that the backbone's image processor refuses."""
     if max(height, width) > 200 * min(height, width):
-        raise ValueError(f"an image {width} pixels wide and {height} high: Qwen2.5-VL takes at most 200 : 1 between the sides")
-    rows, columns = round(height / factor), round(width / factor)
-    if rows * columns * factor**2 > max_pixels:
-        shrink = math.sqrt(height * width / max_pixels)
-        rows, columns = (max(1, math.floor(side / shrink / factor)) for side in (height, width))
-    elif rows * columns * factor**2 < min_pixels:
-        grow = math.sqrt(min_pixels / (height * width))
-        rows, columns = (math.ceil(side * grow / factor) for side in (height, width))
-    return rows * factor, columns * factor
+        raise ImageError(
+            f"{record}: an image {width} pixels wide and {height} high: Qwen2.5-VL takes at most 200 : 1 between the sides."
+        )
 
 
-def image_tokens(
-    height: int,
-    width: int,
-    min_pixels: int = MIN_PIXELS_OF_BACKBONE,
-    max_pixels: int = MAX_PIXELS_OF_BACKBONE,
-    factor: int = 28,
-) -> int:
-    """Return how many language-model tokens Qwen's processor makes of an image of this size (in pixels)."""
-    new_height, new_width = resized(height, width, min_pixels, max_pixels, factor)
-    return (new_height // factor) * (new_width // factor)
+def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int) -> npt.NDArray[np.int64]:
+    """Return the sizes that Qwen's processor scales images to: multiples of TOKEN_SIDE, their area within the limits.
 
-
-def resized_all(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int, factor: int = 28) -> npt.NDArray[np.int64]:
-    """Return `resized` of many images at once: (height, width) in rows, int64 of the same shape; no shape is refused."""
+    `sizes` and the result hold (height, width) in rows; no shape is refused, see `check_shape`.
+    """
     sides = sizes.astype(np.float64)
     area = np.maximum(sides[:, :1] * sides[:, 1:], 1)
-    steps = np.rint(sides / factor)
-    pixels = steps[:, :1] * steps[:, 1:] * factor**2
-    smaller = np.maximum(1, np.floor(sides / np.sqrt(area / max_pixels) / factor))
-    larger = np.ceil(sides * np.sqrt(min_pixels / area) / factor)
+    steps = np.rint(sides / TOKEN_SIDE)
+    pixels = steps[:, :1] * steps[:, 1:] * TOKEN_SIDE**2
+    smaller = np.maximum(1, np.floor(sides / np.sqrt(area / max_pixels) / TOKEN_SIDE))
+    larger = np.ceil(sides * np.sqrt(min_pixels / area) / TOKEN_SIDE)
     chosen = np.where(pixels > max_pixels, smaller, np.where(pixels < min_pixels, larger, steps))
-    return chosen.astype(np.int64) * factor
+    return chosen.astype(np.int64) * TOKEN_SIDE
 
 
 @contextmanager
-def _opened(image: EncodedImage, record: str, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
+def _opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
     """Open an image up to its header; turn what goes wrong, here and while it is in use, into an ImageError."""
     where = f"{record}: the image {image}" if isinstance(image, Path) else f"{record}: the image of {len(image):,} bytes"
     try:
         with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as opened:
-            if opened.width * opened.height > max_pixels:
-                raise ImageError(_bomb(where, f"{opened.width} x {opened.height} pixels", max_pixels))
+            if opened.width * opened.height > MAX_PIXELS:
+                raise Image.DecompressionBombError(f"{opened.width} x {opened.height} pixels")
             yield opened
-    except ImageError:
-        raise
     except ImageModeError as error:
         raise ImageError(f"{record}: {error}") from error
     except Image.DecompressionBombError as error:
-        raise ImageError(_bomb(where, str(error), max_pixels)) from error
+        raise ImageError(
+            f"{where} is too large to decode: {error}, allowed are {MAX_PIXELS:,} pixels. Scale it down on disk, or leave it out."
+        ) from error
     except FileNotFoundError as error:
         raise ImageError(f"{where} is not there.") from error
     except UnidentifiedImageError as error:
         raise ImageError(f"{where} is none of {', '.join(FORMATS)}, or its header is damaged.") from error
     except BROKEN as error:
         raise ImageError(f"{where} is truncated or damaged: {error}.") from error
-
-
-def _bomb(where: str, found: str, limit: int) -> str:
-    return f"{where} is too large to decode: {found}, allowed are {limit:,} pixels. Scale it down on disk, or leave it out."

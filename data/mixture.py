@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union
@@ -29,10 +30,10 @@ from data.errors import RecordError, UserError
 from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, grey_like
 from data.preference import Preference
 from data.preparation.card import DataCard, card_of
-from data.preparation.filters import FilterConfig, Filters, read_fingerprints
-from data.preparation.sampling import Counts, Indices, Pool, StageConfig, apportion, draw, shares
-from data.preparation.scan import BadRecordConfig, Reading
-from data.preparation.split import HeldOutRecords, held_out, opened
+from data.preparation.filters import FilterConfig, apply, read_fingerprints
+from data.preparation.sampling import Indices, Pool, StageConfig, apportion, draw, shares
+from data.preparation.scan import BadRecordConfig, scan
+from data.preparation.split import SourceSplit, SplitRecords, hold_out
 from data.sources.helpsteer3 import HelpSteer3Config
 from data.sources.llava_critic import LlavaCriticConfig
 from data.sources.mm_rlhf import MmRlhfConfig
@@ -102,7 +103,7 @@ class MixtureConfig(Section):
     validation: int = Field(default=0, ge=0)
     """Held-out records, drawn uniformly over the sources; no training record shares a prompt with them."""
     images: Literal["real", "grey"] = "real"
-    """`grey` replaces every picture by a grey one of its size: what is learnt then comes from the text alone (an ablation)."""
+    """`grey` replaces every image by a grey one of its size: what is learnt then comes from the text alone (an ablation)."""
     seed: int = Field(default=0, ge=0)
     records: int | None = Field(default=None, ge=1)
     """Records of one epoch; None takes the sum of the sources' sizes (or, with stages, of the stages')."""
@@ -118,6 +119,11 @@ class MixtureConfig(Section):
     """Processes for the first reading; None takes all cores."""
     cache: str | None = None
     """Folder for indices, tables and what the first reading found; None takes `.cache/data` in the clone."""
+
+    @property
+    def cache_folder(self) -> Path:
+        """The folder for what is derived from the sources."""
+        return Path(self.cache).expanduser() if self.cache else CACHE
 
     @model_validator(mode="after")
     def _names_agree(self) -> MixtureConfig:
@@ -143,22 +149,30 @@ class Mixture:
     def __init__(
         self, config: MixtureConfig, *, min_pixels: int = MIN_PIXELS_OF_BACKBONE, max_pixels: int = MAX_PIXELS_OF_BACKBONE
     ) -> None:
-        """Open the sources, and read those through that were never read before.
+        """Open the sources, and read through those that were never read before.
 
         `min_pixels` and `max_pixels` are the backbone's limits per image; they decide the number of image tokens.
 
-        Raises: UserError, UserError, UserError, and under the strict policy RecordError.
+        Raises: UserError, and under the strict policy RecordError.
         """
         self.config = config
-        cache = Path(config.cache).expanduser() if config.cache else CACHE
-        reading = Reading(config.bad_records, cache, config.workers or os.cpu_count() or 1)
-        self.filters = Filters(config.filters, read_fingerprints(config.filters.leave_out), min_pixels, max_pixels)
-        parts = [opened(source, self.filters, reading) for source in config.sources]
-        self.parts = held_out(parts, config.validation, config.seed)
-        self.records = HeldOutRecords([(part.source, part.rows) for part in self.parts])
-        self.validation: Sequence[Preference] = HeldOutRecords([(part.source, part.held_out) for part in self.parts])
+        self.pixels = (min_pixels, max_pixels)
+        fingerprints = read_fingerprints(config.filters.leave_out)
+        parts = []
+        for section in config.sources:
+            source = section.open(config.cache_folder)
+            if not len(source):
+                raise UserError(f"{source.name}: the source has no rows.")
+            index, reasons = None, np.zeros(len(source), np.uint8)
+            if not source.generated:
+                index = scan(source, config.bad_records, config.cache_folder, config.workers or os.cpu_count() or 1)
+                reasons = apply(config.filters, index, fingerprints, self.pixels)
+            parts.append(SourceSplit.of(section, source, index, reasons))
+        self.parts = hold_out(parts, config.validation, config.seed)
+        self.records = SplitRecords([(part.source, part.rows) for part in self.parts])
+        self.validation: Sequence[Preference] = SplitRecords([(part.source, part.held_out) for part in self.parts])
         self.stages = self._stages()
-        self.bad: set[int] = set()
+        self.skipped: set[int] = set()
 
     def __len__(self) -> int:
         """Return the number of different training records; an epoch may draw fewer or more: `epoch_size`."""
@@ -169,7 +183,7 @@ class Mixture:
         return self.shown(self.records[index])
 
     def shown(self, record: Preference) -> Preference:
-        """Return a record with its pictures as `images` of the recipe says."""
+        """Return a record with its images as `images` of the recipe says."""
         if self.config.images == "grey":
             return replace(record, images=tuple(grey_like(image, record.identity) for image in record.images))
         return record
@@ -177,7 +191,7 @@ class Mixture:
     @property
     def epoch_size(self) -> int:
         """The length of `order(epoch)`, the same in every epoch."""
-        return sum(int(counts.sum()) for _, counts in self.stages)
+        return sum(count for stage in self.stages for _, count in stage)
 
     def order(self, epoch: int) -> Indices:
         """Return the indices of an epoch, in order: int32 of shape (epoch_size,).
@@ -186,32 +200,37 @@ class Mixture:
         index may occur several times, or only in some epochs. Depends on the seed and the epoch alone.
         """
         stages = []
-        for number, (pools, counts) in enumerate(self.stages):
+        for number, stage in enumerate(self.stages):
             generator = np.random.default_rng([self.config.seed, epoch, number])
-            drawn = np.concatenate([draw(pool, int(count), generator) for pool, count in zip(pools, counts, strict=True)])
-            stages.append(generator.permutation(drawn))
+            drawn = [draw(pool, count, generator) for pool, count in stage]
+            stages.append(generator.permutation(np.concatenate(drawn)))
         return np.concatenate(stages)
 
     def load(self, index: int, use: Callable[[Preference], T]) -> T:
         """Return `use(record)` for training record `index`; under the `skip` policy for the next usable one of its source.
 
-        For what only shows when a record is used: pixels behind a sound header, a file that went away. `bad` holds the
+        For what only shows when a record is used: pixels behind a sound header, a file that went away. `skipped` holds the
         records that this process has found so; they are not tried again.
 
-        Raises: RecordError under the strict policy; UserError when more than the allowed share of `len(self)` was bad.
+        Raises: RecordError under the strict policy; UserError when more than the allowed share of `len(self)` was skipped.
         """
         part, position = self.records.place(index)
-        first = index - position
-        for step in range(len(self.parts[part].rows)):
-            place = first + (position + step) % len(self.parts[part].rows)
-            if place in self.bad:
+        rows, limit = len(self.parts[part].rows), self.config.bad_records.limit
+        for step in range(rows):
+            place = index - position + (position + step) % rows
+            if place in self.skipped:
                 continue
             try:
                 return use(self[place])
             except RecordError as error:
                 if self.config.bad_records.policy == "strict":
                     raise
-                self._count_bad(place, error)
+                self.skipped.add(place)
+                if len(self.skipped) > max(1, limit * len(self)):
+                    raise UserError(
+                        f"{len(self.skipped):,} records could not be used while training; the recipe allows "
+                        f"{limit:.1%} of {len(self):,} (bad_records.limit). The last of them: {error}"
+                    ) from error
         raise UserError(f"{self.parts[part].source.name}: not one record can be used")
 
     def lengths(self) -> npt.NDArray[np.float64]:
@@ -219,7 +238,7 @@ class Mixture:
 
         A record of a generated source is taken for an average one.
         """
-        found = np.concatenate([part.lengths(self.filters.min_pixels, self.filters.max_pixels) for part in self.parts])
+        found = np.concatenate([part.lengths(self.pixels) for part in self.parts])
         known = ~np.isnan(found[:, 0])
         found[~known] = found[known].mean(axis=0) if known.any() else 1.0
         return found
@@ -231,33 +250,24 @@ class Mixture:
 
     def card(self) -> DataCard:
         """Return what went into the mixture, and what did not and why."""
-        drawn = dict.fromkeys((part.config.label for part in self.parts), 0)
-        for pools, counts in self.stages:
-            for pool, count in zip(pools, counts, strict=True):
-                drawn[pool.source] += int(count)
-        pixels = self.filters.min_pixels, self.filters.max_pixels
-        return DataCard([card_of(part, drawn[part.config.label], *pixels) for part in self.parts], self.epoch_size)
+        drawn: Counter[str] = Counter()
+        for stage in self.stages:
+            for pool, count in stage:
+                drawn[pool.source] += count
+        return DataCard([card_of(part, drawn[part.config.label], self.pixels) for part in self.parts], self.epoch_size)
 
-    def _count_bad(self, place: int, error: RecordError) -> None:
-        self.bad.add(place)
-        if len(self.bad) > max(1, self.config.bad_records.limit * len(self)):
-            raise UserError(
-                f"{len(self.bad):,} records could not be used while training; the recipe allows "
-                f"{self.config.bad_records.limit:.1%} of {len(self):,} (bad_records.limit). The last of them: {error}"
-            ) from error
-
-    def _stages(self) -> list[tuple[list[Pool], Counts]]:
-        stages = self.config.stages or [StageConfig(name="all")]
+    def _stages(self) -> list[list[tuple[Pool, int]]]:
+        """Return what each stage draws from, and how many records of it."""
+        config, found = self.config, []
+        stages = config.stages or [StageConfig(name="all")]
         pools = [self._pools(stage) for stage in stages]
         sizes = np.array([stage.repeat * sum(pool.size for pool in drawn) for stage, drawn in zip(stages, pools, strict=True)])
-        totals = (
-            np.round(sizes).astype(np.int64)
-            if self.config.records is None
-            else apportion(self.config.records, sizes / sizes.sum())
-        )
-        ratios = [self.config.text_per_multimodal if stage.modality == "all" else None for stage in stages]
-        share = [shares(drawn, self.config.temperature, ratio) for drawn, ratio in zip(pools, ratios, strict=True)]
-        return [(drawn, apportion(int(total), part)) for drawn, total, part in zip(pools, totals, share, strict=True)]
+        totals = np.round(sizes) if config.records is None else apportion(config.records, sizes / sizes.sum())
+        for stage, drawn, total in zip(stages, pools, totals, strict=True):
+            ratio = config.text_per_multimodal if stage.modality == "all" else None
+            counts = apportion(int(total), shares(drawn, config.temperature, ratio))
+            found.append(list(zip(drawn, counts.tolist(), strict=True)))
+        return found
 
     def _pools(self, stage: StageConfig) -> list[Pool]:
         """Return what a stage draws from; a source is split by modality only where the recipe asks for it."""
@@ -309,10 +319,7 @@ def main() -> None:
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     card = mixture.card()
-    target = (
-        options.save
-        or (Path(mixture.config.cache).expanduser() if mixture.config.cache else CACHE) / f"{options.recipe.stem}.card.json"
-    )
+    target = options.save or mixture.config.cache_folder / f"{options.recipe.stem}.card.json"
     card.save(target)
     console = Console(width=max(120, Console().width))
     console.print(card.table(), card.origins())

@@ -1,12 +1,10 @@
-"""What a generative judge is asked, and the form of its judgement.
+"""Prompts and their answers: what a generative judge and a critic are asked, and what a judge's text says.
 
 `r1_reward` is the prompt of R1-Reward (arXiv 2505.02835), word for word as its released inference script sends it, so
 that its checkpoints can be judged with. `short` asks the same in a few words. `turns` shows each response as the
 assistant's own turn after the question, the place at which a backbone has learned what a right answer is.
 
-What a critic is asked after a response, and which critique of a record it is shown.
-
-Reads what a generative judge wrote, and fails closed: what is not clearly one choice names no response.
+`read` and `conclusion` fail closed: what is not clearly one choice names no response.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from data.preference import ImagePart, Message, Preference, TextPart, placeholders, text
+from data.preference import ImagePart, Message, Preference, TextPart, placeholders, text, texts
 
 JudgeTemplate = Literal["r1_reward", "short", "turns"]
 Answer = Literal[1, 2]
@@ -63,14 +61,14 @@ def ask(template: JudgeTemplate, prompt: Sequence[Message], first: str, second: 
 
 def question(prompt: Sequence[Message]) -> str:
     """Return the text of a conversation; its turns are labelled where there is more than one."""
-    texts = ["".join(part["text"] for part in message["content"] if part["type"] == "text") for message in prompt]
-    if len(prompt) == 1:
-        return texts[0]
-    return "\n".join(f"{ROLES[message['role']]}: {said}" for message, said in zip(prompt, texts, strict=True))
+    turns = ["".join(texts([message])) for message in prompt]
+    if len(turns) == 1:
+        return turns[0]
+    return "\n".join(f"{ROLES[message['role']]}: {turn}" for message, turn in zip(prompt, turns, strict=True))
 
 
 def write_judgement(rationale: str, answer: Answer) -> str:
-    """Return a judgement in the form that `data.prompts.read` reads."""
+    """Return a judgement in the form that `read` reads."""
     return f"<think>{rationale}</think><answer>{answer}</answer>"
 
 
@@ -155,17 +153,12 @@ def conclusion(reasoning: str) -> Answer | None:
     """
     for clause in reversed(CLAUSE.split(reasoning)):
         better, worse = BETTER.search(clause), WORSE.search(clause)
-        if better or worse:
-            return None if better and worse else _chosen(clause, better or worse, flip=better is None)
+        verdict = better or worse
+        if verdict is None:
+            continue
+        named = set(CHOICE.findall(clause[: verdict.start()])) or set(CHOICE.findall(clause[verdict.end() :]))
+        if (better and worse) or len(named) != 1 or OPEN.search(clause):
+            return None
+        chosen = int(named.pop())
+        return cast(Answer, chosen if better else 3 - chosen)
     return None
-
-
-def _chosen(clause: str, verdict: re.Match[str] | None, *, flip: bool) -> Answer | None:
-    assert verdict is not None
-    before = {int(name) for name in CHOICE.findall(clause[: verdict.start()])}
-    after = {int(name) for name in CHOICE.findall(clause[verdict.end() :])}
-    named = before or after
-    if len(named) != 1 or OPEN.search(clause):
-        return None
-    chosen = named.pop()
-    return cast(Answer, 3 - chosen if flip else chosen)

@@ -1,7 +1,7 @@
 """The embedded world: endless, labelled image preference data about simple scenes, made with Pillow.
 
-python data/synthetic/world.py --sheet out.png [--level hard]     # examples for a person to look at
-python data/synthetic/world.py --write FOLDER --rows 2000         # own-format files and the official benchmark formats
+python data/shapes.py --sheet out.png [--level hard]     # examples for a person to look at
+python data/shapes.py --write FOLDER --rows 2000         # own-format files and the official benchmark formats
 
 Every item is a function of (level, seed, split, index) alone. Splits share no scene.
 """
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--level", choices=sorted(LEVELS), default="demo")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sheet", type=Path, help="write a picture with examples here")
+    parser.add_argument("--sheet", type=Path, help="write an image with examples here")
     parser.add_argument("--write", type=Path, help="write own-format files and benchmark editions into this folder")
     parser.add_argument("--rows", type=int, default=2000, help="rows of the own-format training file")
     options = parser.parse_args()

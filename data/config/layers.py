@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from data.errors import Problem, RecipeError
@@ -62,19 +62,13 @@ def lay(base: Located, patch: Located) -> Located:
     A mapping whose `type` the patch changes is replaced whole, since the keys of one type mean nothing to another.
     A mapping over a list reaches single items by their index, as `data.sources.0.weight=2` on the command line does.
     """
-    over = patch.value
-    if not isinstance(over, dict):
+    under, over = base.value, patch.value
+    if isinstance(under, list) and isinstance(over, dict) and all(key.isdecimal() and int(key) < len(under) for key in over):
+        return Located([lay(item, over.get(str(i), item)) for i, item in enumerate(under)], base.where)
+    old, new = base.child("type"), patch.child("type")
+    if not isinstance(under, dict) or not isinstance(over, dict) or (old and new and old.plain() != new.plain()):
         return patch
-    if isinstance(base.value, list):
-        if not all(key.isdecimal() and int(key) < len(base.value) for key in over):
-            return patch
-        items = [lay(item, over[str(i)]) if str(i) in over else item for i, item in enumerate(base.value)]
-        return Located(items, base.where)
-    kinds = [tree.child("type") for tree in (base, patch)]
-    if not isinstance(base.value, dict) or len({str(kind.plain()) for kind in kinds if kind is not None}) == 2:
-        return patch
-    merged = {**base.value, **{k: lay(base.value[k], v) if k in base.value else v for k, v in over.items()}}
-    return Located(merged, base.where)
+    return Located({**under, **{key: lay(under.get(key, value), value) for key, value in over.items()}}, base.where)
 
 
 COMMAND_LINE = "command line"
@@ -101,7 +95,7 @@ class Reader:
         except (OSError, UnicodeDecodeError) as error:
             key = "extends" if extended_by else "recipe"
             return self._refuse(where, key, str(path), f"the recipe cannot be read ({error}); give the path of a YAML file")
-        tree = self._tree(text, str(path), "recipe") or Located({}, f"{path}:1")
+        tree = self._tree(text, str(path), "recipe", Located({}, f"{path}:1"))
         if not isinstance(tree.value, dict):
             message = "a recipe is a mapping of sections such as `backbone:`"
             return self._refuse(tree.where, "recipe", repr(tree.plain()), message)
@@ -118,30 +112,28 @@ class Reader:
             message = "an override is written section.key=value, for example optim.learning_rate=1e-6"
             return self._refuse(COMMAND_LINE, text, "", message)
         known = len(self.problems)
-        tree = self._tree(value, "", key) or Located(None, COMMAND_LINE)
+        tree = self._tree(value, "", key, Located(None, COMMAND_LINE))
         if len(self.problems) > known:
             return Located({}, COMMAND_LINE)
         for name in reversed(names):
             tree = Located({name: tree}, COMMAND_LINE)
         return tree
 
-    def _tree(self, text: str, file: str, key: str) -> Located | None:
-        """Return the text with its places; None where it is empty, or no YAML."""
+    def _tree(self, text: str, file: str, key: str, empty: Located) -> Located:
+        """Return the text with its places, `empty` if it holds nothing."""
         self._file = file
         try:
             node = self._yaml.compose(text)
         except YAMLError as error:
-            where, reason = file or COMMAND_LINE, str(error)
+            mark, reason = None, str(error)
             if isinstance(error, MarkedYAMLError):
                 mark, reason = error.problem_mark or error.context_mark, error.problem
-                where = f"{file}:{mark.line + 1}" if file and mark else where
-            self._refuse(where, key, "" if file else text, f"this cannot be read as YAML: {reason}")
-            return None
-        return None if node is None else self._located(node, node, ())
+            return self._refuse(self._where(mark), key, "" if file else text, f"this cannot be read as YAML: {reason}")
+        return empty if node is None else self._located(node, node, ())
 
     def _located(self, node: Node, key: Node, path: tuple[str, ...]) -> Located:
         """Return `node` with its places; a value stands where its `key` stands, also when it begins on the next line."""
-        where = self._where(key)
+        where = self._where(key.start_mark)
         if isinstance(node, MappingNode):
             return Located(self._mapping(node, path), where)
         if isinstance(node, SequenceNode):
@@ -158,18 +150,18 @@ class Reader:
         lines: dict[str, int] = {}
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
-                self._refuse(self._where(key), ".".join(path), "", "a key must be a word, not a list or a mapping")
+                self._refuse(self._where(key.start_mark), ".".join(path), "", "a key must be a word, not a list or a mapping")
             elif key.value in found:
                 shown = str(value.value) if isinstance(value, ScalarNode) else ""
                 message = f"this key stands twice, first on line {lines[key.value]}; keep one of the two"
-                self._refuse(self._where(key), ".".join((*path, key.value)), shown, message)
+                self._refuse(self._where(key.start_mark), ".".join((*path, key.value)), shown, message)
             else:
                 lines[key.value] = key.start_mark.line + 1
                 found[key.value] = self._located(value, key, (*path, key.value))
         return found
 
-    def _where(self, node: Node) -> str:
-        return f"{self._file}:{node.start_mark.line + 1}" if self._file else COMMAND_LINE
+    def _where(self, mark: StringMark | None) -> str:
+        return f"{self._file}:{mark.line + 1}" if self._file and mark else self._file or COMMAND_LINE
 
     def _refuse(self, where: str, key: str, found: str, message: str) -> Located:
         """Note a problem; return an empty recipe, with which reading goes on."""

@@ -7,10 +7,8 @@ import re
 from collections.abc import Iterator
 from copy import deepcopy
 from difflib import get_close_matches
-from functools import reduce
-from operator import getitem
 from pathlib import Path as FilePath
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -52,7 +50,7 @@ def problems(model: type[BaseModel], errors: list[ErrorDetails], tree: Located) 
     return {path: _problem(model, path, several, tree) for path, several in found.items()}
 
 
-def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, Any]) -> tuple[Model | None, list[Path]]:
+def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, dict[str, Any]]) -> tuple[Model | None, list[Path]]:
     """Return what is left of `raw` once its broken parts are taken out, and the paths of those parts.
 
     The rules that compare keys can so be checked in one go with the keys themselves. `stand_in` holds the sections that
@@ -60,24 +58,19 @@ def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, Any]) -
     """
     broken: list[Path] = [(name,) for name in stand_in if name not in raw]
     while True:
-        raw = _filled(raw, stand_in)
+        both = {key: {**section, **raw[key]} for key, section in stand_in.items() if isinstance(raw.get(key), dict)}
+        raw = {**stand_in, **raw, **both}
         recipe, errors = validate(model, raw)
         paths = {_removable(error, raw) for error in errors} - {()}
         if not paths:
             return recipe, broken
         raw = deepcopy(raw)
         for path in sorted(paths, key=len, reverse=True):
-            del reduce(getitem, path[:-1], raw)[path[-1]]  # type: ignore[call-overload]
+            parent: Any = raw
+            for key in path[:-1]:
+                parent = parent[key]
+            del parent[path[-1]]
         broken.extend(paths)
-
-
-def _filled(raw: dict[str, Any], stand_in: dict[str, Any]) -> dict[str, Any]:
-    """Return `raw` with the keys that only `stand_in` has, section by section."""
-    filled = {**stand_in, **raw}
-    for key in stand_in.keys() & raw.keys():
-        if isinstance(stand_in[key], dict) and isinstance(raw[key], dict):
-            filled[key] = _filled(raw[key], stand_in[key])
-    return filled
 
 
 def _removable(error: ErrorDetails, raw: dict[str, Any]) -> Path:
@@ -122,8 +115,8 @@ def _problem(model: type[BaseModel], path: Path, errors: list[ErrorDetails], tre
         message = _unknown_key(model, path, tree)
     elif absent:
         fields = [section.model_fields.get(str(path[-1])) for section in _sections_at(model, path[:-1], tree)]
-        literals = [field.annotation for field in fields if field is not None and get_origin(field.annotation) is Literal]
-        options = [str(option) for literal in literals for option in get_args(literal)]
+        allowed = [option for field in fields if field is not None for option in get_args(field.annotation)]
+        options = [option for option in allowed if isinstance(option, str)]
         message = "this key is required" + (f"; one of {', '.join(options)}" if options else "")
     elif kind == "value_error":
         message = errors[0]["msg"].removeprefix("Value error, ")
@@ -137,9 +130,9 @@ def _requirement(error: ErrorDetails) -> str:
     expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(error["type"])
     if expected is None:
         return error["msg"].replace("Input should", "should")
-    *options, last = re.findall(r"'([^']*)'", error["ctx"][expected])
-    allowed = f"{', '.join(options)} or {last}" if options else last
-    return f"should be {allowed}{_meant(str(error['ctx'].get('tag', error['input'])), [*options, last])}"
+    options = re.findall(r"'([^']*)'", error["ctx"][expected])
+    allowed = " or ".join(", ".join(options).rsplit(", ", 1))
+    return f"should be {allowed}{_meant(str(error['ctx'].get('tag', error['input'])), options)}"
 
 
 def _meant(word: str, options: list[str]) -> str:
@@ -161,13 +154,12 @@ def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type
     keys = tuple(key for key in path if isinstance(key, str))
     given = tree.at((*path, "type"))
     found = [section for place, section in _sections(model) if place == keys]
-    kinds = [section.model_fields.get("type") for section in found]
-    fitting = [
-        section
-        for section, kind in zip(found, kinds, strict=True)
-        if given is None or kind is None or given.plain() in get_args(kind.annotation)
-    ]
-    return fitting or found
+
+    def fits(section: type[BaseModel]) -> bool:
+        kind = section.model_fields.get("type")
+        return given is None or kind is None or given.plain() in get_args(kind.annotation)
+
+    return list(filter(fits, found)) or found
 
 
 def _sections(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:

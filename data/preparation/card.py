@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 
-from data.preparation.row_index import ROW, RowIndex, facts_of
 from data.preparation.split import SourceSplit
 
 SAMPLE = 64
@@ -46,7 +44,7 @@ class SourceCard:
     estimated: bool
     """The five figures before are scaled up from a sample, because the source is generated."""
     messages: list[str]
-    """About some of the bad records."""
+    """About some of the skipped records."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +54,16 @@ class DataCard:
     sources: list[SourceCard]
     epoch_size: int
 
-    def total(self, name: str) -> int:
-        """Return the sum of a count over the sources."""
-        return sum(int(dataclasses.asdict(source)[name]) for source in self.sources)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the card as plain data."""
+    @property
+    def total(self) -> dict[str, int]:
+        """The sums of the counts over the sources."""
         counts = ("rows", "held_out", "kept", "drawn", "multimodal", "images", "image_tokens", "text_tokens")
-        return dataclasses.asdict(self) | {"total": {name: self.total(name) for name in counts}}
+        return {name: sum(getattr(source, name) for source in self.sources) for name in counts}
 
     def save(self, path: Path) -> None:
         """Write the card as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.as_dict(), indent=2) + "\n")
+        path.write_text(json.dumps(asdict(self) | {"total": self.total}, indent=2) + "\n")
 
     def table(self) -> Table:
         """Return the card as a table for the console."""
@@ -77,14 +72,14 @@ class DataCard:
         for heading in ("source", "rows", "left out", "held out", "kept", "drawn", "image : text", "tokens", "longer"):
             table.add_column(heading, justify="left" if heading in ("source", "left out") else "right")
         for source in self.sources:
-            table.add_row(*_cells(source))
-        counts = [f"{self.total(name):,}" for name in ("held_out", "kept", "drawn")]
-        left_out = sum(sum(source.left_out.values()) for source in self.sources)
-        tokens = self.total("image_tokens") + self.total("text_tokens")
-        text_only = self.total("kept") - self.total("multimodal")
-        kinds = f"{self.total('multimodal'):,} : {text_only:,}"
+            left_out = "\n".join(f"{name} {count:,}" for name, count in source.left_out.items()) or "-"
+            repeats = f" ({source.drawn / source.kept:.2f}x)" if source.kept and source.drawn != source.kept else ""
+            mark = "about " if source.estimated else ""
+            longer = f"{mark}{source.chosen_longer:.0%}"
+            table.add_row(*_cells(source.name, vars(source), left_out, repeats, mark), longer)
+        left_out = f"{sum(sum(source.left_out.values()) for source in self.sources):,}"
         table.add_section()
-        table.add_row("total", f"{self.total('rows'):,}", f"{left_out:,}", *counts, kinds, _short(tokens), "")
+        table.add_row(*_cells("total", self.total, left_out))
         return table
 
     def origins(self) -> Table:
@@ -95,9 +90,28 @@ class DataCard:
         return table
 
 
-def card_of(part: SourceSplit, drawn: int, min_pixels: int, max_pixels: int) -> SourceCard:
-    """Return the card of one source; `drawn` is its number of records in an epoch."""
-    figures = _sampled(part, min_pixels, max_pixels) if part.read is None else _counted(part, min_pixels, max_pixels)
+def _cells(name: str, counts: Mapping[str, Any], left_out: str, repeats: str = "", mark: str = "") -> list[str]:
+    kept, multimodal, tokens = counts["kept"], counts["multimodal"], counts["image_tokens"] + counts["text_tokens"]
+    units = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+    short = next((f"{tokens / size:.3g} {unit}" for size, unit in units if tokens >= size), str(tokens))
+    return [
+        name,
+        f"{counts['rows']:,}",
+        left_out,
+        f"{counts['held_out']:,}",
+        f"{kept:,}",
+        f"{counts['drawn']:,}{repeats}",
+        f"{mark}{multimodal:,} : {kept - multimodal:,}",
+        mark + short,
+    ]
+
+
+def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int]) -> SourceCard:
+    """Return the card of one source; `drawn` is its number of records in an epoch, `pixels` the limits per image."""
+    sample = part.rows[np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)]
+    index, places = part.known(sample)
+    rows, scale = index.rows[places], len(part.rows) / max(1, len(places))
+    longer = (rows["chosen"] > rows["rejected"]) + 0.5 * (rows["chosen"] == rows["rejected"])
     return SourceCard(
         name=part.config.label,
         type=part.config.type,
@@ -109,54 +123,11 @@ def card_of(part: SourceSplit, drawn: int, min_pixels: int, max_pixels: int) -> 
         held_out=len(part.held_out),
         kept=len(part.rows),
         drawn=drawn,
-        **figures,
-        estimated=part.read is None,
-        messages=[] if part.read is None else part.read.messages,
+        multimodal=round(scale * int((rows["images"] > 0).sum())),
+        images=round(scale * int(rows["images"].sum())),
+        image_tokens=round(scale * int(index.image_tokens(*pixels)[places].sum())),
+        text_tokens=round(scale * int(rows["text_tokens"].sum())),
+        chosen_longer=float(longer.mean()) if len(rows) else 0.0,
+        estimated=part.row_index is None,
+        messages=[] if part.row_index is None else part.row_index.messages,
     )
-
-
-def _counted(part: SourceSplit, min_pixels: int, max_pixels: int) -> dict[str, Any]:
-    assert part.read is not None
-    facts = part.read.facts
-    return _figures(facts.rows[part.rows], facts.image_tokens(min_pixels, max_pixels)[part.rows], 1)
-
-
-def _sampled(part: SourceSplit, min_pixels: int, max_pixels: int) -> dict[str, Any]:
-    sample = part.rows[np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)]
-    found = [facts_of(part.source, int(row)) for row in sample]
-    sizes = [size for one in found for size in one.sizes]
-    facts = RowIndex(np.array([one.row for one in found], ROW), np.array(sizes, np.uint32).reshape(-1, 2))
-    return _figures(facts.rows, facts.image_tokens(min_pixels, max_pixels), len(part.rows) / max(1, len(sample)))
-
-
-def _figures(rows: npt.NDArray[np.void], image_tokens: npt.NDArray[np.int64], scale: float) -> dict[str, Any]:
-    longer = (rows["chosen"] > rows["rejected"]) + 0.5 * (rows["chosen"] == rows["rejected"])
-    return {
-        "multimodal": round(scale * int((rows["images"] > 0).sum())),
-        "images": round(scale * int(rows["images"].sum())),
-        "image_tokens": round(scale * int(image_tokens.sum())),
-        "text_tokens": round(scale * int(rows["text_tokens"].sum())),
-        "chosen_longer": float(longer.mean()) if len(rows) else 0.0,
-    }
-
-
-def _cells(source: SourceCard) -> list[str]:
-    mark = "about " if source.estimated else ""
-    return [
-        source.name,
-        f"{source.rows:,}",
-        "\n".join(f"{name} {count:,}" for name, count in source.left_out.items()) or "-",
-        f"{source.held_out:,}",
-        f"{source.kept:,}",
-        f"{source.drawn:,}" + (f" ({source.drawn / source.kept:.2f}x)" if source.kept and source.drawn != source.kept else ""),
-        f"{mark}{source.multimodal:,} : {source.kept - source.multimodal:,}",
-        mark + _short(source.image_tokens + source.text_tokens),
-        f"{mark}{source.chosen_longer:.0%}",
-    ]
-
-
-def _short(number: int) -> str:
-    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return str(number)

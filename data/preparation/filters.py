@@ -1,8 +1,8 @@
-"""Which rows of a source a mixture leaves out: vectorised over the facts, so that a change costs no reading."""
+"""Which rows of a source a mixture leaves out: vectorised over the row index, so that a change costs no reading."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 from pathlib import Path
 
 import numpy as np
@@ -34,46 +34,26 @@ class FilterConfig(Section):
     """A file of fingerprints, one of 16 hexadecimal digits a line, of the records to leave out (eval/overlap.py writes it)."""
 
 
-@dataclass(frozen=True)
-class Filters:
-    """The filters of a recipe with what they need from elsewhere."""
+def apply(
+    config: FilterConfig, index: RowIndex, fingerprints: npt.NDArray[np.uint64], pixels: tuple[int, int]
+) -> npt.NDArray[np.uint8]:
+    """Return for each row the index into REASONS after the filters; a row counts under the first filter that it fails.
 
-    config: FilterConfig
-    fingerprints: npt.NDArray[np.uint64]
-    """Sorted, as `read_fingerprints` returns them."""
-    min_pixels: int
-    max_pixels: int
-    """The backbone's limits per image."""
-
-
-def apply(filters: Filters, facts: RowIndex) -> npt.NDArray[np.uint8]:
-    """Return for each row the index into REASONS after the filters; a row counts under the first filter that it fails."""
-    config, rows = filters.config, facts.rows
+    `fingerprints` are those of `read_fingerprints`, `pixels` the backbone's limits per image.
+    """
+    rows, gap, limit = index.rows, config.length_gap, config.max_tokens
     reasons = np.array(rows["reason"])
     rules = {
         "identical": config.identical & ((rows["flags"] & IDENTICAL) > 0),
         "markers": config.markers & ((rows["flags"] & MARKERS) > 0),
         "refusal": config.refusals & ((rows["flags"] & REFUSAL) > 0),
-        "length_gap": _much_longer(config.length_gap, facts),
-        "too_long": _too_long(filters, facts),
-        "overlap": np.isin(rows["pair_key"], filters.fingerprints),
+        "length_gap": gap is not None and rows["chosen"] > gap * rows["rejected"].astype(np.float64),
+        "too_long": limit is not None and rows["text_tokens"] + index.image_tokens(*pixels) > limit,
+        "overlap": np.isin(rows["pair_key"], fingerprints),
     }
     for name, hit in rules.items():
         reasons[hit & (reasons == REASONS.index("kept"))] = REASONS.index(name)
     return reasons
-
-
-def _much_longer(length_gap: float | None, facts: RowIndex) -> npt.NDArray[np.bool_]:
-    if length_gap is None:
-        return np.zeros(len(facts.rows), np.bool_)
-    return np.asarray(facts.rows["chosen"] > length_gap * facts.rows["rejected"].astype(np.float64))
-
-
-def _too_long(filters: Filters, facts: RowIndex) -> npt.NDArray[np.bool_]:
-    if filters.config.max_tokens is None:
-        return np.zeros(len(facts.rows), np.bool_)
-    tokens = facts.rows["text_tokens"] + facts.image_tokens(filters.min_pixels, filters.max_pixels)
-    return np.asarray(tokens > filters.config.max_tokens)
 
 
 def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
@@ -83,7 +63,6 @@ def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
     """
     if path is None:
         return np.empty(0, np.uint64)
-    found = []
     try:
         content = Path(path).expanduser().read_text()
     except OSError as error:
@@ -93,11 +72,10 @@ def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
             f"{path}: an earlier version wrote these fingerprints, which tell images apart by length and size only; required are "
             "those of their content, else none of the listed records is left out. Run eval/overlap.py again."
         )
+    found = []
     for number, line in enumerate(content.splitlines(), start=1):
         digits = line.partition("#")[0].strip()
-        if not digits:
-            continue
-        if len(digits) != 16 or not set(digits) <= set("0123456789abcdef"):
+        if digits and not re.fullmatch("[0-9a-f]{16}", digits):
             raise UserError(f"{path}, line {number}: {line!r} is no fingerprint; required are 16 hexadecimal digits.")
-        found.append(int(digits, 16))
+        found += [int(digits, 16)] if digits else []
     return np.unique(np.array(found, np.uint64))

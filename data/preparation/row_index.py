@@ -1,21 +1,23 @@
 """What the preparation notes about each row: 40 bytes and its images' sizes, from which filters, plans and cards are computed.
 
-The facts do not depend on filters, weights, caps or pixel limits, so that changing those never reads the data again.
+A row index does not depend on filters, weights, caps or pixel limits, so that changing those never reads the data again.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from data.errors import ImageError, LeftOut, RecordError
-from data.images import image_size, image_tokens, resized_all
-from data.preference import Preference, validate
+from data.images import TOKEN_SIDE, check_shape, image_size, resized
+from data.preference import Preference, texts, validate
 from data.sources.shared.base import Source
 from data.storage.files import content_digest, hash64
 
@@ -36,8 +38,10 @@ REASONS = (
     "overlap",
 )
 """Why a row is not used; `reason` in ROW is an index into this table. The last six come from the filters."""
-BAD = ("bad_record", "bad_image")
-"""The reasons that the policy on bad records is about; all others are rules of a source or of the recipe."""
+SKIPPED = [REASONS.index("bad_record"), REASONS.index("bad_image")]
+"""The reasons that the policy on records that cannot be used is about; all others are rules of a source or of the recipe."""
+EXAMPLES = 5
+"""Messages about skipped records that are kept of each block of rows."""
 ROW = np.dtype(
     [
         ("reason", "u1"),
@@ -67,42 +71,64 @@ LANGUAGE_MODEL_REFUSAL = re.compile(
 
 @dataclass(frozen=True)
 class RowIndex:
-    """The facts about all rows of a source: (rows,) of ROW, and (height, width) of all images in the order of the rows."""
+    """What is known of rows: (rows,) of ROW, and (height, width) of all their images in the same order."""
 
     rows: npt.NDArray[np.void]
     sizes: npt.NDArray[np.uint32]
+    messages: list[str]
+    """About some of the skipped rows."""
+    content: str = ""
+    """Of a whole source: changes with the records, and only with them; 16 hexadecimal digits."""
+    folder: Path | None = None
+    """Where the arrays are mapped from; None for arrays in memory."""
+
+    @classmethod
+    def open(cls, folder: Path) -> RowIndex:
+        """Return the row index of a source that was read through, memory-mapped."""
+        rows, sizes = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("rows", "sizes"))
+        return cls(rows, sizes, **json.loads((folder / "summary.json").read_text()), folder=folder)
+
+    def __reduce__(self) -> Any:
+        """Pickle small: another process maps the files itself."""
+        return super().__reduce__() if self.folder is None else (RowIndex.open, (self.folder,))
+
+    @property
+    def skipped(self) -> int:
+        """The number of rows that cannot be used."""
+        return int(np.isin(self.rows["reason"], SKIPPED).sum())
 
     def image_tokens(self, min_pixels: int, max_pixels: int) -> npt.NDArray[np.int64]:
         """Return the number of image tokens of each row, int64 of shape (rows,)."""
-        sides = resized_all(self.sizes, min_pixels, max_pixels) // 28
+        sides = resized(self.sizes, min_pixels, max_pixels) // TOKEN_SIDE
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(sides[:, 0] * sides[:, 1])])
         ends = np.cumsum(self.rows["images"], dtype=np.int64)
         return np.asarray(total[ends] - total[ends - self.rows["images"]])
 
 
-class RowFacts(NamedTuple):
-    """What was found in one row."""
-
-    row: tuple[Any, ...]
-    """A value of ROW."""
-    sizes: Sequence[tuple[int, int]] = ()
-    error: RecordError | None = None
-    """Why the record is bad; None also where a rule leaves it out."""
-
-
-def facts_of(source: Source, index: int) -> RowFacts:
-    """Read and check record `index` of a source."""
-    try:
-        record = source.record(index)
-        if not record.chosen.strip() or not record.rejected.strip():
-            return RowFacts(_nothing("empty"))
-        return _facts(validate(record))
-    except LeftOut as left_out:
-        return RowFacts(_nothing(left_out.reason))
-    except ImageError as error:
-        return RowFacts(_nothing("bad_image"), error=error)
-    except RecordError as error:
-        return RowFacts(_nothing("bad_record"), error=error)
+def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> RowIndex:
+    """Read and check some rows of a source; raise the first RecordError if `strict`."""
+    found: list[tuple[int, ...]] = []
+    sizes: list[tuple[int, int]] = []
+    messages: list[str] = []
+    for row in rows:
+        reason = "kept"
+        try:
+            record = source.record(row)
+            if record.chosen.strip() and record.rejected.strip():
+                entry, its_sizes = _entry(validate(record))
+                found.append(entry)
+                sizes += its_sizes
+                continue
+            reason = "empty"
+        except LeftOut as left_out:
+            reason = left_out.reason
+        except RecordError as error:
+            if strict:
+                raise
+            reason = "bad_image" if isinstance(error, ImageError) else "bad_record"
+            messages.append(str(error))
+        found.append((REASONS.index(reason), *[0] * 8))
+    return RowIndex(np.array(found, ROW), np.array(sizes, np.uint32).reshape(-1, 2), messages[:EXAMPLES])
 
 
 def pair_key(record: Preference) -> int:
@@ -121,45 +147,21 @@ def normalised(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _nothing(reason: str) -> tuple[Any, ...]:
-    return (REASONS.index(reason), 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def _facts(record: Preference) -> RowFacts:
+def _entry(record: Preference) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+    """Return a value of ROW and the sizes of the images."""
     sizes = [image_size(image, record.identity) for image in record.images]
     for height, width in sizes:
         check_shape(height, width, record.identity)
-    texts = (*_prompt_texts(record), record.chosen, record.rejected)
-    tokens = sum(len(text.encode(errors="surrogatepass")) for text in texts) // BYTES_PER_TOKEN
-    row = (
-        REASONS.index("kept"),
-        _flags(record),
-        len(sizes),
-        tokens,
-        len(record.chosen),
-        len(record.rejected),
-        *_keys(record),
-    )
-    return RowFacts(row, sizes)
-
-
-def check_shape(height: int, width: int, identity: str) -> None:
-    """Raise ImageError naming the record for a shape that the backbone's image processor refuses."""
-    try:
-        image_tokens(height, width)
-    except ValueError as error:
-        raise ImageError(f"{identity}: {error}.") from error
-
-
-def _flags(record: Preference) -> int:
-    chosen, rejected = normalised(record.chosen), normalised(record.rejected)
     responses = (record.chosen, record.rejected)
-    return (
+    written = (*texts(record.prompt), *responses)
+    flags = (
         IDENTICAL * (record.chosen.split() == record.rejected.split())
-        | MARKERS * any(LEFT_OVER_MARKER.search(text) is not None for text in (*_prompt_texts(record), *responses))
-        | REFUSAL * any(LANGUAGE_MODEL_REFUSAL.search(text) is not None for text in responses)
-        | ORDER * (chosen < rejected)
+        | MARKERS * any(map(LEFT_OVER_MARKER.search, written))
+        | REFUSAL * any(map(LANGUAGE_MODEL_REFUSAL.search, responses))
+        | ORDER * (normalised(record.chosen) < normalised(record.rejected))
     )
+    tokens = sum(len(text.encode(errors="surrogatepass")) for text in written) // BYTES_PER_TOKEN
+    return (REASONS.index("kept"), flags, len(sizes), tokens, *map(len, responses), *_keys(record)), sizes
 
 
 def _keys(record: Preference) -> tuple[int, int, int]:
@@ -167,12 +169,8 @@ def _keys(record: Preference) -> tuple[int, int, int]:
         images = list(map(content_digest, record.images))
     except OSError as error:
         raise ImageError(f"{record.identity}: an image cannot be read ({error}).") from error
-    prompt = [*images, *map(normalised, _prompt_texts(record))]
+    prompt = [*images, *map(normalised, texts(record.prompt))]
     responses = sorted((normalised(record.chosen), normalised(record.rejected)))
     carried = (record.margin, record.chosen_critique, record.rejected_critique, record.rationale, record.source, record.category)
     whole = (images, record.prompt, record.chosen, record.rejected, *carried)
     return hash64(repr(prompt)), hash64(repr((prompt, responses))), hash64(repr(whole))
-
-
-def _prompt_texts(record: Preference) -> list[str]:
-    return [part["text"] for message in record.prompt for part in message["content"] if part["type"] == "text"]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from data.errors import UserError
 from data.preference import Preference, validate
-from data.preparation.filters import Filters, apply
-from data.preparation.row_index import REASONS
+from data.preparation.row_index import REASONS, RowIndex, index_rows
 from data.preparation.sampling import Indices, Pool, quotas
-from data.preparation.scan import Prepared, Reading, prepared
 from data.sources.shared.base import Source, SourceConfig
 
 
@@ -24,17 +21,31 @@ class SourceSplit:
 
     config: SourceConfig
     source: Source
-    read: Prepared | None
+    row_index: RowIndex | None
     """None for a generated source, which is not read through."""
     left_out: dict[str, int]
     """Rows left out, by reason; with `rows` and `held_out` they add up to the rows of the source."""
     rows: Indices
     held_out: Indices
 
+    @classmethod
+    def of(cls, config: SourceConfig, source: Source, row_index: RowIndex | None, reasons: npt.NDArray[np.uint8]) -> SourceSplit:
+        """Return a source whose usable rows are all in `rows`; `reasons` are indices into REASONS, (rows,)."""
+        counts = np.bincount(reasons, minlength=len(REASONS)).tolist()
+        left_out = {name: count for name, count in zip(REASONS, counts, strict=True) if count and name != "kept"}
+        rows = np.flatnonzero(reasons == REASONS.index("kept")).astype(np.int32)
+        return cls(config, source, row_index, left_out, rows, rows[:0])
+
     @property
     def content(self) -> str:
         """A short text that changes with the records: of what was read in them, or of the generator's settings."""
-        return self.source.fingerprint() if self.read is None else self.read.content
+        return self.source.fingerprint() if self.row_index is None else self.row_index.content
+
+    def known(self, sample: Indices) -> tuple[RowIndex, Indices]:
+        """Return a row index and where the training rows stand in it; of a generated source, `sample` stands for these."""
+        if self.row_index is not None:
+            return self.row_index, self.rows
+        return index_rows(self.source, sample.tolist()), np.arange(len(sample), dtype=np.int32)
 
     def pools(self, start: int, split: bool) -> list[Pool]:
         """Return the training rows as indices of the mixture, where they begin at `start`; by modality if `split`.
@@ -42,27 +53,30 @@ class SourceSplit:
         Raises: UserError if a generated source is to be split: nobody has looked which of its records hold images.
         """
         indices = np.arange(start, start + len(self.rows), dtype=np.int32)
-        weight, repeat = self.config.weight, self.config.repeat
+        whole = Pool(self.config.label, None, indices, self.config.weight, self.config.repeat)
         if not split:
-            return [Pool(self.config.label, None, indices, weight, repeat)]
-        if self.read is None:
+            return [whole]
+        if self.row_index is None:
             raise UserError(
                 f"{self.config.label}: a generated source cannot be divided into text-only and multimodal records. "
                 "Use the source's own setting of the text share instead of text_per_multimodal or a stage's modality."
             )
-        text_only = self.read.facts.rows["images"][self.rows] == 0
-        return [Pool(self.config.label, kind, indices[text_only == kind], weight, repeat) for kind in (False, True)]
+        text_only = self.row_index.rows["images"][self.rows] == 0
+        return [replace(whole, text_only=kind, indices=indices[text_only == kind]) for kind in (False, True)]
 
-    def lengths(self, min_pixels: int, max_pixels: int) -> npt.NDArray[np.float64]:
+    def lengths(self, pixels: tuple[int, int]) -> npt.NDArray[np.float64]:
         """Return estimated text tokens and image tokens of each training row, (rows, 2); NaN for a generated source."""
-        if self.read is None:
+        if self.row_index is None:
             return np.full((len(self.rows), 2), np.nan)
-        facts = self.read.facts
-        found = np.stack([facts.rows["text_tokens"], facts.image_tokens(min_pixels, max_pixels)], axis=1)
+        found = np.stack([self.row_index.rows["text_tokens"], self.row_index.image_tokens(*pixels)], axis=1)
         return found[self.rows].astype(np.float64)
 
+    def prompt_keys(self, rows: Indices) -> npt.NDArray[np.uint64]:
+        """Return the keys of the prompts of `rows`; none for a generated source, whose splits share no scene."""
+        return np.empty(0, np.uint64) if self.row_index is None else self.row_index.rows["prompt_key"][rows]
 
-class HeldOutRecords(Sequence[Preference]):
+
+class SplitRecords(Sequence[Preference]):
     """A read-only list of records that are read, and validated, when asked for."""
 
     def __init__(self, parts: Sequence[tuple[Source, Indices]]) -> None:
@@ -70,7 +84,6 @@ class HeldOutRecords(Sequence[Preference]):
         self.ends = np.cumsum([len(rows) for _, rows in parts])
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return int(self.ends[-1])
 
     def place(self, index: int) -> tuple[int, int]:
@@ -84,51 +97,25 @@ class HeldOutRecords(Sequence[Preference]):
         """Return one record; raise RecordError if it cannot be used."""
         part, position = self.place(index)
         source, rows = self.parts[part]
-        return dataclasses.replace(validate(source.record(int(rows[position]))), source=source.name)
+        return replace(validate(source.record(int(rows[position]))), source=source.name)
 
 
-def opened(config: SourceConfig, filters: Filters, reading: Reading) -> SourceSplit:
-    """Open one source and apply the filters; all its usable rows are still in `rows`."""
-    source = config.open(reading.cache)
-    if not len(source):
-        raise UserError(f"{source.name}: the source has no rows.")
-    if source.generated:
-        return SourceSplit(config, source, None, {}, np.arange(len(source), dtype=np.int32), np.empty(0, np.int32))
-    read = prepared(source, reading)
-    reasons = apply(filters, read.facts)
-    counts = np.bincount(reasons, minlength=len(REASONS))
-    left_out = {name: int(count) for name, count in zip(REASONS, counts, strict=True) if count and name != "kept"}
-    rows = np.flatnonzero(reasons == REASONS.index("kept")).astype(np.int32)
-    return SourceSplit(config, source, read, left_out, rows, np.empty(0, np.int32))
-
-
-def held_out(parts: Sequence[SourceSplit], total: int, seed: int) -> list[SourceSplit]:
+def hold_out(parts: Sequence[SourceSplit], total: int, seed: int) -> list[SourceSplit]:
     """Move `total` rows to `held_out`, equally many from each source; then leave out prompts seen there, and cap.
 
     Raises: UserError if the sources are too small.
     """
-    counts = quotas(total, [len(part.rows) // 2 for part in parts])
     generators = [np.random.default_rng([seed, number, 0x5EED]) for number in range(len(parts))]
-    held = [
-        np.sort(generator.choice(part.rows, count, replace=False))
-        for part, count, generator in zip(parts, counts, generators, strict=True)
-    ]
-    seen = np.concatenate([_prompt_keys(part, rows) for part, rows in zip(parts, held, strict=True)])
-    return [_rest(part, rows, seen, generator) for part, rows, generator in zip(parts, held, generators, strict=True)]
-
-
-def _rest(part: SourceSplit, held: Indices, seen: npt.NDArray[np.uint64], generator: np.random.Generator) -> SourceSplit:
-    rows = np.setdiff1d(part.rows, held, assume_unique=True)
-    left_out = dict(part.left_out)
-    if part.read is not None and len(seen):
-        fresh = rows[~np.isin(_prompt_keys(part, rows), seen)]
-        left_out |= {"prompt_held_out": len(rows) - len(fresh)} if len(fresh) < len(rows) else {}
-        rows = fresh
-    if part.config.cap is not None and len(rows) > part.config.cap:
-        left_out["over_cap"] = len(rows) - part.config.cap
-        rows = np.sort(generator.choice(rows, part.config.cap, replace=False))
-    return dataclasses.replace(part, rows=rows, held_out=held, left_out=left_out)
-
-
-def _prompt_keys(part: SourceSplit, rows: Indices) -> npt.NDArray[np.uint64]:
-    return np.empty(0, np.uint64) if part.read is None else part.read.facts.rows["prompt_key"][rows]
+    counts, found = quotas(total, [len(part.rows) // 2 for part in parts]), []
+    for part, count, generator in zip(parts, counts, generators, strict=True):
+        held_out = np.sort(generator.choice(part.rows, count, replace=False))
+        found.append(replace(part, rows=np.setdiff1d(part.rows, held_out, assume_unique=True), held_out=held_out))
+    seen = np.concatenate([part.prompt_keys(part.held_out) for part in found])
+    for number, (part, generator) in enumerate(zip(found, generators, strict=True)):
+        rows = part.rows if part.row_index is None else part.rows[~np.isin(part.prompt_keys(part.rows), seen)]
+        cap = part.config.cap or len(rows)
+        drawn = np.sort(generator.choice(rows, cap, replace=False)) if len(rows) > cap else rows
+        lost = {"prompt_held_out": len(part.rows) - len(rows), "over_cap": len(rows) - len(drawn)}
+        left_out = part.left_out | {reason: count for reason, count in lost.items() if count}
+        found[number] = replace(part, rows=drawn, left_out=left_out)
+    return found

@@ -80,8 +80,8 @@ def test_images_of_one_length_and_one_size_are_told_apart(tmp_path: Path) -> Non
     answers = [{"chosen": "Red.", "rejected": "Green."}, {"chosen": "Green.", "rejected": "Red."}]
     rows = [{"images": [f"{number}.bmp"], "prompt": "Which colour?", **answers[number % 2]} for number in range(6)]
     part = Mixture(MixtureConfig.model_validate(section(tmp_path, rows, validation=4))).parts[0]
-    assert part.read is not None
-    assert (duplicates(part.read.facts, np.arange(6, dtype=np.int32)), list(suspicious([part]))) == (0, [])
+    assert part.row_index is not None
+    assert (duplicates(part.row_index, np.arange(6, dtype=np.int32)), list(suspicious([part]))) == (0, [])
     assert (len(part.held_out), len(part.rows), part.left_out) == (2, 4, {})  # none shares its prompt with one held out
     again = [*rows, rows[0] | answers[1] | {"images": ["copy.bmp"]}]
     part = Mixture(MixtureConfig.model_validate(section(tmp_path, again))).parts[0]
@@ -100,8 +100,8 @@ def test_a_histogram_counts_every_positive_value() -> None:
 def test_duplicates_are_counted_once_each(tmp_path: Path) -> None:
     mixture = Mixture(MixtureConfig.model_validate(section(tmp_path, pairs(tmp_path))))
     part = mixture.parts[0]
-    assert part.read is not None
-    assert duplicates(part.read.facts, part.rows) == 3
+    assert part.row_index is not None
+    assert duplicates(part.row_index, part.rows) == 3
 
 
 def test_the_command_writes_the_page_and_prints_what_it_finds(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_a_truncated_header_is_found_in_preparation_a_truncated_body_in_use(tmp_
 
     assert [found.load(index, use) for index in range(3)] == ["one:0", "one:3", "one:3"]
     assert [found.load(index, use) for index in range(3)] == ["one:0", "one:3", "one:3"], "a second epoch, and no further loss"
-    assert found.bad == {1}
+    assert found.skipped == {1}
     assert tried.count("one:2") == 1
     strict = mixture(tmp_path, [project(tmp_path, "one", [rows[2]])], bad_records={"policy": "strict"})
     with pytest.raises(RecordError, match=r"one:0: .*truncated"):

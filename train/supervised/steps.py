@@ -189,9 +189,9 @@ PATCHES_PER_TOKEN = 4
 
 def load(mixture: Mixture, index: int, encode: Callable[[Preference], TrainingExample]) -> TrainingExample:
     """Return an encoded record, with the number of unusable ones that this process met for the first time on the way."""
-    before = len(mixture.bad)
+    before = len(mixture.skipped)
     encoded = mixture.load(index, encode)
-    return replace(encoded, passed_over=len(mixture.bad) - before)
+    return replace(encoded, passed_over=len(mixture.skipped) - before)
 
 
 @dataclass(frozen=True, slots=True)

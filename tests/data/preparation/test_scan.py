@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -18,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.errors import UserError
-from data.images import image_tokens, resized_all
-from data.preparation import scan as prepare
-from data.preparation.row_index import ROW, RowIndex, facts_of
-from data.preparation.scan import BadRecordConfig, Prepared, Reading, prepared
+from data.images import resized
+from data.preference import Preference
+from data.preparation import scan as preparation
+from data.preparation.row_index import ROW, RowIndex, index_rows
+from data.preparation.scan import BadRecordConfig, scan
 from data.sources.shared.base import Source
 from data.storage import code
 from tests.data.sources.fixtures import open_source, png, write_images, write_jsonl
@@ -37,33 +39,34 @@ def records(folder: Path, count: int) -> Source:
     return open_source(folder / "cache", type="project", path=str(write_jsonl(folder / "a.jsonl", rows)))
 
 
-def read(source: Source, cache: Path, workers: int = 1) -> Prepared:
-    return prepared(source, Reading(BadRecordConfig(), cache, workers))
+def read(source: Source, cache: Path, workers: int = 1) -> RowIndex:
+    return scan(source, BadRecordConfig(), cache, workers)
 
 
 def test_one_process_and_several_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "BLOCK", 100)
+    monkeypatch.setattr(preparation, "BLOCK", 100)
     source = records(tmp_path, 1050)
     one, several = read(source, tmp_path / "one"), read(source, tmp_path / "several", workers=2)
     assert one.content == several.content
     assert one.messages == several.messages == ["project:525: 'rejected' is int 3; required is str."]
-    assert one.facts.rows.tobytes() == several.facts.rows.tobytes()
-    assert one.facts.sizes.tobytes() == several.facts.sizes.tobytes()
+    assert one.rows.tobytes() == several.rows.tobytes()
+    assert one.sizes.tobytes() == several.sizes.tobytes()
     for row in (0, 1, 2, 525, 526, 1049):
-        assert one.facts.rows[row].tolist() == facts_of(source, row).row
+        assert one.rows[row] == index_rows(source, [row]).rows[0]
+    assert one.folder is not None
     assert {path.name for path in one.folder.iterdir()} == {"rows.npy", "sizes.npy", "summary.json", "lock"}
 
 
 def test_a_finished_reading_is_not_repeated_and_a_changed_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = records(tmp_path, 300)
     first = read(source, tmp_path / "cache")
-    monkeypatch.setattr(prepare, "facts_of", None)  # reading again would fail
+    monkeypatch.setattr(preparation, "index_rows", None)  # reading again would fail
     assert read(source, tmp_path / "cache").content == first.content
     monkeypatch.undo()
     path = tmp_path / "a.jsonl"
     path.write_text(path.read_text().replace('"a 7"', '"other"'))
     second = read(open_source(tmp_path / "cache", type="project", path=str(path)), tmp_path / "cache")
-    assert len(second.facts.rows) == len(first.facts.rows)
+    assert len(second.rows) == len(first.rows)
     assert second.content != first.content
 
 
@@ -77,7 +80,7 @@ def test_a_change_that_leaves_size_and_time_as_they_were_is_seen(tmp_path: Path)
     assert again.content != first.content
 
 
-def test_other_code_reads_the_data_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_reads_the_data_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = records(tmp_path, 100)
     first = read(source, tmp_path / "cache")
     clone = tmp_path / "clone" / "data"
@@ -91,25 +94,27 @@ def test_other_code_reads_the_data_anew(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_interrupted_reading_keeps_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "BLOCK", 100)
+    monkeypatch.setattr(preparation, "BLOCK", 100)
     source = records(tmp_path, 1000)
     whole = read(source, tmp_path / "whole")
     seen = []
 
-    def failing(source: Source, index: int) -> object:
+    record = source.record
+
+    def failing(index: int) -> Preference:
         seen.append(index)
         if len(seen) == 450:
             raise KeyboardInterrupt
-        return facts_of(source, index)
+        return record(index)
 
-    monkeypatch.setattr(prepare, "facts_of", failing)
+    monkeypatch.setattr(source, "record", failing)
     with pytest.raises(KeyboardInterrupt):
         read(source, tmp_path / "cache")
     resumed = read(source, tmp_path / "cache")
     assert len(seen) == 450 + 600
     assert seen[450] == 400
     assert (resumed.content, resumed.messages) == (whole.content, whole.messages)
-    assert resumed.facts.sizes.tobytes() == whole.facts.sizes.tobytes()
+    assert resumed.sizes.tobytes() == whole.sizes.tobytes()
 
 
 def test_images_that_were_missing_are_found_once_they_are_there(tmp_path: Path) -> None:
@@ -118,7 +123,7 @@ def test_images_that_were_missing_are_found_once_they_are_there(tmp_path: Path) 
     with pytest.raises(UserError, match=r"late\.png.* is not there"):
         read(source, tmp_path / "cache")
     write_images(tmp_path, late=png())
-    assert read(source, tmp_path / "cache").facts.rows["images"].tolist() == [1]
+    assert read(source, tmp_path / "cache").rows["images"].tolist() == [1]
 
 
 def test_a_kill_loses_nothing(tmp_path: Path) -> None:
@@ -133,7 +138,7 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "data" / "mixture.py"), str(tmp_path / "r.yaml"), "--plan"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 60
-    while not (done := sorted(tmp_path.glob("cache/facts/*/*.npz"))) and time.monotonic() < deadline:
+    while not (done := sorted(tmp_path.glob("cache/row_index/*/*.npz"))) and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
@@ -157,12 +162,24 @@ SIDES = st.one_of(st.integers(20, 3000), st.integers(2, 200).map(lambda halves: 
     st.integers(50_000, 2_000_000),
 )
 @settings(deadline=None)
-def test_image_tokens_of_rows_equal_those_of_single_images(
+def test_image_tokens_of_rows_are_those_of_their_images(
     images: list[list[tuple[int, int]]], min_pixels: int, max_pixels: int
 ) -> None:
     sizes = np.array([size for row in images for size in row], np.uint32).reshape(-1, 2)
     rows = np.zeros(len(images), ROW)
     rows["images"] = [len(row) for row in images]
-    expected = [sum(image_tokens(*size, min_pixels, max_pixels) for size in row) for row in images]
-    assert RowIndex(rows, sizes).image_tokens(min_pixels, max_pixels).tolist() == expected
-    assert resized_all(sizes, min_pixels, max_pixels).shape == sizes.shape
+    expected = [
+        sum(int(resized(np.array([size], np.uint32), min_pixels, max_pixels).prod()) // 28**2 for size in row) for row in images
+    ]
+    assert RowIndex(rows, sizes, []).image_tokens(min_pixels, max_pixels).tolist() == expected
+    assert resized(sizes, min_pixels, max_pixels).shape == sizes.shape
+
+
+def test_a_row_index_pickles_small_and_arrives_whole(tmp_path: Path) -> None:
+    source = records(tmp_path, 3000)
+    whole, part = read(source, tmp_path / "cache"), index_rows(source, range(7))
+    assert len(pickle.dumps(whole)) < 1000
+    for index in (whole, part):
+        copy = pickle.loads(pickle.dumps(index))
+        assert copy.rows.tobytes() == index.rows.tobytes()
+        assert (copy.messages, copy.content, copy.folder) == (index.messages, index.content, index.folder)
