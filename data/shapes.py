@@ -1,7 +1,7 @@
 """The embedded world: endless, labelled image preference data about simple scenes, made with Pillow.
 
-python data/synthetic/world.py --sheet out.png [--level hard]     # examples for a person to look at
-python data/synthetic/world.py --write FOLDER --rows 2000         # own-format files and the official benchmark formats
+python data/shapes.py --sheet out.png [--level hard]     # examples for a person to look at
+python data/shapes.py --write FOLDER --rows 2000         # own-format files and the official benchmark formats
 
 Every item is a function of (level, seed, split, index) alone. Splits share no scene.
 """
