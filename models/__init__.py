@@ -1,1 +1,0 @@
-"""What is computed: backbone, groups, attention, reward heads. Imports only `data`."""

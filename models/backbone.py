@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
 from transformers import AutoTokenizer, BitsAndBytesConfig, Qwen2_5_VLConfig, Qwen2VLImageProcessorPil
 
 from data.errors import CheckpointError, UserError
@@ -32,7 +31,7 @@ TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What turns text and pictures into model inputs."""
+    """What turns text and images into model inputs."""
 
     tokenizer: Any
     image_processor: Any
@@ -143,29 +142,13 @@ def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, 
     model = _load(kind, config, settings, nf4, fresh_head=own is None and (fresh_head or values is not None))
     if values is not None:
         model.head.load_state_dict({"0.weight": values})
-    _prepare(model, config)
     return model
 
 
 def load_language_model(config: BackboneConfig, *, nf4: bool = False) -> LanguageModel:
     """Load Qwen2.5-VL with its LM head; it is saved as the stock class, in the current key layout."""
     model: LanguageModel = _load(LanguageModel, config, _read_config(config), nf4)
-    _prepare(model, config)
     return model
-
-
-def load_checkpoint(config: BackboneConfig) -> ScalarRewardModel | LanguageModel:
-    """Load a checkpoint folder of this project as what it is: its config.json names a reward head, and a critic its class."""
-    settings = _read_config(config)
-    if "reward_head" not in vars(settings):
-        return load_language_model(config)
-    critic = CriticRewardModel.__name__ in (settings.architectures or ())
-    return load_critic(config, fresh_head=False) if critic else load_scalar(config, fresh_head=False)
-
-
-def _prepare(model: Any, config: BackboneConfig) -> None:
-    set_attention(model, config.attention)
-    freeze(model, config.freeze)
 
 
 def set_attention(model: Any, kernel: Kernel = "auto") -> None:
@@ -176,7 +159,7 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
 
 
 def compute_in_half(model: Any, device: torch.device) -> None:
-    """Let a model with fp32 weights compute in bf16: under autocast, also where its parts are called by themselves (`write`)."""
+    """Let a model with fp32 weights compute in bf16: under autocast, also where `generate` calls its parts."""
     for part in filter(None, (model, model.model, model.get_output_embeddings())):
         # One context for each: entered twice, it would forget what was before it and never end.
         part.forward = torch.autocast(device.type, torch.bfloat16)(part.forward)
@@ -184,17 +167,15 @@ def compute_in_half(model: Any, device: torch.device) -> None:
 
 def freeze(model: Any, parts: Sequence[str]) -> None:
     """Stop the gradients of `vision_tower` (the tower without its merger), `projector` (the merger), `language_model`."""
-    backbone = model.model
-    tower = [p for name, p in backbone.visual.named_parameters() if not name.startswith("merger.")]
-    output: nn.Module | None = model.get_output_embeddings()
-    members = {
-        "vision_tower": tower,
-        "projector": list(backbone.visual.merger.parameters()),
-        "language_model": [*backbone.language_model.parameters(), *(output.parameters() if output else ())],
+    visual = model.model.visual
+    modules = {
+        "vision_tower": [module for module in visual.children() if module is not visual.merger],
+        "projector": [visual.merger],
+        "language_model": filter(None, [model.model.language_model, model.get_output_embeddings()]),
     }
     for part in parts:
-        for parameter in members[part]:
-            parameter.requires_grad_(False)
+        for module in modules[part]:
+            module.requires_grad_(False)
 
 
 def _read_config(config: BackboneConfig) -> Any:
@@ -221,9 +202,12 @@ def _load(kind: Any, config: BackboneConfig, settings: Any, nf4: bool, **kwargs:
     if nf4:
         kwargs |= nf4_arguments(dtype, torch.device("cuda", torch.cuda.current_device()))
     try:
-        return kind.from_pretrained(path, config=settings, revision=config.revision, dtype=dtype, **kwargs)
+        model = kind.from_pretrained(path, config=settings, revision=config.revision, dtype=dtype, **kwargs)
     except OSError as error:
         raise _unreadable(path, "the weights", error) from error
+    set_attention(model, config.attention)
+    freeze(model, config.freeze)
+    return model
 
 
 def _unreadable(path: str, what: str, error: OSError) -> CheckpointError:

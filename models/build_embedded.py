@@ -24,6 +24,7 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Q
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.synthetic.world import ShapesWorld
+from models.backbone import EMBEDDED
 
 SPECIAL = (
     "<|endoftext|>",
@@ -35,17 +36,6 @@ SPECIAL = (
     "<|video_pad|>",
 )
 
-# Qwen2.5-VL's own template for text and images.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}<|im_start|>system\n"
-    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n{% else %}"
-    "{% for content in message['content'] %}{% if content['type'] == 'image' %}"
-    "<|vision_start|><|image_pad|><|vision_end|>{% elif content['type'] == 'video' %}"
-    "<|vision_start|><|video_pad|><|vision_end|>{% elif 'text' in content %}{{ content['text'] }}{% endif %}"
-    "{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 CHAT_WORDS = "You are a helpful assistant. system user assistant yes no"
 VOCABULARY = 1024
 WIDTH, HEADS, KEY_HEADS, DEPTH, VISION_DEPTH, VISION_WIDTH = 128, 4, 2, 8, 2, 128
@@ -61,7 +51,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Any:
     learned = json.loads(learner.to_str())["model"]
     merges = [tuple(pair) for pair in learned["merges"]]
     tokenizer = Qwen2Tokenizer(vocab=learned["vocab"], merges=merges, extra_special_tokens=list(SPECIAL[1:]))
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = (EMBEDDED / "chat_template.jinja").read_text(encoding="utf-8")  # Qwen2.5-VL's own
     tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"  # as Qwen2.5-VL-Instruct has them
     return tokenizer
 

@@ -1,10 +1,11 @@
-"""From messages and pictures to a group of tokens: rendering, tokenising, and finding what continuations share."""
+"""From messages and images to a group of tokens: rendering, tokenising, and finding what continuations share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
 
 from data.errors import RecordError
 from data.images import decode
@@ -44,7 +45,16 @@ def render(
 
     Raises RecordError where a text contains a vision token, ValueError where the template rewrites earlier turns.
     """
-    _refuse_vision_text(messages)
+    for message in messages:
+        for part in message["content"]:
+            found = [token for token in VISION_TEXT if part["type"] == "text" and token in part["text"]]
+            if found:
+                raise RecordError(
+                    f"the {message['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
+                    "write the place of an image as an image part, and remove these tokens from the text."
+                )
+            if part["type"] != "text" and message["role"] == "assistant":
+                raise RecordError("an assistant turn contains an image; images belong to the turns of the user")
     turns: list[Any] = list(messages)
     if system_prompt is not None and messages[0]["role"] != "system":
         turns.insert(0, {"role": "system", "content": [{"type": "text", "text": system_prompt}]})
@@ -56,7 +66,7 @@ def render(
             continue
         opened = _template(tokenizer, turns[:i], True)
         closed = _template(tokenizer, turns[: i + 1], False)
-        content = _content(turn)
+        content = "".join(part["text"] for part in turn["content"])
         _require_prefix(done, opened)
         _require_prefix(opened + content, closed)
         ending = closed[len(opened + content) :]
@@ -83,23 +93,6 @@ def _template(tokenizer: Any, turns: Sequence[Any], open_turn: bool) -> str:
     return text
 
 
-def _content(turn: Message) -> str:
-    if any(part["type"] != "text" for part in turn["content"]):
-        raise RecordError("an assistant turn contains an image; images belong to the turns of the user")
-    return "".join(part["text"] for part in turn["content"] if part["type"] == "text")
-
-
-def _refuse_vision_text(messages: Sequence[Message]) -> None:
-    for message in messages:
-        for part in message["content"]:
-            found = [token for token in VISION_TEXT if part["type"] == "text" and token in part["text"]]
-            if found:
-                raise RecordError(
-                    f"the {message['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
-                    "write the place of an image as an image part, and remove these tokens from the text."
-                )
-
-
 def _require_prefix(beginning: str, whole: str) -> None:
     if not whole.startswith(beginning):
         raise ValueError(
@@ -108,17 +101,8 @@ def _require_prefix(beginning: str, whole: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Tokens:
-    """One whole conversation, image pads already expanded."""
-
-    ids: tuple[int, ...]
-    read: tuple[int, ...]
-    loss_tokens: tuple[int, ...]
-
-
 class Encoder:
-    """Turns pictures and conversations into groups; holds a tokenizer and an image processor and no weights."""
+    """Turns images and conversations into groups; holds a tokenizer and an image processor and no weights."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, config: BackboneConfig, window_size: int = WINDOW) -> None:
         """Take the backbone's processor, and of its vision tower the window size: `models.backbone.window_size`."""
@@ -161,24 +145,22 @@ class Encoder:
         Raises RecordError: an image without a place or a place without an image; conversations that differ before
         their last image, or from the first token on; an empty response where `read` needs its tokens.
         """
-        pixels, grids = self._patches(images)
+        pixels, grids = None, ()
+        if images:
+            patches = self.image_processor(images=list(images), return_tensors="pt")
+            pixels, grids = patches["pixel_values"], tuple(tuple(grid) for grid in patches["image_grid_thw"].tolist())
         pads = [frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids]
-        tokens = [self._tokenise(conversation, pads, read) for conversation in conversations]
-        cut = self._boundary(tokens)
-        rest = (Continuation(t.ids[cut:], _shift(t.read, cut), _shift(t.loss_tokens, cut)) for t in tokens)
-        return Group(tokens[0].ids[:cut], tuple(rest), pixels, grids)
+        whole = [self._tokenise(conversation, pads, read) for conversation in conversations]
+        cut = self._boundary(whole)
+        rest = (Continuation(c.ids[cut:], *(tuple(i - cut for i in own) for own in (c.read, c.loss_tokens))) for c in whole)
+        return Group(whole[0].ids[:cut], tuple(rest), pixels, grids)
 
     def pack(self, groups: Sequence[Group]) -> PackedBatch:
         """Lay groups out in one row; see `models.packing.groups.pack`."""
         return pack(groups, self.vision)
 
-    def _patches(self, images: Sequence[Image]) -> tuple[Any, tuple[tuple[int, int, int], ...]]:
-        if not images:
-            return None, ()
-        found = self.image_processor(images=list(images), return_tensors="pt")
-        return found["pixel_values"], tuple(tuple(grid) for grid in found["image_grid_thw"].tolist())
-
-    def _tokenise(self, conversation: Sequence[Span], pads: Sequence[int], read: StoredRead | None) -> _Tokens:
+    def _tokenise(self, conversation: Sequence[Span], pads: Sequence[int], read: StoredRead | None) -> Continuation:
+        """Return a whole conversation, with as many image tokens for each image as `pads` says."""
         whole = "".join(span.text for span in conversation)
         if read == "last_token":  # the template's newline, which `render` drops
             closed = _template(self.tokenizer, ANSWERED, False)
@@ -194,10 +176,13 @@ class Encoder:
             times = next(counts) if token == self.vision.image else 1
             ids += [token] * times
             offsets += [offset] * times
-        loss_tokens = _covering(offsets, _ranges(conversation, "loss"))
-        return _Tokens(tuple(ids), _reads(offsets, _ranges(conversation, "response"), read), tuple(loss_tokens))
+        borders = pairwise(accumulate((len(span.text) for span in conversation), initial=0))
+        ranges = list(zip(conversation, borders, strict=True))
+        loss_tokens = _covering(offsets, [place for span, place in ranges if span.loss])
+        response = [place for span, place in ranges if span.response]
+        return Continuation(tuple(ids), _reads(offsets, response, read), loss_tokens)
 
-    def _boundary(self, conversations: Sequence[_Tokens]) -> int:
+    def _boundary(self, conversations: Sequence[Continuation]) -> int:
         limit = min(min([len(c.ids) - 1, *c.read, *c.loss_tokens]) for c in conversations)
         first = conversations[0].ids
         shared = 0
@@ -213,28 +198,13 @@ class Encoder:
         return shared
 
 
-def _shift(indices: Sequence[int], by: int) -> tuple[int, ...]:
-    return tuple(i - by for i in indices)
-
-
-def _ranges(conversation: Sequence[Span], mark: Literal["loss", "response"]) -> list[tuple[int, int]]:
-    """Return where the spans with `mark` lie in the joined text, in characters."""
-    ranges, start = [], 0
-    for span in conversation:
-        end = start + len(span.text)
-        if span.loss if mark == "loss" else span.response:
-            ranges.append((start, end))
-        start = end
-    return ranges
-
-
-def _covering(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]) -> list[int]:
+def _covering(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """Return the tokens that overlap one of `ranges`."""
-    return [
+    return tuple(
         i
         for i, (start, end) in enumerate(offsets)
         if any(start < range_end and end > range_start for range_start, range_end in ranges)
-    ]
+    )
 
 
 def _reads(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]], read: StoredRead | None) -> tuple[int, ...]:
@@ -253,4 +223,4 @@ def _reads(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]
     own = _covering(offsets, ranges)
     if not own:
         raise RecordError(f"the response is empty, but read: {read} reads its own tokens")
-    return tuple(own) if read == "mean" else (own[-1],)
+    return own if read == "mean" else own[-1:]

@@ -1,7 +1,7 @@
-"""Writing continuations: prompt and image are computed once for a group, then all its continuations are written together.
+"""Generation: prompt and image are computed once for a group, then all its continuations are generated together.
 
-The packed row is the prefill; its keys and values are dealt out to one cache row for each continuation, left-padded.
-What was written ends with the end-of-turn token, which is fed as well: its hidden state is where a critic's head reads,
+The packed row is the prefill; its keys and values are copied to one cache row for each continuation, left-padded.
+What was generated ends with the end-of-turn token, which is fed as well: its hidden state is where a critic's head reads,
 so that a critique and its score cost one pass. Ranks decode in lock-step, as ZeRO-3 needs.
 """
 
@@ -35,7 +35,7 @@ class SamplingConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What was written after one continuation."""
+    """What was generated after one continuation."""
 
     ids: tuple[int, ...]
     """Without the end-of-turn token."""
@@ -47,7 +47,7 @@ class Generation:
 
 @dataclass
 class _State:
-    """The rows that are still being written. C rows, L cached positions."""
+    """The rows that are not finished yet. C rows, L cached positions."""
 
     rows: Tensor
     """(C,) int64: which continuation each row is."""
@@ -70,22 +70,30 @@ class _State:
 def generate(
     model: Any, batch: PackedBatch, *, end: int, forbidden: Sequence[int], sampling: SamplingConfig, seeds: Sequence[str]
 ) -> list[Generation]:
-    """Write on after every continuation of a packed row; all ranks must call together.
+    """Generate after every continuation of a packed row; all ranks must call together.
 
-    `model` is the unwrapped language model, `end` the end-of-turn token, `forbidden` tokens that are never written (an
+    `model` is the unwrapped language model, `end` the end-of-turn token, `forbidden` tokens that are never chosen (an
     image token would break the count of images). `seeds` holds a text for each continuation, which alone decides its
     draws, whatever else is in the row; it is not used at temperature 0.
     """
     state = _prefill(model, batch)
-    dice = [random.Random(seed) for seed in seeds]
+    generators = [random.Random(seed) for seed in seeds]
     ids: list[list[int]] = [[] for _ in seeds]
     ends: dict[int, tuple[Tensor, bool]] = {}
     for step in range(sampling.max_new_tokens + 1):
         if not max_over_ranks(len(seeds) - len(ends), batch.input_ids.device):
             break
         last = step == sampling.max_new_tokens
-        tokens = torch.full_like(state.rows, end) if last else _choose(model, state, forbidden, sampling, dice)
-        _feed(model, state, tokens)
+        tokens = torch.full_like(state.rows, end) if last else _choose(model, state, forbidden, sampling, generators)
+        state.mask = torch.cat([state.mask, state.mask.new_zeros(len(tokens), 1)], dim=1)
+        state.hidden = model.model(
+            input_ids=tokens[:, None],
+            attention_mask={"full_attention": state.mask[:, None, None]},
+            position_ids=state.positions[..., None],
+            past_key_values=state.cache,
+            use_cache=True,
+        ).last_hidden_state[:, 0]
+        state.positions = state.positions + 1
         for place, (row, token) in enumerate(zip(state.rows.tolist(), tokens.tolist(), strict=True)):
             if row in ends or row >= len(seeds):
                 continue
@@ -100,7 +108,7 @@ def generate(
 
 
 def _prefill(model: Any, batch: PackedBatch) -> _State:
-    """Run the packed row once and deal its keys and values out to the continuations; a row of filler alone gets a stand-in."""
+    """Run the packed row once and copy its keys and values to the continuations; a row of filler alone gets a stand-in."""
     cache = DynamicCache()
     hidden = model.model(**{**batch.model_inputs(), "use_cache": True, "past_key_values": cache}).last_hidden_state[0]
     plan = batch.plan
@@ -110,30 +118,17 @@ def _prefill(model: Any, batch: PackedBatch) -> _State:
     index = pad_sequence(seen, batch_first=True, padding_side="left")
     real = pad_sequence([torch.ones_like(keys) for keys in seen], batch_first=True, padding_side="left")
     last = torch.tensor([ends[i + 1] - 1 for i in own], device=hidden.device)
-    dealt = DynamicCache()
+    copied = DynamicCache()
     for number, layer in enumerate(cache.layers):
         keys, values = (x[0][:, index].transpose(0, 1) for x in (layer.keys, layer.values))
-        dealt.update(keys, values, number)
+        copied.update(keys, values, number)
     mask = torch.zeros(index.shape, dtype=hidden.dtype, device=hidden.device).masked_fill_(real == 0, -torch.inf)
     rows = torch.arange(len(own), device=hidden.device)
-    return _State(rows, dealt, mask, batch.position_ids[:, 0, last] + 1, hidden[last])
-
-
-def _feed(model: Any, state: _State, tokens: Tensor) -> None:
-    """Run one token of every row through the model."""
-    state.mask = torch.cat([state.mask, state.mask.new_zeros(len(tokens), 1)], dim=1)
-    state.hidden = model.model(
-        input_ids=tokens[:, None],
-        attention_mask={"full_attention": state.mask[:, None, None]},
-        position_ids=state.positions[..., None],
-        past_key_values=state.cache,
-        use_cache=True,
-    ).last_hidden_state[:, 0]
-    state.positions = state.positions + 1
+    return _State(rows, copied, mask, batch.position_ids[:, 0, last] + 1, hidden[last])
 
 
 def _choose(
-    model: Any, state: _State, forbidden: Sequence[int], sampling: SamplingConfig, dice: Sequence[random.Random]
+    model: Any, state: _State, forbidden: Sequence[int], sampling: SamplingConfig, generators: Sequence[random.Random]
 ) -> Tensor:
     """Return the next token of every row, (C,) int64."""
     logits = model.lm_head(state.hidden).float()
@@ -141,7 +136,7 @@ def _choose(
     if sampling.temperature == 0:
         greedy: Tensor = logits.argmax(1)
         return greedy
-    points = [dice[row].random() if row < len(dice) else 0.0 for row in state.rows.tolist()]
+    points = [generators[row].random() if row < len(generators) else 0.0 for row in state.rows.tolist()]
     return sample(logits / sampling.temperature, sampling.top_p, torch.tensor(points, device=logits.device))
 
 

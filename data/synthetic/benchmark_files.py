@@ -1,8 +1,6 @@
 """Files of the embedded world: records in this project's own format, and editions in the benchmarks' official formats.
 
-A folder is written under another name and renamed when it is whole. The same arguments give the same rows.
-
-The rows of the three benchmarks, in their official file formats, filled from the embedded world.
+A folder is written under another name and renamed when it is whole. The same arguments give the same rows. The editions:
 
 data/test-00000-of-00001.parquet      VL-RewardBench: the hub's columns, images inside
 all_data.json + images/               Multimodal RewardBench; text-only safety rows have Image "": our extension
@@ -65,17 +63,15 @@ _RLHF_STOCKS = (
     _Stock("short", "short_{:04}", ("existence", "counting", "spatial")),
     _Stock("safety", "safety_{:04}", ("safety",)),
 )
-_HUB_FEATURES = {
-    "id": {"dtype": "string", "_type": "Value"},
-    "query": {"dtype": "string", "_type": "Value"},
-    "response": {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"},
+_TEXT, _NUMBER = ({"dtype": dtype, "_type": "Value"} for dtype in ("string", "int64"))
+_HUB_FEATURES: dict[str, dict[str, Any]] = {
+    "id": _TEXT,
+    "query": _TEXT,
+    "response": {"feature": _TEXT, "_type": "Sequence"},
     "image": {"_type": "Image"},
-    "human_ranking": {"feature": {"dtype": "int64", "_type": "Value"}, "_type": "Sequence"},
-    "models": {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"},
-    "judge": {"dtype": "string", "_type": "Value"},
-    "rationale": {"dtype": "string", "_type": "Value"},
-    "query_source": {"dtype": "string", "_type": "Value"},
-    "ground_truth": {"dtype": "string", "_type": "Value"},
+    "human_ranking": {"feature": _NUMBER, "_type": "Sequence"},
+    "models": {"feature": _TEXT, "_type": "Sequence"},
+    **dict.fromkeys(("judge", "rationale", "query_source", "ground_truth"), _TEXT),
 }
 """How the `datasets` library notes the columns in a parquet file; it is what makes `image` an image again."""
 
@@ -121,14 +117,14 @@ def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, rows: int) ->
 
 
 def _multimodal_row(folder: Path, world: ShapesWorld, index: int) -> dict[str, str]:
-    """Return row `index`, its picture written below `folder`."""
+    """Return row `index`, its image written below `folder`."""
     stock = _MULTIMODAL_STOCKS[index % len(_MULTIMODAL_STOCKS)]
     item = world.item(index, stock.kinds)
     chosen_first = Rng(index, world.seed).coin()
     image = ""
     if item.scene is not None:
         image = f"images/{stock.identity.partition('_')[0]}/{index:04}.png"
-        save(folder / image, _png(item))
+        _save(folder / image, _png(item))
     return {
         "Category": stock.group,
         "ID": stock.identity.format(index // len(_MULTIMODAL_STOCKS)),
@@ -142,19 +138,19 @@ def _multimodal_row(folder: Path, world: ShapesWorld, index: int) -> dict[str, s
 
 def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
     """Write MM-RLHF-RewardBench's mm_reward_bench.jsonl and images; `rows` is rounded up to whole ids."""
-    found = (row for index in range(-(-rows // PAIRS)) for row in _rlhf_rows(folder, world, index))
-    json_lines(folder / "mm_reward_bench.jsonl", found)
+    ids = range(-(-rows // PAIRS))
+    _json_lines(folder / "mm_reward_bench.jsonl", (row for index in ids for row in _rlhf_rows(folder, world, index)))
 
 
 def _rlhf_rows(folder: Path, world: ShapesWorld, index: int) -> list[dict[str, str]]:
-    """Return the pairs of one id, its picture written below `folder`.
+    """Return the pairs of one id, its image written below `folder`.
 
-    The pairs differ in how the two answers are put. A request (safety) is shown with a picture that has no part in it.
+    The pairs differ in how the two answers are put. A request (safety) is shown with an image that has no part in it.
     """
     stock = _RLHF_STOCKS[index % len(_RLHF_STOCKS)]
     item = world.item(index, stock.kinds)
     image = f"{stock.group}/{index:04}.png"
-    save(folder / image, _png(item if item.scene is not None else world.item(index, ("place",))))
+    _save(folder / image, _png(item if item.scene is not None else world.item(index, ("place",))))
     wordings = list(product(item.true.phrasings, item.false.phrasings))
     return [
         {
@@ -176,13 +172,13 @@ def _png(item: Item) -> bytes:
     return png(picture)
 
 
-def save(path: Path, content: bytes) -> None:
+def _save(path: Path, content: bytes) -> None:
     """Write a file, and the folder it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
 
-def json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def _json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object a line."""
     with path.open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -229,7 +225,7 @@ def write_records(folder: Path, world: ShapesWorld, rows: int) -> None:
     Raises: FileExistsError if `folder` is there already.
     """
     with _whole(folder) as new:
-        json_lines(new / "records.jsonl", (_record(new, world, index) for index in range(rows)))
+        _json_lines(new / "records.jsonl", (_record(new, world, index) for index in range(rows)))
 
 
 def write_all(folder: Path, level: str, seed: int, rows: int) -> None:
@@ -244,13 +240,13 @@ def write_all(folder: Path, level: str, seed: int, rows: int) -> None:
 
 
 def _record(folder: Path, world: ShapesWorld, index: int) -> dict[str, Any]:
-    """Return item `index` as a row of this project's own format, its picture written beside it."""
+    """Return item `index` as a row of this project's own format, its image written beside it."""
     record = world.preference(index)
     images = []
     for image in record.images:
         assert isinstance(image, bytes)
         images.append(f"images/{index:06}.png")
-        save(folder / images[-1], image)
+        _save(folder / images[-1], image)
     return {
         "images": images,
         "prompt": list(record.prompt),

@@ -2,9 +2,7 @@
 
 A question is put to two scenes, a scene and its twin, that differ in one thing, and is chosen so that their answers differ.
 Which of the two is drawn is a coin tossed after every word is fixed. So the joint distribution of (question, chosen,
-rejected) is symmetric under swapping chosen and rejected: a judge that does not see the picture is right half of the time.
-
-Questions about several things at once: how many, more or fewer, bigger or smaller, where and on which side.
+rejected) is symmetric under swapping chosen and rejected: a judge that does not see the image is right half of the time.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ def _changed_groups(change: Change) -> list[_Group]:
     return [group for thing in (change.before, change.after) if thing for group in _groups(thing)]
 
 
-def ask_counting(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_counting(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask how many things of a group there are; each pair of numbers on which the scenes differ is as likely."""
     numbers: dict[tuple[int, int], list[_Group]] = {}
     for group in _changed_groups(change):
@@ -74,23 +72,21 @@ def ask_counting(dice: Rng, level: Level, scene: Scene, change: Change) -> Query
             numbers.setdefault(counts, []).append(group)
     if not numbers:
         return None
-    counts = dice.choice(list(numbers))
-    group = dice.choice(numbers[counts])
-    question = dice.choice(
-        (f"how many {group.many} are there?", f"count the {group.many}.", f"how many {group.many} do you see?")
-    )
+    counts = rng.choice(list(numbers))
+    group = rng.choice(numbers[counts])
+    question = rng.choice((f"how many {group.many} are there?", f"count the {group.many}.", f"how many {group.many} do you see?"))
 
     def side(count: int) -> Side:
         words, verb = how_many(count, group.one, group.many), "is" if count == 1 else "are"
-        return answer((f"there {verb} {words}", f"i see {words}", f"i count {words}"), f"there {verb} {words}", str(count))
+        return answer((f"there {verb} {words}", f"i see {words}", f"i count {words}"), str(count))
 
     return Query("counting", question, (side(counts[0]), side(counts[1])))
 
 
-def ask_comparison(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_comparison(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Compare two sizes where a size changed, else two numbers of things."""
     if change.before and change.after and change.before.size != change.after.size:
-        return _ask_bigger(dice, level, scene, change)
+        return _ask_bigger(rng, level, scene, change)
     present = {group.many: group for thing in (*scene.things, *change.scene.things) for group in _groups(thing)}
     pairs = [
         pair
@@ -102,9 +98,9 @@ def ask_comparison(dice: Rng, level: Level, scene: Scene, change: Change) -> Que
     ]
     if not pairs:
         return None
-    first, second = dice.choice(pairs)
+    first, second = rng.choice(pairs)
     than = f"{first.many} than {second.many}"
-    question = dice.choice((f"are there more {than}?", f"do you see more {than}?", f"do you count more {than}?"))
+    question = rng.choice((f"are there more {than}?", f"do you see more {than}?", f"do you count more {than}?"))
 
     def side(picture: Scene) -> Side:
         counts = first.count(picture), second.count(picture)
@@ -121,7 +117,7 @@ def _more(first: _Group, second: _Group, scene: Scene) -> bool:
     return first.count(scene) > second.count(scene)
 
 
-def _partner(dice: Rng, scene: Scene, change: Change, shapes: bool) -> SceneObject | None:
+def _partner(rng: Rng, scene: Scene, change: Change, shapes: bool) -> SceneObject | None:
     """Return an unchanged thing to relate the changed one to; colour and noun name each of the two without doubt."""
     names = [coloured(thing) for thing in scene.things]
     others = [
@@ -131,7 +127,7 @@ def _partner(dice: Rng, scene: Scene, change: Change, shapes: bool) -> SceneObje
     ]
     if not others or change.before is None or names.count(coloured(change.before)) > 1:
         return None
-    return dice.choice(others)
+    return rng.choice(others)
 
 
 def _relation(subject: str, relation: str, fact: str, holds: bool) -> Side:
@@ -141,17 +137,17 @@ def _relation(subject: str, relation: str, fact: str, holds: bool) -> Side:
     return yes_or_no(holds, yes, no, fact)
 
 
-def _ask_bigger(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def _ask_bigger(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask whether one shape is bigger or smaller than another."""
-    before, after, other = change.before, change.after, _partner(dice, scene, change, shapes=True)
+    before, after, other = change.before, change.after, _partner(rng, scene, change, shapes=True)
     if before is None or after is None or other is None:
         return None
-    subject, relation = coloured(before), f"{dice.choice(('bigger', 'smaller'))} than the {coloured(other)}"
+    subject, relation = coloured(before), f"{rng.choice(('bigger', 'smaller'))} than the {coloured(other)}"
     sizes = tuple(level.sizes)[:: 1 if relation.startswith("bigger") else -1]
     holds = [sizes.index(thing.size) > sizes.index(other.size) for thing in (before, after)]
     if holds[0] == holds[1]:
         return None
-    question = dice.choice((f"is the {subject} {relation}?", f"do you see that the {subject} is {relation}?"))
+    question = rng.choice((f"is the {subject} {relation}?", f"do you see that the {subject} is {relation}?"))
 
     def side(size: str, true: bool) -> Side:
         return _relation(subject, relation, f"the {subject} is {size} and the {coloured(other)} is {other.size}", true)
@@ -159,23 +155,23 @@ def _ask_bigger(dice: Rng, level: Level, scene: Scene, change: Change) -> Query 
     return Query("comparison", question, (side(before.size, holds[0]), side(after.size, holds[1])))
 
 
-def ask_spatial(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_spatial(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask where the moved thing is, or whether it stands on some side of another."""
-    return (_ask_where if dice.coin() else _ask_side)(dice, level, scene, change)
+    return (_ask_where if rng.coin() else _ask_side)(rng, level, scene, change)
 
 
-def _ask_side(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def _ask_side(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask whether the moved thing stands on some side of another."""
-    before, after, other = change.before, change.after, _partner(dice, scene, change, shapes=False)
+    before, after, other = change.before, change.after, _partner(rng, scene, change, shapes=False)
     if before is None or after is None or other is None:
         return None
     holds = [_sides(thing.cell, other.cell, scene.grid) for thing in (before, after)]
     differing = sorted(holds[0] ^ holds[1])
     if not differing:
         return None
-    word = dice.choice(differing)
+    word = rng.choice(differing)
     subject, relation = coloured(before), f"{word} the {coloured(other)}"
-    question = dice.choice((f"is the {subject} {relation}?", f"do you see the {subject} {relation}?"))
+    question = rng.choice((f"is the {subject} {relation}?", f"do you see the {subject} {relation}?"))
     there = f"the {coloured(other)} is {at(level, scene, other.cell)}"
 
     def side(cell: int, true: bool) -> Side:
@@ -191,14 +187,12 @@ def _sides(cell: int, other: int, grid: int) -> set[str]:
     return {word for word, true in holds.items() if true}
 
 
-def _ask_where(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def _ask_where(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask for the cell of the moved thing."""
-    before, after = change.before, change.after
-    assert before is not None
-    assert after is not None
+    before, after = _things(change)
     colour, what = before.colour, before.what
     subject = refer(
-        dice,
+        rng,
         (scene, change.scene),
         {
             coloured(before): lambda thing: thing.colour == colour and thing.what == what,
@@ -207,19 +201,19 @@ def _ask_where(dice: Rng, level: Level, scene: Scene, change: Change) -> Query |
     )
     if subject is None:
         return None
-    question = dice.choice((f"where is the {subject}?", f"tell me where the {subject} is."))
+    question = rng.choice((f"where is the {subject}?", f"tell me where the {subject} is."))
 
     def side(cell: int) -> Side:
         where = at(level, scene, cell)
-        return answer((f"the {subject} is {where}", f"it is {where}", f"i see it {where}"), f"the {subject} is {where}", where)
+        return answer((f"the {subject} is {where}", f"it is {where}", f"i see it {where}"), where)
 
     return Query("spatial", question, (side(before.cell), side(after.cell)))
 
 
-def refer(dice: Rng, scenes: tuple[Scene, Scene], names: dict[str, Test]) -> str | None:
+def refer(rng: Rng, scenes: tuple[Scene, Scene], names: dict[str, Test]) -> str | None:
     """Return one of `names` that fits exactly one thing in both scenes."""
     fitting = [name for name, fits in names.items() if all(sum(map(fits, scene.things)) == 1 for scene in scenes)]
-    return dice.choice(fitting) if fitting else None
+    return rng.choice(fitting) if fitting else None
 
 
 Ask = Callable[[Rng, Level, Scene, Change], Query | None]
@@ -233,9 +227,9 @@ def _things(change: Change) -> tuple[SceneObject, SceneObject]:
     return change.before, change.after
 
 
-def ask_description(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_description(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask for a caption."""
-    question = dice.choice(("describe the picture.", "what is in the picture?", "tell me what the picture shows."))
+    question = rng.choice(("describe the picture.", "what is in the picture?", "tell me what the picture shows."))
 
     def side(picture: Scene, thing: SceneObject) -> Side:
         words = caption(level, picture)
@@ -246,9 +240,9 @@ def ask_description(dice: Rng, level: Level, scene: Scene, change: Change) -> Qu
     return Query("description", question, (side(scene, before), side(change.scene, after)))
 
 
-def ask_code(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_code(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask for drawing code."""
-    question = dice.choice(("write the picture as code.", "write code that draws the picture."))
+    question = rng.choice(("write the picture as code.", "write code that draws the picture."))
 
     def side(picture: Scene, thing: SceneObject) -> Side:
         lines = [call(level, picture, other) for other in picture.things]
@@ -259,20 +253,20 @@ def ask_code(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | N
     return Query("code", question, (side(scene, before), side(change.scene, after)))
 
 
-def ask_place(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_place(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask what stands in the cell of the changed thing."""
     before, after = _things(change)
     where = at(level, scene, before.cell)
-    question = dice.choice((f"what is {where}?", f"what do you see {where}?"))
+    question = rng.choice((f"what is {where}?", f"what do you see {where}?"))
 
     def side(thing: SceneObject) -> Side:
         words = in_full(thing)
-        return answer((f"{where} is {words}", f"there is {words}", f"i see {words}"), f"{where} is {words}", words)
+        return answer((f"{where} is {words}", f"there is {words}", f"i see {words}"), words)
 
     return Query("place", question, (side(before), side(after)))
 
 
-def ask_attribute(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_attribute(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask for the property that changed: colour, shape or size."""
     before, after = _things(change)
     colour, what, where = before.colour, before.what, at(level, scene, before.cell)
@@ -287,33 +281,35 @@ def ask_attribute(dice: Rng, level: Level, scene: Scene, change: Change) -> Quer
         asked, values = "size", (before.size, after.size)
         names[noun(before)] = lambda thing: thing.what == what
         names[coloured(before)] = lambda thing: thing.what == what and thing.colour == colour
-    subject = refer(dice, (scene, change.scene), names)
-    question = dice.choice((f"what {asked} is the {subject}?", f"tell me the {asked} of the {subject}."))
+    subject = refer(rng, (scene, change.scene), names)
+    question = rng.choice((f"what {asked} is the {subject}?", f"tell me the {asked} of the {subject}."))
 
     def side(value: str) -> Side:
-        fact = f"the {subject} is {value}"
-        return answer((fact, f"it is {value}", f"i see it is {value}"), fact, value)
+        return answer((f"the {subject} is {value}", f"it is {value}", f"i see it is {value}"), value)
 
     return Query("attribute", question, (side(values[0]), side(values[1])))
 
 
-def ask_existence(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_existence(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask whether there is a thing of some description that one of the two scenes lacks."""
     found = []
     for thing in filter(None, (change.before, change.after)):
-        wanted = {
+        wanted = {  # a colour and a shape; an empty one fits all
             coloured(thing): (thing.colour, thing.what),
             noun(thing): ("", thing.what),
             f"{thing.colour} thing": (thing.colour, ""),
         }
         for words, (colour, what) in wanted.items():
-            holds = [_some(picture, colour, what) for picture in (scene, change.scene)]
+            holds = [
+                any(colour in ("", other.colour) and what in ("", other.what) for other in picture.things)
+                for picture in (scene, change.scene)
+            ]
             if holds[0] != holds[1]:
                 found.append((words, holds))
     if not found:
         return None
-    words, holds = dice.choice(found)
-    question = dice.choice(
+    words, holds = rng.choice(found)
+    question = rng.choice(
         (f"is there {article(words)}?", f"do you see {article(words)}?", f"does the picture show {article(words)}?")
     )
 
@@ -325,27 +321,22 @@ def ask_existence(dice: Rng, level: Level, scene: Scene, change: Change) -> Quer
     return Query("existence", question, (side(holds[0]), side(holds[1])))
 
 
-def _some(scene: Scene, colour: str, what: str) -> bool:
-    """Tell whether some thing has this colour and is this; an empty text fits all."""
-    return any(colour in ("", thing.colour) and what in ("", thing.what) for thing in scene.things)
-
-
-def ask_arithmetic(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_arithmetic(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask for the sum of the digits; None unless there are two."""
     pairs = [[int(thing.what) for thing in picture.things if thing.kind == "digit"] for picture in (scene, change.scene)]
     if len(pairs[0]) != 2:
         return None
-    question = dice.choice(("what is the sum of the digits?", "add the two digits.", "what do the two digits add up to?"))
+    question = rng.choice(("what is the sum of the digits?", "add the two digits.", "what do the two digits add up to?"))
 
     def side(digits: list[int]) -> Side:
         total = sum(digits)
         phrasings = (f"the sum is {total}", f"they add up to {total}", f"the digits add up to {total}")
-        return answer(phrasings, f"{digits[0]} plus {digits[1]} is {total}", str(total))
+        return answer(phrasings, str(total), f"{digits[0]} plus {digits[1]} is {total}")
 
     return Query("arithmetic", question, (side(pairs[0]), side(pairs[1])))
 
 
-def ask_reading(dice: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_reading(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
     """Ask what a written word or digit says."""
     before, after = _things(change)
     kind, colour, where = before.kind, before.colour, at(level, scene, before.cell)
@@ -354,11 +345,11 @@ def ask_reading(dice: Rng, level: Level, scene: Scene, change: Change) -> Query 
         f"{colour} {kind}": lambda thing: thing.kind == kind and thing.colour == colour,
         f"{kind} {where}": lambda thing: thing.cell == before.cell,
     }
-    subject = refer(dice, (scene, change.scene), names)
-    question = dice.choice((f"what is the {subject}?", f"read the {subject}.", f"tell me the {subject}."))
+    subject = refer(rng, (scene, change.scene), names)
+    question = rng.choice((f"what is the {subject}?", f"read the {subject}.", f"tell me the {subject}."))
 
     def side(what: str) -> Side:
-        return answer((f"the {kind} is {what}", f"it is {what}", f"i read {what}"), f"the {subject} is {what}", what)
+        return answer((f"the {kind} is {what}", f"it is {what}", f"i read {what}"), what, f"the {subject} is {what}")
 
     return Query("reading", question, (side(before.what), side(after.what)))
 

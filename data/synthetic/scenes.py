@@ -1,11 +1,8 @@
-"""The levels of the embedded world: what its scenes may hold, and how large that is drawn.
+"""Scenes of the embedded world: what levels allow, how a scene is sampled, divided into splits, drawn, and changed.
 
-Scenes of the embedded world: a few coloured things on a grid; how they are sampled, divided into splits, and drawn.
-
-Changes of one thing in a scene: they make the twin scenes whose facts a question tells apart.
-
-Sampling and changing fit together: p(A) * p(A becomes B) = p(B) * p(B becomes A) for every two scenes A and B. So a fact of
-a scene and the same fact of its twin look alike to anybody who does not see the picture.
+A scene is a few coloured things on a grid. A change of one thing makes its twin, and a question tells the two apart. Sampling
+and changing fit together: p(A) * p(A becomes B) = p(B) * p(B becomes A) for every two scenes A and B. So a fact of a scene and
+the same fact of its twin look alike to anybody who does not see the image.
 """
 
 from __future__ import annotations
@@ -51,6 +48,10 @@ class Level:
     """Size of written words; digits are 8 larger."""
     cell: int = 28
     """One cell is one merged image token of Qwen2.5-VL."""
+
+    def names(self, kind: Kind) -> tuple[str, ...]:
+        """Return what a thing of this kind can be."""
+        return {"shape": self.shapes, "digit": self.digits, "word": self.words}[kind]
 
 
 _BASIC: dict[str, Colour] = {
@@ -122,9 +123,6 @@ LEVELS: dict[str, Level] = {
 }
 
 
-__all__ = ["LEVELS", "SPLITS", "Level", "Scene", "SceneObject", "bucket", "draw", "png", "random_thing", "sample"]
-
-
 class SceneObject(NamedTuple):
     """One thing in a cell: a shape, a written digit or a written word."""
 
@@ -144,24 +142,23 @@ class Scene(NamedTuple):
     look: int
 
 
-def random_thing(dice: Rng, level: Level, cell: int, kind: Kind) -> SceneObject:
+def random_thing(rng: Rng, level: Level, cell: int, kind: Kind) -> SceneObject:
     """Return a thing with independent, uniform properties."""
-    names = {"shape": level.shapes, "digit": level.digits, "word": level.words}[kind]
-    size = dice.choice(tuple(level.sizes)) if kind == "shape" else ""
-    return SceneObject(cell, kind, dice.choice(names), dice.choice(tuple(level.colours)), size)
+    size = rng.choice(tuple(level.sizes)) if kind == "shape" else ""
+    return SceneObject(cell, kind, rng.choice(level.names(kind)), rng.choice(tuple(level.colours)), size)
 
 
-def sample(dice: Rng, level: Level, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1) -> Scene:
+def sample(rng: Rng, level: Level, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1) -> Scene:
     """Sample a scene; `written` replaces the level's table of (digits, words), `fewest` raises its least number of things."""
-    grid = dice.choice(level.grids)
-    digits, words = dice.choice(written or level.written)
+    grid = rng.choice(level.grids)
+    digits, words = rng.choice(written or level.written)
     low = max(level.things[0] - digits - words, fewest - digits - words, 0)
-    shapes = low + dice.below(level.things[1] - digits - words - low + 1)
+    shapes = low + rng.below(level.things[1] - digits - words - low + 1)
     counts: tuple[tuple[Kind, int], ...] = (("shape", shapes), ("digit", digits), ("word", words))
     kinds = [kind for kind, count in counts for _ in range(count)]
-    cells = dice.sample(range(grid * grid), len(kinds))
-    things = sorted(random_thing(dice, level, cell, kind) for cell, kind in zip(cells, kinds, strict=True))
-    return Scene(tuple(things), grid, dice.below(1 << 30))
+    cells = rng.sample(range(grid * grid), len(kinds))
+    things = sorted(random_thing(rng, level, cell, kind) for cell, kind in zip(cells, kinds, strict=True))
+    return Scene(tuple(things), grid, rng.below(1 << 30))
 
 
 SPLITS: dict[str, range] = {"pretrain": range(8), "train": range(8, 12), "validation": range(12, 14), "benchmark": range(14, 16)}
@@ -217,7 +214,7 @@ PAPERS = 16
 
 @lru_cache(maxsize=256)
 def _paper(side: int, tone: int) -> Image.Image:
-    """Return the background: red grows to the right, green downwards, so that a patch shows where in the picture it lies.
+    """Return the background: red grows to the right, green downwards, so that a patch shows where in the image it lies.
 
     A vision tower with rotary positions only must otherwise first learn to count patches, which costs a small one most of
     its training. `tone` varies the blue channel and carries nothing.
@@ -228,7 +225,7 @@ def _paper(side: int, tone: int) -> Image.Image:
 
 
 def draw(level: Level, scene: Scene) -> Image.Image:
-    """Return the RGB picture of `scene`: grid * cell pixels a side, shapes first, written things on top."""
+    """Return the RGB image of `scene`: grid * cell pixels a side, shapes first, written things on top."""
     side = scene.grid * level.cell
     image = _paper(side, scene.look % PAPERS).copy()
     for thing in sorted(scene.things, key=lambda thing: thing.kind != "shape"):
@@ -263,73 +260,53 @@ Edit = Callable[[Rng, Level, Scene, tuple[Kind, ...]], Change | None]
 """Changes one thing of these kinds; None where the scene holds none, or the level's limits forbid it."""
 
 
-def _other(dice: Rng, options: tuple[str, ...], current: str) -> str:
+def _other(rng: Rng, options: tuple[str, ...], current: str) -> str:
     """Return one of `options` that is not `current`."""
-    place = dice.below(len(options) - 1)
+    place = rng.below(len(options) - 1)
     return options[place] if options[place] != current else options[-1]
 
 
 def _replace(scene: Scene, before: SceneObject | None, after: SceneObject | None) -> Change:
     """Return `scene` with `before` gone and `after` come."""
-    things = [thing for thing in scene.things if thing is not before]
-    if after is not None:
-        things.append(after)
-    return Change(Scene(tuple(sorted(things)), scene.grid, scene.look), before, after)
+    things = [thing for thing in (*scene.things, after) if thing is not None and thing is not before]
+    return Change(scene._replace(things=tuple(sorted(things))), before, after)
 
 
-def recolour(dice: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Give one thing another colour."""
-    eligible = [thing for thing in scene.things if thing.kind in kinds]
-    if not eligible:
-        return None
-    thing = dice.choice(eligible)
-    return _replace(scene, thing, thing._replace(colour=_other(dice, tuple(level.colours), thing.colour)))
+def _edit(alter: Callable[[Rng, Level, Scene, SceneObject], SceneObject], *, sized: bool = False) -> Edit:
+    """Return the edit that draws one thing of the kinds asked for, with `sized` one that has a size, and alters it."""
+
+    def edit(rng: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+        eligible = [thing for thing in scene.things if thing.kind in kinds and (thing.size or not sized)]
+        if not eligible:
+            return None
+        thing = rng.choice(eligible)
+        return _replace(scene, thing, alter(rng, level, scene, thing))
+
+    return edit
 
 
-def rename(dice: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Make one thing another shape, digit or word."""
-    eligible = [thing for thing in scene.things if thing.kind in kinds]
-    if not eligible:
-        return None
-    thing = dice.choice(eligible)
-    names = {"shape": level.shapes, "digit": level.digits, "word": level.words}[thing.kind]
-    return _replace(scene, thing, thing._replace(what=_other(dice, names, thing.what)))
+recolour = _edit(lambda rng, level, _, thing: thing._replace(colour=_other(rng, tuple(level.colours), thing.colour)))
+rename = _edit(lambda rng, level, _, thing: thing._replace(what=_other(rng, level.names(thing.kind), thing.what)))
+resize = _edit(lambda rng, level, _, thing: thing._replace(size=_other(rng, tuple(level.sizes), thing.size)), sized=True)
+move = _edit(lambda rng, _, scene, thing: thing._replace(cell=_free_cell(rng, scene)))
 
 
-def resize(dice: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Give one shape another size."""
-    eligible = [thing for thing in scene.things if thing.size]
-    if not eligible:
-        return None
-    thing = dice.choice(eligible)
-    return _replace(scene, thing, thing._replace(size=_other(dice, tuple(level.sizes), thing.size)))
-
-
-def move(dice: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Put one thing into a free cell."""
-    eligible = [thing for thing in scene.things if thing.kind in kinds]
-    if not eligible:
-        return None
-    thing = dice.choice(eligible)
-    return _replace(scene, thing, thing._replace(cell=_free_cell(dice, scene)))
-
-
-def come_or_go(dice: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+def come_or_go(rng: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
     """Add or remove one shape, half each; None where the level's limits forbid it.
 
     Given the written things, the number of shapes is uniform: that makes coming and going equally likely.
     """
     shapes = [thing for thing in scene.things if thing.kind == "shape"]
-    if dice.coin():
+    if rng.coin():
         if len(scene.things) == level.things[1]:
             return None
-        return _replace(scene, None, random_thing(dice, level, _free_cell(dice, scene), "shape"))
+        return _replace(scene, None, random_thing(rng, level, _free_cell(rng, scene), "shape"))
     if not shapes or len(scene.things) == level.things[0]:
         return None
-    return _replace(scene, dice.choice(shapes), None)
+    return _replace(scene, rng.choice(shapes), None)
 
 
-def _free_cell(dice: Rng, scene: Scene) -> int:
+def _free_cell(rng: Rng, scene: Scene) -> int:
     """Return a cell that holds nothing."""
     taken = {thing.cell for thing in scene.things}
-    return dice.choice([cell for cell in range(scene.grid * scene.grid) if cell not in taken])
+    return rng.choice([cell for cell in range(scene.grid * scene.grid) if cell not in taken])

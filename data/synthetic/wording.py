@@ -28,16 +28,15 @@ class Query(NamedTuple):
     sides: tuple[Side, Side]
 
 
-def answer(phrasings: tuple[str, ...], fact: str, said: str) -> Side:
-    """Return a side that is quoted alike whether it is right or wrong."""
-    return Side(phrasings, fact, said, said)
+def answer(phrasings: tuple[str, ...], said: str, fact: str | None = None) -> Side:
+    """Return a side that is quoted alike whether it is right or wrong; the first phrasing is the fact if none is given."""
+    return Side(phrasings, phrasings[0] if fact is None else fact, said, said)
 
 
 def yes_or_no(holds: bool, yes: tuple[str, ...], no: tuple[str, ...], fact: str) -> Side:
     """Return the side that affirms or denies; `yes` and `no` are the words after that word."""
-    if holds:
-        return answer(tuple(f"yes, {words}" for words in yes), fact, "yes")
-    return answer(tuple(f"no, {words}" for words in no), fact, "no")
+    said, phrasings = ("yes", yes) if holds else ("no", no)
+    return answer(tuple(f"{said}, {words}" for words in phrasings), said, fact)
 
 
 def place(level: Level, scene: Scene, cell: int) -> str:

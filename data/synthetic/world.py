@@ -1,8 +1,5 @@
 """The embedded world: endless, labelled image preference data about simple scenes, made with Pillow.
 
-python data/synthetic/world.py --sheet out.png [--level hard]     # examples for a person to look at
-python data/synthetic/world.py --write FOLDER --rows 2000         # own-format files and the official benchmark formats
-
 Every item is a function of (level, seed, split, index) alone. Splits share no scene.
 """
 
@@ -119,21 +116,21 @@ class ShapesWorld:
 
     def item(self, index: int, kinds: tuple[str, ...] | None = None) -> Item:
         """Return item `index` with all its truth; `kinds` narrows the question types (each then as likely)."""
-        dice = Rng(*self._key, 0, index)
-        kind = dice.choice(kinds) if kinds else self._draw_kind(dice)
+        rng = Rng(*self._key, 0, index)
+        kind = rng.choice(kinds) if kinds else self._draw_kind(rng)
         identity = f"{self.source}-{self.split}:{index}"
         if kind in TEXT_TYPES:
             category, ask = TEXT_TYPES[kind]
-            query = ask(dice)
+            query = ask(rng)
             true, false, scene, twin = *query.sides, None, None
         else:
             category = QUESTION_TYPES[kind].category
-            query, scene, twin = self._twins(dice, kind)
+            query, scene, twin = self._twins(rng, kind)
             true, false = query.sides
-        chosen, rejected = dice.choice(true.phrasings), dice.choice(false.phrasings)
-        if scene is not None and dice.coin():  # after every word is fixed: this coin alone makes a side true
+        chosen, rejected = rng.choice(true.phrasings), rng.choice(false.phrasings)
+        if scene is not None and rng.coin():  # after every word is fixed: this coin alone makes a side true
             true, false, scene, twin, chosen, rejected = false, true, twin, scene, rejected, chosen
-        form = dice.choice(RATIONALES)  # drawn last: everything else is as it would be without it
+        form = rng.choice(RATIONALES)  # drawn last: everything else is as it would be without it
         return Item(self.level, identity, kind, category, query.question, true, false, chosen, rejected, scene, twin, form)
 
     def preference(self, index: int, kinds: tuple[str, ...] | None = None) -> Preference:
@@ -156,16 +153,16 @@ class ShapesWorld:
         A question type that the scene or a change does not allow is left out, not tried again until it fits: that would
         make some answers likelier than their near misses. After four attempts a question the lesson ends as it is.
         """
-        dice = Rng(*self._key, 1, index)
-        if dice.unit() < self._text_only:
-            queries = (TEXT_TYPES[dice.weighted(self._text_weights)][1](dice) for _ in range(questions))
-            return Lesson(None, tuple(_turn(dice, query, near_misses) for query in queries), None)
-        scene = self._scene(dice, None, 1)
+        rng = Rng(*self._key, 1, index)
+        if rng.unit() < self._text_only:
+            queries = (TEXT_TYPES[rng.weighted(self._text_weights)][1](rng) for _ in range(questions))
+            return Lesson(None, tuple(_turn(rng, query, near_misses) for query in queries), None)
+        scene = self._scene(rng, None, 1)
         turns: list[Turn] = []
         for _ in range(4 * questions):
-            query = self._query(dice, dice.weighted(weights), scene)
+            query = self._query(rng, rng.weighted(weights), scene)
             if query is not None:
-                turns.append(_turn(dice, query[0], near_misses))
+                turns.append(_turn(rng, query[0], near_misses))
             if len(turns) == questions:
                 break
         return Lesson(draw(self.level, scene), tuple(turns), scene)
@@ -184,45 +181,45 @@ class ShapesWorld:
         drawn = repr((self.level, self._text_only, self._picture_weights, self._text_weights))
         return digest(f"{drawn} {code_digest('data.synthetic.world')}")
 
-    def _draw_kind(self, dice: Rng) -> str:
+    def _draw_kind(self, rng: Rng) -> str:
         """Draw a question type: first whether it comes with a picture, then which."""
-        return dice.weighted(self._text_weights if dice.unit() < self._text_only else self._picture_weights)
+        return rng.weighted(self._text_weights if rng.unit() < self._text_only else self._picture_weights)
 
-    def _scene(self, dice: Rng, written: tuple[tuple[int, int], ...] | None, fewest: int) -> Scene:
+    def _scene(self, rng: Rng, written: tuple[tuple[int, int], ...] | None, fewest: int) -> Scene:
         """Sample a scene of this split."""
         while True:
-            scene = sample(dice, self.level, written, fewest)
+            scene = sample(rng, self.level, written, fewest)
             if bucket(scene) in self._buckets:
                 return scene
 
-    def _query(self, dice: Rng, kind: str, scene: Scene) -> tuple[Query, Change] | None:
+    def _query(self, rng: Rng, kind: str, scene: Scene) -> tuple[Query, Change] | None:
         """Change `scene` into a twin of this split and ask a question on which the two disagree."""
         question_type = QUESTION_TYPES[kind]
         for _ in range(8 * 16 // len(self._buckets)):
-            change = dice.choice(question_type.edits)(dice, self.level, scene, question_type.kinds)
+            change = rng.choice(question_type.edits)(rng, self.level, scene, question_type.kinds)
             if change is None:
                 return None
             if bucket(change.scene) in self._buckets:
-                query = question_type.ask(dice, self.level, scene, change)
+                query = question_type.ask(rng, self.level, scene, change)
                 return None if query is None else (query, change)
         return None
 
-    def _twins(self, dice: Rng, kind: str) -> tuple[Query, Scene, Scene]:
+    def _twins(self, rng: Rng, kind: str) -> tuple[Query, Scene, Scene]:
         """Sample two scenes of this split and a question on which they disagree."""
         question_type = QUESTION_TYPES[kind]
         while True:
-            scene = self._scene(dice, question_type.written, question_type.fewest)
-            found = self._query(dice, kind, scene)
+            scene = self._scene(rng, question_type.written, question_type.fewest)
+            found = self._query(rng, kind, scene)
             if found is not None:
                 return found[0], scene, found[1].scene
 
 
-def _turn(dice: Rng, query: Query, near_misses: bool) -> Turn:
+def _turn(rng: Rng, query: Query, near_misses: bool) -> Turn:
     """State the answer of the query's first side (which is right) or, by a coin, that of its second."""
-    wrong = near_misses and dice.coin()
+    wrong = near_misses and rng.coin()
     stated, other = query.sides[wrong], query.sides[not wrong]
     truth = critique_truth(query.sides[0], stated)
-    answer, opposite = dice.choice(stated.phrasings), dice.choice(other.phrasings)
+    answer, opposite = rng.choice(stated.phrasings), rng.choice(other.phrasings)
     return Turn(query.question, answer, truth.right, query.kind, write_critique(truth), opposite)
 
 

@@ -3,15 +3,15 @@
 A row is `[prompt | continuation | continuation ... | next prompt | ...]`. Position ids of a continuation start where
 its prompt ends, and the attention plan lets it see its prompt and itself, so that a row gives the very numbers that
 each `prompt ++ continuation` gives alone.
-
-The way back from a packed row to its groups: what a row too large for the device is cut into smaller ones by.
+`unpack` is the way back: a row that is too large for the device is cut into smaller ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,7 +66,7 @@ class Group:
     @property
     def tokens(self) -> int:
         """LM tokens of the group in a row."""
-        return len(self.prompt_ids) + sum(len(continuation.ids) for continuation in self.continuations)
+        return sum(self.lengths)
 
     @property
     def patches(self) -> int:
@@ -179,66 +179,46 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
 
     Raises ValueError where some continuations are read and others are not: scores would have no meaning there.
     """
-    sizes = tuple(len(group.continuations) for group in groups)
     row = list(groups)
-    if all(group.pixel_values is None for group in row):
+    if not any(group.grids for group in row):
         row.append(filler_group(vision))
-    _all_or_none_read(row)
-    pixels = [group.pixel_values for group in row if group.pixel_values is not None]
-    grids = torch.tensor([grid for group in row for grid in group.grids])
-    index = _Index()
-    for group in row:
-        index.add(group)
-    return PackedBatch(
-        input_ids=torch.tensor([[i for group in row for part in _parts(group) for i in part]]),
-        position_ids=torch.cat([positions(group, vision) for group in row], dim=1)[:, None],
-        plan=AttentionPlan.of([group.lengths for group in row]),
-        pixel_values=torch.cat(pixels),
-        image_grid_thw=grids,
-        vision=VisionPlan.of(grids, vision.merge_size, vision.patch_side, vision.window),
-        group_sizes=sizes,
-        group_images=tuple(len(group.grids) for group in groups),
-        **index.tensors(),
-    )
-
-
-def _parts(group: Group) -> list[tuple[int, ...]]:
-    return [group.prompt_ids, *(continuation.ids for continuation in group.continuations)]
-
-
-def _all_or_none_read(groups: Sequence[Group]) -> None:
-    read = [bool(continuation.read) for group in groups for continuation in group.continuations]
+    read = [bool(continuation.read) for group in row for continuation in group.continuations]
     if any(read) and not all(read):
         raise ValueError(
             f"{sum(read)} of {len(read)} continuations of this row have a read position. A row is scored as a whole: "
             "encode all of its groups with the same `read`."
         )
-
-
-class _Index:
-    """Collects read positions and labels while groups are laid out."""
-
-    def __init__(self) -> None:
-        self.start = self.owner = 0
-        self.reads: list[tuple[int, int]] = []
-        self.labels: list[tuple[int, int, int]] = []
-
-    def add(self, group: Group) -> None:
-        last_of_prompt = self.start + len(group.prompt_ids) - 1
-        self.start += len(group.prompt_ids)
+    ids: list[int] = []
+    reads: list[tuple[int, int]] = []
+    labels: list[tuple[int, int, int]] = []
+    owner = 0
+    for group in row:
+        ids += group.prompt_ids
+        last_of_prompt = len(ids) - 1
         for continuation in group.continuations:
-            self.reads += [(self.start + i, self.owner) for i in continuation.read]
-            for i in continuation.loss_tokens:
-                predicted_at = self.start + i - 1 if i else last_of_prompt
-                self.labels.append((predicted_at, continuation.ids[i], self.owner))
-            self.start += len(continuation.ids)
-            self.owner += 1
-
-    def tensors(self) -> dict[str, Tensor]:
-        reads = torch.tensor(self.reads, dtype=torch.int64).reshape(-1, 2)
-        labels = torch.tensor(self.labels, dtype=torch.int64).reshape(-1, 3)
-        names = ("read_positions", "read_owners", "label_positions", "labels", "label_owners")
-        return dict(zip(names, (*reads.unbind(1), *labels.unbind(1)), strict=True))
+            start = len(ids)
+            ids += continuation.ids
+            reads += [(start + i, owner) for i in continuation.read]
+            labels += [(start + i - 1 if i else last_of_prompt, ids[start + i], owner) for i in continuation.loss_tokens]
+            owner += 1
+    read_positions, read_owners = torch.tensor(reads, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    label_positions, label_ids, label_owners = torch.tensor(labels, dtype=torch.int64).reshape(-1, 3).unbind(1)
+    grids = torch.tensor([grid for group in row for grid in group.grids])
+    return PackedBatch(
+        input_ids=torch.tensor([ids]),
+        position_ids=torch.cat([positions(group, vision) for group in row], dim=1)[:, None],
+        plan=AttentionPlan.of([group.lengths for group in row]),
+        pixel_values=torch.cat([group.pixel_values for group in row if group.pixel_values is not None]),
+        image_grid_thw=grids,
+        vision=VisionPlan.of(grids, vision.merge_size, vision.patch_side, vision.window),
+        read_positions=read_positions,
+        read_owners=read_owners,
+        label_positions=label_positions,
+        labels=label_ids,
+        label_owners=label_owners,
+        group_sizes=tuple(len(group.continuations) for group in groups),
+        group_images=tuple(len(group.grids) for group in groups),
+    )
 
 
 def positions(group: Group, vision: VisionTokens) -> Tensor:
@@ -257,36 +237,27 @@ def positions(group: Group, vision: VisionTokens) -> Tensor:
 def unpack(batch: PackedBatch) -> list[Group]:
     """Return the groups of which `batch` was packed, without a filler that was added; their pixels are views of the row's."""
     ids = batch.input_ids[0].tolist()
-    continuations, lengths = _continuations(batch), iter(batch.plan.query_lengths)
-    grids = iter([(frames, rows, columns) for frames, rows, columns in batch.image_grid_thw.tolist()])
-    groups, start, patch = [], 0, 0
-    for size, images in zip(batch.group_sizes, batch.group_images, strict=True):
-        prompt = next(lengths)
-        own = tuple(islice(grids, images))
-        patches = sum(frames * rows * columns for frames, rows, columns in own)
-        pixels = batch.pixel_values[patch : patch + patches] if images else None
-        groups.append(Group(tuple(ids[start : start + prompt]), tuple(islice(continuations, size)), pixels, own))
-        start += prompt + sum(islice(lengths, size))
-        patch += patches
-    return groups
-
-
-def _continuations(batch: PackedBatch) -> Iterator[Continuation]:
-    """Yield the continuations of all groups, with which of their tokens are read and carry loss."""
-    ends = batch.plan.cu_seqlens_q.tolist()
-    ids = batch.input_ids[0].tolist()
-    reads: dict[int, list[int]] = {}
-    labels: dict[int, list[int]] = {}
+    reads, labels = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for owner, position in zip(batch.read_owners.tolist(), batch.read_positions.tolist(), strict=True):
-        reads.setdefault(owner, []).append(position)
+        reads[owner].append(position)
     for owner, position in zip(batch.label_owners.tolist(), batch.label_positions.tolist(), strict=True):
-        labels.setdefault(owner, []).append(position)
-    segment = owner = 0
-    for size in batch.group_sizes:
-        for number in range(segment + 1, segment + 1 + size):
-            start, end = ends[number], ends[number + 1]
+        labels[owner].append(position)
+    segments = pairwise(batch.plan.cu_seqlens_q.tolist())
+    grids = iter([(frames, rows, columns) for frames, rows, columns in batch.image_grid_thw.tolist()])
+    groups: list[Group] = []
+    owner = patch = 0
+    for size, images in zip(batch.group_sizes, batch.group_images, strict=True):
+        start, end = next(segments)
+        prompt, continuations = tuple(ids[start:end]), []
+        for start, end in islice(segments, size):
+            read = tuple(position - start for position in reads[owner])
             # A label is predicted one position before it; before the first token that is the prompt's last.
-            loss_tokens = tuple(max(position - start + 1, 0) for position in labels.get(owner, ()))
-            yield Continuation(tuple(ids[start:end]), tuple(position - start for position in reads.get(owner, ())), loss_tokens)
+            loss_tokens = tuple(max(position - start + 1, 0) for position in labels[owner])
+            continuations.append(Continuation(tuple(ids[start:end]), read, loss_tokens))
             owner += 1
-        segment += 1 + size
+        own = tuple(islice(grids, images))
+        group = Group(prompt, tuple(continuations), grids=own)
+        pixels = batch.pixel_values[patch : patch + group.patches] if images else None
+        groups.append(replace(group, pixel_values=pixels))
+        patch += group.patches
+    return groups

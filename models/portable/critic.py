@@ -24,8 +24,7 @@ class CriticRewardModel(LanguageModel):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        shape = {name: value for name, value in config.reward_head.items() if name != "read"}
-        self.head = RewardHead(config.text_config.hidden_size, **shape)
+        self.head = RewardHead(config)
         self.post_init()
 
     # `generate` reads the signature to decide which arguments the model takes.

@@ -1,3 +1,6 @@
-"""The decoder of images under the name by which a checkpoint's code finds it; `save_pretrained` writes the file it is from."""
+"""`data.decoding` under a sibling's name: files that travel with a checkpoint import each other alone.
+
+Transformers copies this file into the checkpoint; `save_pretrained` of `reward.py` then puts the decoder itself in its place.
+"""
 
 from data.decoding import upright_rgb as upright_rgb

@@ -121,14 +121,16 @@ class ScoreLinear(Fp32Linear):
 
 
 class RewardHead(nn.Sequential):
-    """Hidden states to scores: `layers` linear layers with an activation between them, in fp32."""
+    """Hidden states to scores, as `config.reward_head` says: linear layers with an activation between them, in fp32."""
 
-    def __init__(self, features: int, layers: int, activation: str, width: int | None, dropout: float) -> None:
-        hidden = width or features
+    def __init__(self, config: Qwen2_5_VLConfig) -> None:
+        shape, features = config.reward_head, config.text_config.hidden_size
+        width = shape["width"] or features
         parts: list[nn.Module] = []
-        for i in range(layers - 1):
-            parts += [Fp32Linear(hidden if i else features, hidden), ACTIVATIONS[activation](), nn.Dropout(dropout)]
-        super().__init__(*parts, ScoreLinear(hidden if layers > 1 else features))
+        for _ in range(shape["layers"] - 1):
+            parts += [Fp32Linear(features, width), ACTIVATIONS[shape["activation"]](), nn.Dropout(shape["dropout"])]
+            features = width
+        super().__init__(*parts, ScoreLinear(features))
 
 
 class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
@@ -141,9 +143,8 @@ class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type:
         config.num_labels, config.problem_type = 1, "regression"  # TRL asks for the one; vLLM would squash the score without
         vars(config)["num_labels"] = 1  # transformers itself writes `id2label` alone
         super().__init__(config)
-        shape = {name: value for name, value in config.reward_head.items() if name != "read"}
         self.model = Qwen2_5_VLModel(config)
-        self.head = RewardHead(config.text_config.hidden_size, **shape)
+        self.head = RewardHead(config)
         self.post_init()
 
     def forward(

@@ -132,10 +132,10 @@ TINY = Level(
 @pytest.mark.parametrize("edit", [recolour, rename, resize, move, come_or_go])
 def test_a_change_is_as_likely_as_its_reversal(edit: Edit) -> None:
     """Counts of (number of things, first thing) before and after: a symmetric table, up to chance."""
-    dice, counts = Rng(3), Counter[tuple[object, object]]()
+    rng, counts = Rng(3), Counter[tuple[object, object]]()
     for _ in range(30000):
-        scene = sample(dice, TINY)
-        change = edit(dice, TINY, scene, ("shape", "digit"))
+        scene = sample(rng, TINY)
+        change = edit(rng, TINY, scene, ("shape", "digit"))
         if change is not None:
             counts[(len(scene.things), scene.things[0]), (len(change.scene.things), change.scene.things[0])] += 1
     pairs = [(counts[a, b], counts[b, a]) for a, b in counts.keys() | {(b, a) for a, b in counts} if repr(a) < repr(b)]

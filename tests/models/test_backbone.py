@@ -16,7 +16,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from data.errors import CheckpointError
 from data.preference import text
 from models import backbone
-from models.backbone import load_checkpoint, load_critic, load_language_model, load_processor, load_scalar
+from models.backbone import load_critic, load_language_model, load_processor, load_scalar
 from models.config import BackboneConfig, HeadConfig
 from models.packing.groups import PackedBatch
 from models.portable.reward import IncompleteCheckpointError, ScalarRewardModel
@@ -63,8 +63,7 @@ def test_what_was_loaded_is_written_in_the_current_layout_and_loads_again(tmp_pa
     names = load_file(tmp_path / "saved" / "model.safetensors").keys()
     assert {name.split(".")[0] for name in names} <= {"model", "head", "lm_head"}
     assert {name.split(".")[1] for name in names if name.startswith("model.")} == {"language_model", "visual"}
-    again = load_checkpoint(at(tmp_path / "saved")).eval()
-    assert type(again) is type(model)
+    again = load(at(tmp_path / "saved")).eval()
     batch = row()
     inputs = batch.score_inputs() if isinstance(model, ScalarRewardModel) else batch.model_inputs()
     found, wanted = (x if isinstance(x, Tensor) else x.logits for x in (again(**inputs), model(**inputs)))
@@ -107,9 +106,8 @@ def test_a_dropped_extra_or_misshapen_tensor_is_refused(tmp_path: Path, message:
 def test_only_the_head_may_be_missing_and_only_when_asked_for(tmp_path: Path) -> None:
     load_scalar(at(tiny.checkpoint(tmp_path / "start"))).save_pretrained(tmp_path / "saved")
     folder = edit(tmp_path / "saved", lambda tensors: tensors.pop("head.0.weight"))
-    for load in (load_checkpoint, load_scalar):
-        with pytest.raises(IncompleteCheckpointError, match=r"missing: head\.0\.weight"):
-            load(at(folder))
+    with pytest.raises(IncompleteCheckpointError, match=r"missing: head\.0\.weight"):
+        load_scalar(at(folder))
 
 
 def test_a_saved_head_is_kept_when_the_recipe_describes_it_and_refused_otherwise(tmp_path: Path) -> None:

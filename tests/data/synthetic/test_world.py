@@ -276,8 +276,8 @@ def test_the_vocabulary_is_small() -> None:
 
 
 def test_sampling_is_uniform_over_shapes_colours_and_cells() -> None:
-    level, dice = LEVELS["demo"], Rng(0)
-    things = [thing for _ in range(4000) for thing in sample(dice, level).things]
+    level, rng = LEVELS["demo"], Rng(0)
+    things = [thing for _ in range(4000) for thing in sample(rng, level).things]
     for values, size in (([t.cell for t in things], level.grids[0] ** 2), ([t.colour for t in things], len(level.colours))):
         counts = np.array(list(Counter(values).values()))
         assert len(counts) == size

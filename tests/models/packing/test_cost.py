@@ -1,4 +1,4 @@
-"""Dealing loses nothing, is fair in number, and evens out what the ranks have to do; and a row can be taken apart again."""
+"""Balancing over ranks loses nothing, is fair in number, and evens out their loads; and a row can be taken apart again."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ costs = st.lists(st.integers(1, 5000), max_size=40)
 
 
 @given(costs, st.integers(1, 8))
-def test_a_deal_gives_every_index_once_and_ranks_equally_many(found: list[int], ranks: int) -> None:
-    hands = balance_over_ranks(found, ranks)
-    assert sorted(index for hand in hands for index in hand) == list(range(len(found)))
-    assert max(map(len, hands)) - min(map(len, hands)) <= 1
-    assert len(hands) == ranks
-    assert balance_over_ranks(found, ranks) == hands
+def test_every_index_goes_to_one_rank_and_ranks_get_equally_many(found: list[int], ranks: int) -> None:
+    ranked = balance_over_ranks(found, ranks)
+    assert sorted(index for indices in ranked for index in indices) == list(range(len(found)))
+    assert max(map(len, ranked)) - min(map(len, ranked)) <= 1
+    assert len(ranked) == ranks
+    assert balance_over_ranks(found, ranks) == ranked
     if len(found) % ranks == 0:
-        assert {len(hand) for hand in hands} == {len(found) // ranks}
+        assert {len(indices) for indices in ranked} == {len(found) // ranks}
 
 
 @given(st.integers(1, 40), st.integers(1, 8))
-def test_equal_costs_are_dealt_in_turn(count: int, ranks: int) -> None:
+def test_equal_costs_go_round_in_turn(count: int, ranks: int) -> None:
     assert balance_over_ranks([7.0] * count, ranks) == [list(range(count))[rank::ranks] for rank in range(ranks)]
 
 
 @given(costs, st.integers(1, 6000))
-def test_rows_keep_to_the_budget_unless_one_item_is_dearer(found: list[int], budget: int) -> None:
+def test_rows_keep_to_the_budget_unless_one_item_is_larger(found: list[int], budget: int) -> None:
     rows = pack_first_fit(found, budget)
     assert sorted(index for row in rows for index in row) == list(range(len(found)))
     assert all(sum(found[i] for i in row) <= budget or len(row) == 1 for row in rows)
@@ -48,21 +48,21 @@ def test_rows_by_hand() -> None:
 
 
 def test_ranks_finish_together_on_the_pairs_that_speed_is_measured_on() -> None:
-    """Dealt by cost, the slowest of eight ranks has at most 3 % more to do than the mean; in turn 7 % in the middle."""
+    """Balanced by cost, the slowest of eight ranks has at most 3 % more to do than the mean; in turn 7 % in the middle."""
 
-    def excess(hands: list[list[int]], found: list[int]) -> float:
-        loads = [sum(found[i] for i in hand) for hand in hands]
+    def excess(ranked: list[list[int]], found: list[int]) -> float:
+        loads = [sum(found[i] for i in indices) for indices in ranked]
         return max(loads) / (sum(loads) / len(loads)) - 1
 
-    dealt, in_turn = [], []
+    balanced, in_turn = [], []
     for seed in range(20):
         sizes = pair_sizes(64, seed, FULL)
         found = [
             cost(size.height * size.width // 4 + size.question + sum(size.responses), size.height * size.width) for size in sizes
         ]
-        dealt.append(excess(balance_over_ranks(found, 8), found))
+        balanced.append(excess(balance_over_ranks(found, 8), found))
         in_turn.append(excess(balance_over_ranks([1.0] * 64, 8), found))
-    assert max(dealt) < 0.03
+    assert max(balanced) < 0.03
     assert sum(in_turn) / 20 > 0.07
 
 

@@ -18,7 +18,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from data.errors import CheckpointError
 from data.preference import Message
 from data.prompts import with_critique
-from models.backbone import load_checkpoint, load_critic
+from models.backbone import load_critic
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from models.packing.groups import PackedBatch
 from models.portable.critic import CriticRewardModel
@@ -116,8 +116,7 @@ def test_a_row_of_filler_reaches_every_parameter_of_both_heads(tmp_path: Path) -
 def test_a_saved_critic_is_found_by_its_config_and_scores_the_same(tmp_path: Path, tied: bool) -> None:
     model = critic(tmp_path / "start", tie_word_embeddings=tied)
     model.save_pretrained(tmp_path / "saved")
-    again = load_checkpoint(BackboneConfig(path=str(tmp_path / "saved"), dtype="float32")).eval()
-    assert isinstance(again, CriticRewardModel)
+    again = load_critic(BackboneConfig(path=str(tmp_path / "saved"), dtype="float32"), fresh_head=False).eval()
     assert again.config.reward_head == HEAD.model_dump()
     assert again.config.critique == {"request": "judge the response.", "max_new_tokens": 9}
     with torch.no_grad():
