@@ -105,7 +105,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     console.print(overlap.table())
     for source in sources:
-        if source.generated and overlap.sources[source.name].left_out:
+        if source.generated and overlap.sources[source.name]["left_out"]:
             console.print(f"{source.name}: generated records cannot be left out by fingerprint.", style="yellow", markup=False)
     console.print(f"Fingerprints: {options.output}; every match: {options.output.with_suffix('.jsonl')}", markup=False)
 

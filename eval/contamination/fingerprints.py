@@ -1,15 +1,15 @@
-"""What is compared when a training record is looked for in a benchmark: words and shingles of a text, hashes of a picture.
+"""What is compared when a training record is looked for in a benchmark: words and shingles of a text, hashes of an image.
 
 Texts. Two texts are equal if their words are: runs of letters and digits (of Chinese and Japanese, single characters), in
 NFKC form and lower case. Punctuation, signs, white space and left-over image markers do not count. Two texts are nearly
 equal if the Jaccard similarity of their shingles (the sets of hashes of three successive words) is high.
 
-Pictures. Two pictures are the same file if the bytes are, and have the same pixels if they decode to the same upright RGB.
+Images. Two images are the same file if the bytes are, and have the same pixels if they decode to the same upright RGB.
 Nearly the same are those whose perceptual hashes differ in few bits and whose colour thumbnails are highly correlated. The
 hash is the 64-bit pHash of Zauner (Implementation and Benchmarking of Perceptual Image Hash Functions, 2010), as the
 imagehash package defines it: which of the 8 x 8 lowest DCT coefficients of the 32 x 32 luma lie above their median.
 Re-encoding and scaling change a few bits; crops, mirror images and rotations are not found. The thumbnails tell apart what
-the hash cannot: charts of one template, drawings on one background, pictures that differ in colour.
+the hash cannot: charts of one template, drawings on one background, images that differ in colour.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 SIDE = 32
 """Pixels a side of the thumbnail from which the hash is computed."""
 BLANK = 2.0
-"""Levels (of 255) of standard deviation in the thumbnail below which a picture is blank."""
+"""Levels (of 255) of standard deviation in the thumbnail below which an image is blank."""
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """Rec. 601, as Pillow converts to grey."""
+COSINES = np.cos(np.pi / SIDE * np.outer(np.arange(8), np.arange(SIDE) + 0.5)).astype(np.float32)
+"""The first 8 rows of the DCT-II matrix, unscaled."""
 
 
 def words(text: str) -> list[str]:
@@ -61,7 +63,7 @@ def shingles(found: Sequence[str]) -> Hashes:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextFingerprint:
     """A question, or a pair of responses in no order."""
 
     key: int
@@ -75,22 +77,15 @@ class Text:
         return self.parts[0] if len(self.parts) == 1 else np.union1d(*self.parts)
 
 
-def question_text(content: str) -> Text | None:
-    """Return a question as it is compared; None if it has no words."""
-    found = words(content)
-    return Text(hash64(" ".join(found)), (shingles(found),)) if found else None
-
-
-def pair_text(responses: Sequence[str]) -> Text | None:
-    """Return two responses as they are compared, whichever is preferred; None unless both have words."""
-    one, other = map(words, responses)
-    if not one or not other:
+def fingerprint_text(*texts: str) -> TextFingerprint | None:
+    """Return one question, or two responses whichever is preferred, as they are compared; None unless all have words."""
+    found = [words(text) for text in texts]
+    if not all(found):
         return None
-    key = hash64("\n".join(sorted((" ".join(one), " ".join(other)))))
-    return Text(key, (shingles(one), shingles(other)))
+    return TextFingerprint(hash64("\n".join(sorted(map(" ".join, found)))), tuple(map(shingles, found)))
 
 
-def similarity(one: Text, other: Text) -> float:
+def similarity(one: TextFingerprint, other: TextFingerprint) -> float:
     """Return the Jaccard similarity of two texts; of two pairs, that of the less similar responses, in the better assignment."""
     straight = min(map(jaccard, one.parts, other.parts))
     return max(straight, min(map(jaccard, one.parts, reversed(other.parts))))
@@ -103,8 +98,8 @@ def jaccard(one: Hashes, other: Hashes) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """What is compared of a picture that is not the same file."""
+class ImageFingerprint:
+    """What is compared of an image that is not the same file."""
 
     hash: int
     """The perceptual hash, 64 bits."""
@@ -112,7 +107,7 @@ class Picture:
     """RGB, (32, 32, 3)."""
 
 
-def picture(image: EncodedImage, record: str) -> Picture | None:
+def fingerprint_image(image: EncodedImage, record: str) -> ImageFingerprint | None:
     """Return what is compared of an image; None if it is blank, which identifies nothing.
 
     Raises: ImageError naming `record` if it cannot be decoded.
@@ -121,7 +116,7 @@ def picture(image: EncodedImage, record: str) -> Picture | None:
     thumbnail = np.asarray(decoded.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0))
     if _centred(thumbnail).std() < BLANK:
         return None
-    return Picture(perceptual_hash(thumbnail.astype(np.float32) @ LUMA), thumbnail)
+    return ImageFingerprint(perceptual_hash(thumbnail.astype(np.float32) @ LUMA), thumbnail)
 
 
 def correlation(one: Thumbnail, other: Thumbnail) -> float:
@@ -140,14 +135,6 @@ def perceptual_hash(luma: npt.NDArray[np.float32]) -> int:
     """Return the 64-bit pHash of a luma plane of shape (32, 32); the first bit is the mean's, row by row."""
     lowest = COSINES @ luma @ COSINES.T
     return int.from_bytes(np.packbits(lowest > np.median(lowest)).tobytes(), "big")
-
-
-def _cosines(rows: int, length: int) -> npt.NDArray[np.float32]:
-    """Return the first rows of the DCT-II matrix (unscaled)."""
-    return np.cos(np.pi / length * np.outer(np.arange(rows), np.arange(length) + 0.5)).astype(np.float32)
-
-
-COSINES = _cosines(8, SIDE)
 
 
 def pixel_key(image: EncodedImage, record: str) -> str:

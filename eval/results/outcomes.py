@@ -34,12 +34,13 @@ class Outcomes:
     @property
     def unparsable(self) -> Flags:
         """Rows of which nothing can be read."""
-        return (self.right + self.wrong == 0) & (self.unread > 0)
+        return (self.right + self.wrong < 1) & (self.unread > 0)
 
     @property
     def tie(self) -> Flags:
         """Rows with as many votes for the better response as not for it."""
-        return (self.right == self.wrong + self.unread) & ~self.unparsable
+        equal: Flags = self.right == self.wrong + self.unread
+        return equal & ~self.unparsable
 
     @property
     def correct(self) -> Flags:

@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from data.mixture import Mixture
-from eval.contamination.fingerprints import picture
+from eval.contamination.fingerprints import fingerprint_image
 from eval.contamination.report import COMMON
 from tests.eval.overlap_world import config, details, encoded, find, item, photo, project
 
@@ -18,24 +18,24 @@ def test_common_texts_are_reported_and_stay(tmp_path: Path) -> None:
     common = project(tmp_path, "common", [*rows, {"chosen": "Yes.", "rejected": "No."}])
     benchmark = [item(1, question=question), *(item(2 + number, responses=("no", "yes")) for number in range(COMMON - 1))]
     found = find(tmp_path, [common], benchmark)
-    assert found.sources["common"].only_common == COMMON
-    assert found.sources["common"].left_out == 0
+    assert found.sources["common"]["only_common_texts"] == COMMON
+    assert found.sources["common"]["left_out"] == 0
     assert {line["kind"]: line["benchmark_row_count"] for line in details(tmp_path)} == {"question": 1, "pair": COMMON - 1}
     assert all(line["common"] and not line["left_out"] for line in details(tmp_path))
     assert not [line for line in (tmp_path / "overlap.txt").read_text().splitlines() if not line.startswith("#")]
 
     rare = project(tmp_path, "rare", rows[1:])
-    assert find(tmp_path, [rare], benchmark).sources["rare"].left_out == COMMON - 2
+    assert find(tmp_path, [rare], benchmark).sources["rare"]["left_out"] == COMMON - 2
 
 
 def test_pictures_that_a_perceptual_hash_confuses_make_a_question_common(tmp_path: Path) -> None:
     for kind in ("alike", "blank"):
         files = [encoded(photo(50), "BMP")] * COMMON if kind == "alike" else [encoded(Image.new("RGB", (9, 9)), "BMP")] * COMMON
         files = [file[:-1] + bytes([number]) for number, file in enumerate(files)]
-        assert len({found and found.hash for found in (picture(file, "test") for file in files)}) == 1
+        assert len({found and found.hash for found in (fingerprint_image(file, "test") for file in files)}) == 1
         rows = project(tmp_path, kind, [{"prompt": "How many are there?", "image": file} for file in files])
         found = find(tmp_path, [rows], [item(1, question="How many are there?")])
-        assert (found.sources[kind].only_common, found.sources[kind].left_out) == (COMMON, 0)
+        assert (found.sources[kind]["only_common_texts"], found.sources[kind]["left_out"]) == (COMMON, 0)
 
 
 def test_only_the_record_of_the_benchmarks_own_picture_is_left_out(tmp_path: Path) -> None:
@@ -51,12 +51,12 @@ def test_only_the_record_of_the_benchmarks_own_picture_is_left_out(tmp_path: Pat
 def test_records_with_a_benchmarks_picture_make_no_question_common(tmp_path: Path) -> None:
     cuts = [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3), (0, 1, 0), (0, 2, 1), (0, 3, 0)]
     files = [encoded(photo(1).crop((0, left, 160 - right, 120 - low)), "JPEG", quality=60) for left, right, low in cuts]
-    hashes = {found.hash for found in (picture(file, "test") for file in files) if found is not None}
+    hashes = {found.hash for found in (fingerprint_image(file, "test") for file in files) if found is not None}
     assert len(hashes) >= COMMON
     same = project(tmp_path, "same", [*({"prompt": "How many?", "image": file} for file in files), {"prompt": "how many"}])
     found = find(tmp_path, [same], [item(1, question="How many?")])
-    assert found.sources["same"].kinds == {"image_near": len(files), "question": len(files) + 1}
-    assert found.sources["same"].left_out == len(files) + 1
+    counts = {"records": len(files) + 1, "image_near": len(files), "question": len(files) + 1, "left_out": len(files) + 1}
+    assert +found.sources["same"] == counts
 
 
 def test_every_user_turn_is_a_question_and_no_other_turn(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_every_user_turn_is_a_question_and_no_other_turn(tmp_path: Path) -> None
 def test_blank_pictures_identify_nothing(tmp_path: Path) -> None:
     blank = encoded(Image.new("RGB", (64, 48), "grey"))
     rows = project(tmp_path, "blank", [{"image": blank}, {"image": encoded(Image.new("RGB", (30, 30), "white"))}])
-    assert find(tmp_path, [rows], [item(1, image=blank)]).sources["blank"].left_out == 0
+    assert find(tmp_path, [rows], [item(1, image=blank)]).sources["blank"]["left_out"] == 0
     assert "# 1 blank pictures" in (tmp_path / "overlap.txt").read_text()
 
 
@@ -79,4 +79,4 @@ def test_pictures_that_differ_in_colour_or_are_mirrored_are_others(tmp_path: Pat
     red, green, blue = photo(1).split()
     others = [Image.merge("RGB", (blue, green, red)), ImageOps.mirror(photo(1)), ImageOps.invert(photo(1))]
     rows = project(tmp_path, "others", [{"image": encoded(one)} for one in others])
-    assert find(tmp_path, [rows], [item(1)]).sources["others"].left_out == 0
+    assert find(tmp_path, [rows], [item(1)]).sources["others"]["left_out"] == 0

@@ -81,7 +81,8 @@ def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats])
     """Return one line; `first` holds the first variant's credits, empty for its own line."""
     credits = np.array(list(seeds.values()))
     both = [seed for seed in seeds if seed in first]
-    difference = paired_bootstrap(*(np.array([of[seed] for seed in both]) for of in (seeds, first))) if both else None
+    pair = [np.array([of[seed] for seed in both]) for of in (seeds, first)]
+    difference = paired_bootstrap(pair[0], pair[1]) if both else None
     by_seed = credits.mean(axis=1)
     accuracies = {seed: float(accuracy) for seed, accuracy in zip(seeds, by_seed, strict=True)}
     return VariantLine(variant, accuracies, credits.shape[1], *accuracy_over_seeds(credits), spread(by_seed), difference)

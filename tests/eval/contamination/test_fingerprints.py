@@ -13,12 +13,11 @@ from PIL import Image
 
 from eval.contamination.fingerprints import (
     correlation,
+    fingerprint_image,
+    fingerprint_text,
     jaccard,
-    pair_text,
     perceptual_hash,
-    picture,
     pixel_key,
-    question_text,
     shingles,
     similarity,
     words,
@@ -51,8 +50,8 @@ def test_forms_of_the_same_character_are_equal() -> None:
     assert words("ﬁne Ｆｕｌｌ ½ e\u0301 Straße") == words("fine full 1⁄2 é STRASSE")
     assert words("图中有几只猫?") == list("图中有几只猫")
     assert words("2.5 cm") != words("25 cm")
-    assert question_text("?! <image>") is None
-    assert pair_text(("✓", "no")) is None
+    assert fingerprint_text("?! <image>") is None
+    assert fingerprint_text("✓", "no") is None
 
 
 @given(WORDS, WORDS)
@@ -72,12 +71,13 @@ def test_one_changed_word_leaves_the_stated_similarity(found: list[str], place: 
 
 @given(WORDS, WORDS)
 def test_a_pair_has_no_order_but_both_responses_count(one: list[str], other: list[str]) -> None:
-    straight, swapped = pair_text((" ".join(one), " ".join(other))), pair_text((" ".join(other).upper(), " ".join(one)))
+    straight = fingerprint_text(" ".join(one), " ".join(other))
+    swapped = fingerprint_text(" ".join(other).upper(), " ".join(one))
     assert straight is not None
     assert swapped is not None
     assert straight.key == swapped.key
     assert similarity(straight, swapped) == 1
-    half = pair_text((" ".join(one), "something else"))
+    half = fingerprint_text(" ".join(one), "something else")
     assert half is not None
     assert half.key != straight.key
     (a, b), (c, d) = straight.parts, half.parts
@@ -89,12 +89,12 @@ def test_the_text_index_finds_what_comparing_all_finds() -> None:
     generator = random.Random(0)
     vocabulary = [f"w{number}" for number in range(60)]
     originals = [[generator.choice(vocabulary) for _ in range(generator.randint(3, 60))] for _ in range(60)]
-    texts = [text for text in (question_text(" ".join(one)) for one in originals) if text is not None]
+    texts = [text for text in (fingerprint_text(" ".join(one)) for one in originals) if text is not None]
     index = TextIndex("question", "question_near", texts)
     found = 0
     for original in originals:
         edited = [word for word in original if generator.random() > 0.04] + ["end"] * generator.randint(0, 2)
-        text = question_text(" ".join(edited))
+        text = fingerprint_text(" ".join(edited))
         assert text is not None
         best = max(similarity(text, other) for other in texts)
         hit = index.find(text)
@@ -128,12 +128,12 @@ def test_pictures_are_compared_upright_and_by_their_pixels() -> None:
     image.transpose(Image.Transpose.ROTATE_90).save(turned, "WEBP", lossless=True, exif=exif)
     image.save(bitmap, "BMP")
     assert len({pixel_key(file.getvalue(), "test") for file in (plain, turned, bitmap)}) == 1
-    one, other = picture(plain.getvalue(), "test"), picture(turned.getvalue(), "test")
+    one, other = fingerprint_image(plain.getvalue(), "test"), fingerprint_image(turned.getvalue(), "test")
     assert one is not None
     assert other is not None
     assert one.hash == other.hash
     assert correlation(one.thumbnail, other.thumbnail) > 0.999
-    assert picture(_one_colour(), "test") is None
+    assert fingerprint_image(_one_colour(), "test") is None
 
 
 def _one_colour() -> bytes:
