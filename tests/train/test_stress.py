@@ -70,7 +70,6 @@ def test_any_other_end_is_an_error_even_behind_a_checkpoint(tmp_path: Path, monk
 
 def test_the_arms_differ_in_nothing_but_the_protections() -> None:
     assert stress.ARMS == {"StableReinforce": (), "Reinforce++": ("method.pre_clip=null", "method.advantages.filter=null")}
-    assert stress.ARMS.keys() == stress.COLOURS.keys()
 
 
 def test_runs_are_drawn_whether_they_diverged_or_not(tmp_path: Path) -> None:
