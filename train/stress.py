@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import UserError
+from eval.reporting.charts import COLOURS, panels
 from train.ablation.runs import LOG, alone, end_runs_on_signals, last_words, launch, newest, refuse_other_recipes
 from train.ablation.variants import Run
 from train.recipe.parsing import read_recipe
@@ -27,7 +28,6 @@ ARMS = {
     "Reinforce++": ("method.pre_clip=null", "method.advantages.filter=null"),
 }
 """Name to what is laid over the recipe."""
-COLOURS = {"StableReinforce": "tab:blue", "Reinforce++": "tab:red"}
 DONE = "stress-outcome.json"
 NOT_FINITE = "Not finite at step"
 """What the last words of a run hold that stopped because of its numbers (train/supervised/non_finite.py)."""
@@ -82,19 +82,15 @@ def curve(folder: Path) -> dict[str, list[float]]:
 
 def draw(runs: dict[str, dict[str, Any]], path: Path) -> None:
     """Draw reward and entropy over steps, a line for each run; a cross is where one diverged."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 2), ("reward", "entropy"), strict=True):
-        for run_name, run in runs.items():
-            arm, _, seed = run_name.partition("/")
-            label = arm if seed == min(n.partition("/")[2] for n in runs) else None
-            axes.plot(run["steps"], run[name], color=COLOURS[arm], alpha=0.8, label=label)
-            if run["diverged"] and run["steps"]:
-                axes.plot(run["steps"][-1], run[name][-1], "x", color=COLOURS[arm], markersize=10)
-        axes.set(xlabel="optimizer step", ylabel=name)
-        axes.legend()
-    figure.savefig(path, dpi=150)
+    with panels(path, ["reward", "entropy"]) as found:
+        for axes in found:
+            axes.set_xlabel("optimizer step")
+            for name, run in runs.items():
+                arm, values = name.partition("/")[0], run[axes.get_title()]
+                colour = COLOURS[list(ARMS).index(arm)]
+                axes.plot(run["steps"], values, color=colour, alpha=0.8, label=arm)
+                if run["diverged"]:
+                    axes.plot(run["steps"][-1:], values[-1:], "x", color=colour, markersize=10)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from pyarrow import parquet
 
 TABLES = "completions"
 """The folder in which trl keeps a table of rollouts for every line of the log."""
-NAME = re.compile(r"completions_(\d+)\.parquet")
 STAGES = 3
 """Tables shown: the first, the last and those at equal distances between them."""
 PROMPTS = 4
@@ -21,118 +20,61 @@ PROMPTS = 4
 JUDGEMENTS = 4
 """Different judgements shown of a prompt, from the best to the worst paid."""
 
-
-@dataclass(frozen=True, slots=True)
-class RolloutJudgement:
-    """A judgement, and what it earned."""
-
-    text: str
-    times: int
-    """How many of the prompt's judgements are this text."""
-    reward: float
-    parts: Mapping[str, float]
-    """Result, consistency and format as they entered the reward."""
-    advantage: float
+Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutPrompt:
-    """A prompt with its judgements."""
+def rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """Return what the rollout tables of a run folder hold, cut to what a person reads; a run that is not RL has none.
 
-    record: str
-    request: str
-    winner: int
-    """The better response as the judge was shown them, 1 or 2."""
-    judgements: int
-    different: int
-    right: int
-    shown: tuple[RolloutJudgement, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Some of what was sampled at one step."""
-
-    step: int
-    prompts: int
-    asked: tuple[RolloutPrompt, ...]
-
-
-def rollouts(folder: Path, problems: list[str]) -> tuple[Stage, ...]:
-    """Return what the rollout tables of a run folder hold, cut to what a person reads.
-
-    A table that was cut off is named in `problems`; a run that is not RL has none.
+    Each entry has `step`, the number of `prompts` in the table, and those that are `shown`, by `_prompt`. A table that was cut
+    off is named in `problems`.
     """
-    files = sorted((folder / TABLES).glob("completions_*.parquet"), key=step_of)
+    steps = {file: file.stem.rpartition("_")[2] for file in (folder / TABLES).glob("completions_*.parquet")}
+    files = {int(step): file for file, step in steps.items() if step.isdecimal()}
     found = []
-    for file in (files[place] for place in spread(len(files), STAGES)):
+    for step in _spread(sorted(files), STAGES):
         try:
-            rows = parquet.read_table(file).to_pylist()
+            rows = parquet.read_table(files[step]).to_pylist()
         except (pyarrow.ArrowInvalid, OSError) as error:
-            problems.append(f"{file} is left out, it is no table: {error}. Was the run killed while it was saving?")
+            problems.append(f"{files[step]} is left out, it is no table: {error}. Was the run killed while it was saving?")
             continue
         if rows:
-            found.append(stage(step_of(file), rows))
-    return tuple(found)
-
-
-def spread(count: int, most: int) -> list[int]:
-    """Return up to `most` of `count` places: the first, the last and those at equal distances between them."""
-    return sorted({round((count - 1) * part / (most - 1)) for part in range(most)}) if count else []
-
-
-def step_of(file: Path) -> int:
-    """Return the step of a rollout table."""
-    name = NAME.fullmatch(file.name)
-    return int(name[1]) if name else 0
-
-
-def stage(step: int, rows: Sequence[Mapping[str, Any]]) -> Stage:
-    """Return the first prompt of a table and those whose judgements were paid most differently."""
-    prompts = [asked(block) for block in blocks(rows)]
-    rest = sorted(prompts[1:], key=lambda one: one.shown[-1].reward - one.shown[0].reward)
-    return Stage(step, len(prompts), (*prompts[:1], *rest[: PROMPTS - 1]))
-
-
-def blocks(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the rows of each prompt; they stand side by side in a table."""
-    found: list[list[Mapping[str, Any]]] = []
-    for row in rows:
-        if found and _identity(found[-1][-1]) == _identity(row):
-            found[-1].append(row)
-        else:
-            found.append([row])
+            prompts = [_prompt(list(block)) for _, block in groupby(rows, _identity)]
+            rest = sorted(prompts[1:], key=lambda one: one["shown"][-1]["judgement"] - one["shown"][0]["judgement"])
+            found.append({"step": step, "prompts": len(prompts), "shown": [prompts[0], *rest[: PROMPTS - 1]]})
     return found
 
 
-def asked(block: Sequence[Mapping[str, Any]]) -> RolloutPrompt:
-    """Return a prompt with its different judgements, the best paid first; of many the best, the worst and some between."""
-    times: dict[str, int] = {}
-    for row in block:
-        times[_text(row["completion"])] = times.get(_text(row["completion"]), 0) + 1
-    different = {_text(row["completion"]): row for row in block}
-    ordered = sorted(different.values(), key=lambda row: -row["judgement"])
-    first = block[0]
-    return RolloutPrompt(
-        record=first["record"],
-        request=_text(first["prompt"]),
-        winner=first["winner"],
-        judgements=len(block),
-        different=len(ordered),
-        right=sum(row["result"] > 0 for row in block),
-        shown=tuple(_judged(ordered[place], times) for place in spread(len(ordered), JUDGEMENTS)),
-    )
+def _prompt(block: Sequence[Row]) -> dict[str, Any]:
+    """Return a prompt with its different judgements, the best paid first; of many the best, the worst and some between.
+
+    Each judgement that is `shown` is a row of the table with its `text`, and how many `times` the prompt has it.
+    """
+    texts = [_text(row["completion"]) for row in block]
+    times = Counter(texts)
+    different = [{**row, "text": text, "times": times[text]} for text, row in dict(zip(texts, block, strict=True)).items()]
+    record, winner, request = _identity(block[0])
+    return {
+        "record": record,
+        "winner": winner,
+        "request": request,
+        "judgements": len(block),
+        "different": len(different),
+        "right": sum(row["result"] > 0 for row in block),
+        "shown": _spread(sorted(different, key=lambda row: -row["judgement"]), JUDGEMENTS),
+    }
 
 
-def _judged(row: Mapping[str, Any], times: Mapping[str, int]) -> RolloutJudgement:
-    parts = {name: row[name] for name in ("result", "consistency", "format")}
-    text = _text(row["completion"])
-    return RolloutJudgement(text, times[text], row["judgement"], parts, row["advantage"])
+def _spread(items: Sequence[Any], most: int) -> list[Any]:
+    """Return up to `most` of the items: the first, the last and those at equal distances between them."""
+    places = {round((len(items) - 1) * part / (most - 1)) for part in range(most)} if items else ()
+    return [items[place] for place in sorted(places)]
 
 
-def _identity(row: Mapping[str, Any]) -> tuple[str, int, str]:
+def _identity(row: Row) -> tuple[str, int, str]:
+    """Return the record, its better response as the judge was shown them (1 or 2), and what the judge was asked."""
     return row["record"], row["winner"], _text(row["prompt"])
 
 
-def _text(messages: Sequence[Mapping[str, Any]]) -> str:
+def _text(messages: Iterable[Row]) -> str:
     return "\n".join(message["content"] for message in messages)

@@ -1,139 +1,121 @@
-"""A small chart: axes, lines, bands, bars and points as inline SVG.
+"""A small chart as inline SVG.
 
-Colours are classes (`s0` … `s5`, `right`, `wrong`, `muted`) that the page's style sheet fills in, so that one picture serves
-the light and the dark scheme. Every text is escaped.
+Colours are classes (`s0` … `s5`, `right`, `wrong`) that the page's style sheet fills in, so that one drawing serves the light
+and the dark scheme. Every text is escaped.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
+from matplotlib.ticker import MaxNLocator
 
 WIDTH, HEIGHT = 360, 240
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 44
-SERIES = 6
-"""Distinct line styles; the style sheet gives each a colour and a dash of its own."""
+STYLES = ("s0", "s1", "s2", "s3", "s4", "s5")
+"""Distinct lines; the style sheet gives each a colour and a dash pattern of its own."""
 
 Point = tuple[float, float]
-Format = Callable[[float], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """What a direction of a chart shows: its range, its label, and how a number on it is written."""
-
-    low: float
-    high: float
-    label: str
-    form: Format
-
-    @classmethod
-    def around(cls, values: Iterable[float], label: str, form: Format, inside: tuple[float, float] | None = None) -> Axis:
-        """Return an axis with a little air around `values` (at least one), which stays `inside`."""
-        found = list(values)
-        low, high = min(found), max(found)
-        air = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
-        low, high = low - air, high + air
-        return cls(low, high, label, form) if inside is None else cls(max(low, inside[0]), min(high, inside[1]), label, form)
-
-    def ticks(self, about: int = 4) -> list[float]:
-        """Return round numbers inside the range, `about` of them."""
-        rough = (self.high - self.low) / about
-        power = 10 ** math.floor(math.log10(rough))
-        step = min((1, 2, 5, 10), key=lambda factor: abs(math.log(rough / (factor * power)))) * power
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [number * step for number in range(first, last + 1)]
 
 
 def percent(value: float) -> str:
-    """Return a share as a whole percentage where it is one, else with a decimal."""
+    """Return a fraction of 1 as a whole percentage where it is one, else with a decimal."""
     return f"{100 * value:.0f} %" if abs(100 * value - round(100 * value)) < 1e-6 else f"{100 * value:.1f} %"
 
 
 def plain(value: float) -> str:
     """Return a number with as few characters as it takes: 12,000; 0.05; 2e-5."""
     if value and abs(value) < 1e-3:
-        mantissa, _, power = f"{value:.3g}".partition("e")
-        return f"{mantissa}e{int(power)}" if power else mantissa
+        return f"{value:.3g}".replace("e-0", "e-")
     return f"{value:,.4f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What a direction of a chart shows: by default a fraction of 1."""
+
+    low: float = 0.0
+    high: float = 1.0
+    label: str = ""
+    form: Callable[[float], str] = percent
+    """How a number on it is written."""
+    at: Sequence[float] | None = None
+    """Where numbers stand; round ones are chosen for None."""
+
+    @classmethod
+    def around(
+        cls, values: Collection[float], label: str, form: Callable[[float], str], at: Sequence[float] | None = None
+    ) -> Axis:
+        """Return an axis with a margin around `values`, at least one; one of percentages stays inside 0 and 100 %."""
+        low, high = min(values), max(values)
+        margin = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+        low, high = low - margin, high + margin
+        return cls(max(low, 0.0), min(high, 1.0), label, form, at) if form is percent else cls(low, high, label, form, at)
+
+    def ticks(self) -> Sequence[float]:
+        """Return where numbers stand on the axis."""
+        found = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(self.low, self.high).tolist() if self.at is None else self.at
+        return [value for value in found if self.low <= value <= self.high]
 
 
 @dataclass(slots=True)
 class Chart:
-    """A plot with two axes; marks are drawn in the order in which they are added, words on top of them."""
+    """A plot with what stands around it on the page; what is drawn later lies on top."""
 
+    title: str
     x: Axis
     y: Axis
-    x_ticks: Sequence[float] | None = None
+    caption: str = ""
+    height: int = HEIGHT
+    legend: list[tuple[str, str]] = field(default_factory=list)
+    """Style and name of lines."""
     marks: list[Markup] = field(default_factory=list)
-    words: list[Markup] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    """What the marks say to a pointer that rests on them: also the text alternative."""
 
-    def line(self, points: Sequence[Point], style: str) -> None:
-        """Add a line through `points`."""
-        self.marks.append(Markup('<path class="line {}" d="M{}"/>').format(style, self._path(points)))
-
-    def band(self, lower: Sequence[Point], upper: Sequence[Point], style: str) -> None:
-        """Fill what lies between two lines."""
-        outline = self._path([*lower, *reversed(upper)])
-        self.marks.append(Markup('<path class="band {}" d="M{}Z"/>').format(style, outline))
-
-    def bar(self, low: float, high: float, value: float, style: str, title: str) -> None:
-        """Add a bar from zero to `value` between two places of the x axis."""
-        left, right, top, bottom = self._x(low), self._x(high), self._y(value), self._y(0.0)
-        shape = Markup('<rect class="bar {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>')
-        self.marks.append(shape.format(style, left + 0.5, top, max(right - left - 1, 0.5), bottom - top, title))
-
-    def point(self, x: float, y: float, style: str, title: str, interval: tuple[float, float] | None = None) -> None:
-        """Add a point, with a whisker over `interval`; `title` is what a pointer that rests on it shows."""
-        if interval is not None:
-            whisker = Markup('<path class="whisker {}" d="M{:.1f},{:.1f}V{:.1f}"/>')
-            self.marks.append(whisker.format(style, self._x(x), self._y(interval[0]), self._y(interval[1])))
-        dot = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3.5"><title>{}</title></circle>')
-        self.marks.append(dot.format(style, self._x(x), self._y(y), title))
-
-    def level(self, y: float, text: str) -> None:
-        """Add a dashed horizontal line with a word on it."""
-        path = Markup('<path class="level" d="M{:.1f},{:.1f}H{:.1f}"/>').format(LEFT, self._y(y), WIDTH - RIGHT)
-        words = Markup('<text class="small end" x="{:.1f}" y="{:.1f}">{}</text>').format(WIDTH - RIGHT - 2, self._y(y) - 3, text)
-        self.marks.append(path)
-        self.words.append(words)
-
-    def upright(self, x: float) -> None:
-        """Add a dashed vertical line."""
-        self.marks.append(Markup('<path class="level" d="M{:.1f},{:.1f}V{:.1f}"/>').format(self._x(x), TOP, HEIGHT - BOTTOM))
-
-    def svg(self, description: str) -> Markup:
-        """Return the chart; `description` is its text alternative."""
-        return drawing(self._axes() + Markup("").join([*self.marks, *self.words]), description)
-
-    def _axes(self) -> Markup:
-        floor = HEIGHT - BOTTOM
-        parts = []
+    def __post_init__(self) -> None:
+        """Draw the axes."""
         for value in self.y.ticks():
-            grid = Markup('<path class="grid" d="M{:.1f},{:.1f}H{:.1f}"/><text class="end" x="{:.1f}" y="{:.1f}">{}</text>')
-            parts.append(grid.format(LEFT, self._y(value), WIDTH - RIGHT, LEFT - 5, self._y(value) + 4, self.y.form(value)))
-        for value in self.x.ticks() if self.x_ticks is None else self.x_ticks:
-            tick = Markup('<text class="middle" x="{:.1f}" y="{:.1f}">{}</text>')
-            parts.append(tick.format(self._x(value), floor + 17, self.x.form(value)))
-        parts.append(Markup('<path class="axis" d="M{:.1f},{:.1f}H{:.1f}"/>').format(LEFT, floor, WIDTH - RIGHT))
-        middle = (LEFT + WIDTH - RIGHT) / 2
-        parts.append(Markup('<text class="middle label" x="{}" y="{}">{}</text>').format(middle, HEIGHT - 8, self.x.label))
-        return Markup("").join(parts)
+            self.path([(self.x.low, value), (self.x.high, value)], "grid")
+            self.text(self.x.low, value, self.y.form(value), "end", -5, 4)
+        for value in self.x.ticks():
+            self.text(value, self.y.low, self.x.form(value), "middle", 0, 17)
+        self.path([(self.x.low, self.y.low), (self.x.high, self.y.low)], "axis")
+        self.text((self.x.low + self.x.high) / 2, self.y.low, self.x.label, "middle", 0, 36)
 
-    def _x(self, value: float) -> float:
-        return LEFT + (value - self.x.low) / (self.x.high - self.x.low) * (WIDTH - LEFT - RIGHT)
+    def path(self, points: Iterable[Point], style: str, fact: str = "") -> None:
+        """Add a line through `points`, or the area inside of them."""
+        places = "L".join("{:.1f},{:.1f}".format(*self._place(x, y)) for x, y in points)
+        self.marks.append(Markup('<path class="{}" d="M{}"><title>{}</title></path>').format(style, places, fact))
+        self.facts.append(fact)
 
-    def _y(self, value: float) -> float:
-        return HEIGHT - BOTTOM - (value - self.y.low) / (self.y.high - self.y.low) * (HEIGHT - TOP - BOTTOM)
+    def dot(self, x: float, y: float, style: str, fact: str, interval: Iterable[float] = ()) -> None:
+        """Add a point, with a whisker over `interval`."""
+        if whisker := [(x, bound) for bound in interval]:
+            self.path(whisker, f"whisker {style}")
+        circle = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3.5"><title>{}</title></circle>')
+        self.marks.append(circle.format(style, *self._place(x, y), fact))
+        self.facts.append(fact)
 
-    def _path(self, points: Sequence[Point]) -> str:
-        return "L".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in points)
+    def level(self, y: float, words: str) -> None:
+        """Add a dashed horizontal line with words on it."""
+        self.path([(self.x.low, y), (self.x.high, y)], "level")
+        self.text(self.x.high, y, words, "small end", -2, -3)
 
+    def text(self, x: float, y: float, words: str, style: str, right: float = 0, down: float = 0) -> None:
+        """Add words, shifted by pixels from a point."""
+        x, y = self._place(x, y)
+        self.marks.append(Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(style, x + right, y + down, words))
 
-def drawing(content: Markup, description: str) -> Markup:
-    """Return an image of this module's size with a text alternative."""
-    frame = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
-    return frame.format(WIDTH, HEIGHT, description, content)
+    def svg(self) -> Markup:
+        """Return the drawing."""
+        description = f"{self.title}. {self.caption} {'; '.join(filter(None, self.facts))}"
+        frame = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
+        return frame.format(WIDTH, self.height, description, Markup("").join(self.marks))
+
+    def _place(self, x: float, y: float) -> Point:
+        across = (x - self.x.low) / (self.x.high - self.x.low)
+        up = (y - self.y.low) / (self.y.high - self.y.low)
+        return LEFT + across * (WIDTH - LEFT - RIGHT), self.height - BOTTOM - up * (self.height - TOP - BOTTOM)

@@ -30,6 +30,18 @@ class Difference:
         """False where the interval holds zero: the rows at hand cannot tell the two apart."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def words(self) -> str:
+        """What the rows say about the first of the two."""
+        if not self.distinguishable:
+            return "not distinguishable"
+        return "better" if self.mean > 0 else "worse"
+
+    @property
+    def points(self) -> str:
+        """The difference and its interval in percentage points."""
+        return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+
 
 @dataclass(frozen=True, slots=True)
 class OrderConsistency:

@@ -17,11 +17,12 @@ import pytest
 
 from data.errors import UserError
 from eval.benchmarks.table import BenchmarkConfig
-from eval.report import main, page, write_report
+from eval.report import main, write_report
 from eval.reporting import examples as report_examples
-from eval.reporting.content import Content, read_run, read_sweep, records
+from eval.reporting.content import Content, read_run, read_sweep
 from eval.reporting.examples import location, shown_rows
 from eval.reporting.figures import measured
+from eval.reporting.page import page
 from eval.results.intervals import wilson
 from eval.results.result import Result
 from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run, make_sweep
@@ -179,11 +180,10 @@ def test_pictures_and_tables_speak_to_everybody(text: str, elements: Elements) -
 
 def test_a_checkpoint_that_was_rotated_away_keeps_its_place_on_the_curve(content: Content) -> None:
     points = measured(content)[OWN][content.title]
-    assert [point.step for point in points] == [0, 100, 200]
-    assert points[0].accuracy == 0.5
-    assert points[0].interval == wilson(ROWS / 2, ROWS)
+    assert list(points) == [0, 100, 200]
+    assert points[0] == (0.5, wilson(ROWS / 2, ROWS))
     score = content.checkpoints[-1].outcomes[OWN].result.micro
-    assert (points[2].accuracy, points[2].interval) == (score.accuracy, (score.low, score.high))
+    assert points[200] == (score.accuracy, (score.low, score.high))
 
 
 def test_few_examples_are_the_worst_and_a_draw_that_no_checkpoint_changes(
@@ -195,7 +195,7 @@ def test_few_examples_are_the_worst_and_a_draw_that_no_checkpoint_changes(
         shown = shown_rows(outcome, content.benchmarks)
         worst = list(outcome.result.worst)
         assert [row["key"] for row in shown.worst()] == worst
-        rest = sorted({record["key"] for record in records(outcome)} - set(worst))
+        rest = sorted({record["key"] for record in outcome.records()} - set(worst))
         assert {row["key"] for row in shown.rows} == {*worst, *rest[: 30 - len(worst)]}
         assert shown.notes[0].startswith(f"30 of {ROWS} rows: the {len(worst)} worst mistakes")
         assert all(row["images"][0] in shown.images for row in shown.rows if row["images"])
@@ -281,7 +281,7 @@ def test_a_sweep_has_a_page(run: Path, tmp_path: Path) -> None:
     content = read_sweep(sweep)
     best = max(content.checkpoints, key=lambda one: one.outcomes[OWN].result.micro.accuracy or 0.0)
     assert content.shown == best
-    assert [point.step for point in measured(content)[OWN][str(run)]] == [100, 200]
+    assert list(measured(content)[OWN][str(run)]) == [100, 200]
     write_report(sweep, tmp_path / "report.html")
     found = Elements((tmp_path / "report.html").read_text())
     assert [attributes["id"] for attributes in found.all("section")] == ["results", "steps", "diagnosis", "mistakes", "examples"]

@@ -1,7 +1,4 @@
-"""The runs of an ablation as one table: for each benchmark a line a variant, with intervals over rows and seeds.
-
-Its figure shows accuracy with its interval by variant, one panel a benchmark, and a dot for each seed.
-"""
+"""The runs of an ablation as one table and figure: for each benchmark a line a variant, with intervals over rows and seeds."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from rich.table import Table
 
 from data.errors import PredictionsError
 from eval.protocol import Floats
+from eval.reporting.charts import COLOURS, panels
 from eval.results.comparison import predictions_in
 from eval.results.intervals import Difference, accuracy_over_seeds, paired_bootstrap, spread
 from eval.results.predictions import read_predictions
@@ -47,10 +45,7 @@ class VariantLine:
     @property
     def words(self) -> str:
         """Say whether the runs tell the variant from the first one."""
-        if self.difference is None:
-            return ""
-        better = "better" if self.difference.mean > 0 else "worse"
-        return better if self.difference.distinguishable else "not distinguishable"
+        return self.difference.words if self.difference else ""
 
 
 def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
@@ -141,28 +136,25 @@ def cells(line: VariantLine) -> list[str]:
     accuracy = f"{100 * line.mean:.1f} [{100 * line.low:.1f}, {100 * line.high:.1f}]"
     spread = "–" if line.spread is None else f"{100 * line.spread:.1f}"
     seeds = " ".join(f"{100 * accuracy:.1f}" for accuracy in line.seeds.values())
-    minus = line.difference
-    difference = f"{100 * minus.mean:+.1f} [{100 * minus.low:+.1f}, {100 * minus.high:+.1f}]" if minus else ""
+    difference = line.difference.points if line.difference else ""
     return [line.variant, accuracy, spread, seeds, difference, line.words]
 
 
 def draw(lines: Mapping[str, Sequence[VariantLine]], path: Path) -> None:
-    """Write the figure; the vertical line is the first variant's mean."""
-    from matplotlib.figure import Figure
+    """Write a figure: accuracy with its interval by variant, one panel a benchmark, and a dot for each seed.
 
-    most = max(map(len, lines.values()))
-    figure = Figure(figsize=(5.4 * len(lines), 1.4 + 0.38 * most), layout="constrained")
-    for axes, (name, found) in zip(figure.subplots(1, len(lines), squeeze=False)[0], lines.items(), strict=True):
-        places = range(len(found))
-        means = [100 * line.mean for line in found]
-        whiskers = [[100 * (line.mean - line.low) for line in found], [100 * (line.high - line.mean) for line in found]]
-        axes.axvline(means[0], color="lightgrey", zorder=0)
-        axes.errorbar(means, places, xerr=whiskers, fmt="o", color="#0072b2", capsize=3, label="mean over seeds [95 %]")
-        seeds = [(100 * accuracy, place) for place, line in zip(places, found, strict=True) for accuracy in line.seeds.values()]
-        axes.plot(*zip(*seeds, strict=True), ".", color="#d55e00", markersize=5, label="each seed", zorder=3)
-        axes.set_yticks(places, [line.variant for line in found])
-        axes.invert_yaxis()
-        axes.set(title=f"{name} ({found[0].rows} rows)", xlabel="accuracy, %")
-        axes.grid(axis="x", alpha=0.25)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
-    figure.savefig(path, dpi=150)
+    The vertical line is the first variant's mean.
+    """
+    titles = [f"{name} ({found[0].rows} rows)" for name, found in lines.items()]
+    with panels(path, titles, 1.6 + 0.38 * max(map(len, lines.values()))) as drawn:
+        for axes, found in zip(drawn, lines.values(), strict=True):
+            names = [line.variant for line in found]
+            mean, low, high = 100 * np.array([(line.mean, line.low, line.high) for line in found]).T
+            axes.axvline(mean[0], color="lightgrey", zorder=0)
+            axes.errorbar(
+                mean, names, xerr=[mean - low, high - mean], fmt="o", color=COLOURS[0], capsize=3, label="mean over seeds [95 %]"
+            )
+            seeds = [(100 * accuracy, line.variant) for line in found for accuracy in line.seeds.values()]
+            axes.plot(*zip(*seeds, strict=True), ".", color=COLOURS[1], markersize=5, label="each seed", zorder=3)
+            axes.invert_yaxis()
+            axes.set_xlabel("accuracy, %")

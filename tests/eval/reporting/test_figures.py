@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval import report
 from eval.protocol import ProtocolConfig
-from eval.reporting.curves import POINTS, curves, series
-from eval.reporting.figures import categories
+from eval.reporting import page
+from eval.reporting.figures import POINTS, curves, diagnosis, series
 from eval.reporting.svg import Axis, Chart, percent, plain
 from eval.results.result import Accuracy, Result
 from eval.running.evaluation import evaluate
@@ -23,7 +21,7 @@ from tests.eval.running.test_evaluation import EXAMPLES, ORIGIN, PLAIN, SCORES
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 NAMES = st.sampled_from(["loss", "kl", "x/y", "margin", "learning_rate/a", "learning_rate/b"])
-STYLE = (Path(report.__file__).parent / "report_style.css").read_text()
+STYLE = (page.FOLDER / "page.css").read_text()
 
 
 def test_panels_take_the_series_that_belong_together() -> None:
@@ -32,7 +30,7 @@ def test_panels_take_the_series_that_belong_together() -> None:
     assert [name for _, name in found["Accuracy on training pairs"].legend] == ["accuracy", "ties"]
     assert list(found)[-1] == "something_new"
     assert {"Loss", "Margin", "Reward", "Length in tokens", "KL", "Clipped", "Gradient norm"} <= found.keys()
-    assert "Loss by step: loss from 0.69 to" in found["Loss"].svg
+    assert "Loss.  loss from 0.69 to" in found["Loss"].svg()
     assert found["Gradient norm"].caption == "Values that are not finite: 1."
 
 
@@ -49,7 +47,7 @@ def test_a_step_that_was_logged_again_counts_once() -> None:
 
 def test_a_long_series_becomes_means_with_their_range() -> None:
     lines = [{"step": step, "loss": float(step % 2)} for step in range(10 * POINTS)]
-    drawing = curves(lines)[0].svg
+    drawing = curves(lines)[0].svg()
     line = re.search(r'class="line s0" d="([^"]*)"', drawing)
     assert line is not None
     assert line[1].count(",") == POINTS
@@ -62,8 +60,10 @@ def test_any_log_can_be_drawn(values: list[dict[str, float]]) -> None:
     figures = curves([{"step": step, **line} for step, line in enumerate(values)])
     names = {name for line in values for name in line}
     assert len(figures) == len({name.partition("/")[0] for name in names})
-    assert not any(re.search(r'(?:d|x|y|cx|cy)="[^"]*(?:nan|inf)', figure.svg) for figure in figures)
-    assert sum(math.isfinite(value) for line in values for value in line.values()) == 0 or any(figure.svg for figure in figures)
+    assert not any(re.search(r'(?:d|x|y|cx|cy)="[^"]*(?:nan|inf)', figure.svg()) for figure in figures)
+    assert sum(math.isfinite(value) for line in values for value in line.values()) == 0 or any(
+        'class="dot ' in figure.svg() or 'class="line ' in figure.svg() for figure in figures
+    )
 
 
 @given(NUMBERS, NUMBERS)
@@ -91,10 +91,10 @@ def test_shares_are_percentages() -> None:
 
 
 def test_texts_in_a_chart_are_escaped() -> None:
-    chart = Chart(Axis(0, 1, "<x>", percent), Axis(0, 1, "", percent))
-    chart.point(0.5, 0.5, "s0", "<b>&", (0.1, 0.9))
+    chart = Chart('"<script>', Axis(label="<x>"), Axis())
+    chart.dot(0.5, 0.5, "s0", "<b>&", (0.1, 0.9))
     chart.level(0.5, "<i>")
-    drawing = chart.svg('"<script>')
+    drawing = chart.svg()
     assert "&lt;x&gt;" in drawing
     assert not re.search(r"<(?:x|b|i|script)>", drawing)
 
@@ -104,16 +104,14 @@ def made(groups: dict[str, Accuracy]) -> Result:
     return whole.model_copy(update={"groups": groups, "baselines": {}})
 
 
-def test_a_radar_has_a_corner_for_each_category_and_leaves_out_empty_ones() -> None:
+def test_every_category_has_a_bar_and_empty_ones_are_left_out() -> None:
     score = Accuracy(n=4, right=3, ties=0, unparsable=0, accuracy=0.75, low=0.3, high=0.95, half=0.75)
     empty = Accuracy(n=0, right=0, ties=0, unparsable=0, accuracy=None, low=None, high=None, half=None)
-    radar = categories(made({"one": score, "two": score, "three": score, "four": score, "none": empty}))
-    outline = re.search(r'class="line s0" d="([^"]*)"', radar.svg)
-    assert outline is not None
-    assert outline[1].count(",") == 4
-    assert "1 categories without rows are left out" in radar.caption
-    assert "three 75.0% of 4 [30.0%, 95.0%]" in radar.svg
-    assert 'class="line s0"' not in categories(made({"one": score, "two": score})).svg  # two corners make no radar
+    chart = diagnosis(made({"one": score, "two": score, "none": empty}))[0]
+    assert chart.svg().count('class="band s0"') == chart.svg().count('class="whisker s0"') == 2
+    assert chart.caption == "1 categories without rows are left out."
+    assert "two: 75.0% of 4 [30.0%, 95.0%]" in chart.svg()
+    assert diagnosis(made({"none": empty}))[0].caption == "1 categories without rows are left out."
 
 
 def colours(scheme: str) -> dict[str, str]:

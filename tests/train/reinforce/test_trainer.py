@@ -136,9 +136,9 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     problems: list[str] = []
     stages = rollouts(tmp_path / "judged", problems)
     assert not problems
-    assert [(stage.step, stage.prompts) for stage in stages] == [(1, 8), (2, 8), (3, 8)]
-    assert stages[0].asked[0].judgements == 3
-    assert "Which response is better?" in stages[0].asked[0].request
+    assert [(stage["step"], stage["prompts"]) for stage in stages] == [(1, 8), (2, 8), (3, 8)]
+    assert stages[0]["shown"][0]["judgements"] == 3
+    assert "Which response is better?" in stages[0]["shown"][0]["request"]
     # The tables hold the advantages that were trained on: standardised over the batch.
     advantages = parquet.read_table(tmp_path / "whole" / "completions" / "completions_00001.parquet")["advantage"].to_numpy()
     assert advantages.mean() == pytest.approx(0.0, abs=1e-5)

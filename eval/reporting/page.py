@@ -1,0 +1,155 @@
+"""The page as HTML: what the run is, and for each benchmark its tables, figures and examples."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from data.errors import UserError
+from eval.reporting.content import Content, Outcome
+from eval.reporting.examples import shown_rows
+from eval.reporting.figures import best_baseline, curves, diagnosis, steps
+from eval.results.predictions import difference
+from eval.results.result import Accuracy, Result
+from eval.results.tables import percent
+
+FOLDER = Path(__file__).parent
+PACKAGES = ("torch", "transformers", "deepspeed", "accelerate", "trl", "peft")
+"""What stands at the top of the page; all installed packages stand at its end."""
+SECTIONS = (
+    ("results", "Results", "tables"),
+    ("steps", "Checkpoints", "checkpoints"),
+    ("diagnosis", "Behind the score", "tables"),
+    ("curves", "Training", "curves"),
+    ("rollouts", "Rollouts", "rollouts"),
+    ("mistakes", "Worst mistakes", "examples"),
+    ("examples", "Examples", "examples"),
+    ("provenance", "Provenance", "provenance"),
+)
+"""Anchor and name of each section, and what there must be for it."""
+
+
+def page(content: Content) -> str:
+    """Return the page as HTML; texts from data are escaped, or set as text by the page's script."""
+    outcomes = content.shown.outcomes if content.shown else {}
+    ablations = content.shown.ablations if content.shown else {}
+    examples = {name: shown_rows(outcome, content.benchmarks) for name, outcome in outcomes.items()}
+    found: dict[str, Any] = {
+        "tables": [_table(outcome.result, ablations.get(name, {})) for name, outcome in outcomes.items()],
+        "steps": steps(content),
+        "standings": _standings(content),
+        "curves": curves(content.log),
+        "rollouts": content.rollouts,
+        "examples": examples,
+        "provenance": content.provenance,
+    }
+    found["checkpoints"] = found["steps"] or found["standings"]
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["share"] = lambda value: "–" if value is None else f"{100 * value:.1f}"
+    script = (FOLDER / "page.js").read_text(encoding="utf-8")
+    return environment.get_template("page.html").render(
+        **found,
+        content=content,
+        facts=_facts(content),
+        sections=[(anchor, name) for anchor, name, needs in SECTIONS if found[needs]],
+        data={name: {"rows": shown.rows, "images": shown.images} for name, shown in examples.items()},
+        style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _table(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
+    """Return what the page says of a result.
+
+    A line is a name, a score, and the same rows' scores by the judges that see no content and without the images.
+    """
+    others = {**result.baselines, **{f"images {name}": found for name, found in ablations.items()}}
+
+    def lines(scores: Mapping[str, Accuracy | None]) -> list[tuple[str, Accuracy, list[float | None]]]:
+        beside = {
+            name: [other.groups[name].half if name in other.groups else None for other in others.values()] for name in scores
+        }
+        return [(name, score, beside[name]) for name, score in scores.items() if score is not None]
+
+    published = [
+        (
+            name,
+            rule.get("micro"),
+            rule.get("macro"),
+            ". Not computed: ".join(filter(None, [rule["about"], rule.get("not_computed")])),
+        )
+        for name, rule in result.published.items()
+    ]
+    return {
+        "result": result,
+        "columns": list(others),
+        "ablations": bool(ablations),
+        "whole": [other.micro.half for other in others.values()],
+        "categories": lines(result.groups),
+        "wholes": lines(
+            {"every pair of an item right": result.clusters}
+            | {f"… {name}": score for name, score in result.cluster_groups.items()}
+        ),
+        "published": published,
+        "blind": best_baseline(result),
+        "figures": diagnosis(result),
+    }
+
+
+def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the checkpoints with results, if there are several, beside the one that is shown.
+
+    For each benchmark: accuracy with interval, and the paired difference from the checkpoint that is shown, in words.
+    """
+    evaluated = [checkpoint for checkpoint in content.checkpoints if checkpoint.outcomes]
+    if content.shown is None or len(evaluated) < 2:
+        return []
+    shown = content.shown.outcomes
+    return [(one.name, [_cell(one.outcomes.get(name), best) for name, best in shown.items()]) for one in evaluated]
+
+
+def _cell(outcome: Outcome | None, best: Outcome) -> tuple[str, str]:
+    if outcome is None:
+        return "–", ""
+    if outcome is best:
+        words = "the one shown"
+    elif outcome.result.label != best.result.label:
+        words = f"another protocol: {outcome.result.label}"
+    else:
+        try:
+            found = difference(outcome.records(), best.records())
+            words = f"{found.points}, {found.words}"
+        except (UserError, OSError) as error:
+            words = f"no comparison: {error}"
+    return percent(outcome.result.micro), words
+
+
+def _facts(content: Content) -> dict[str, str]:
+    """Return what identifies the run, from its last launch; nothing without provenance."""
+    if not content.provenance:
+        return {}
+    launch = content.provenance[-1]
+    hardware, packages, changed, commit = launch["hardware"], launch["packages"], len(launch["overrides"]), launch["commit"]
+    known = commit["commit"][:12] if commit["commit"] else "unknown: not run from a clone"
+    devices = ", ".join(sorted({device["name"] for device in hardware["devices"]})) or f"CPU, {hardware['cores']} cores"
+    versions = [f"{name} {packages[name]}" for name in PACKAGES if name in packages]
+    found = {
+        "Recipe": "/".join(Path(launch["recipe_path"]).parts[-2:])
+        + (f", {changed} setting{'s' * (changed > 1)} changed at the start" if changed else ""),
+        "Commit": known + (", with changed files" if commit["dirty"] else ""),
+        "Launched": launch["time"] + (f" (launch {len(content.provenance)})" if len(content.provenance) > 1 else ""),
+        "Machine": f"{hardware['world_size']} × {devices}",
+        "Data": ", ".join(f"{name} ({source['rows']:,} rows)" for name, source in launch["data"].items()),
+        "Seeds": ", ".join(f"{name} {seed}" for name, seed in launch["seeds"].items()),
+        "Versions": ", ".join([f"Python {launch['python']}", *versions]),
+    }
+    return {name: value for name, value in found.items() if value}
