@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.errors import RecipeError, UserError
+from data.storage.files import write_whole
 from train.ablation.variants import Run
 from train.recipe.methods import ENTRIES
 from train.recipe.parsing import read_recipe
-from train.runs.provenance import recipe_yaml, write_whole
+from train.runs.provenance import recipe_yaml
 
 DONE = "run.json"
 LOG = "log.txt"
@@ -89,7 +90,7 @@ def alone(folder: Path) -> Iterator[int]:
 def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
     """Train a run, or continue it, and say whether it came to its end; its console goes to `log.txt`."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    write_whole(run.folder / RECIPE, recipe_yaml(run.recipe))
+    write_whole(run.folder / RECIPE, lambda file: file.write_text(recipe_yaml(run.recipe), encoding="utf-8"))
     entry = next(name for name, methods in ENTRIES.items() if run.recipe.method.type in methods)
     command = [*launcher, str(Path(__file__).parents[1] / f"{entry}.py"), str(run.folder / RECIPE)]
     begin = time.monotonic()
@@ -103,7 +104,7 @@ def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
         for path in checkpoint.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     about = {"checkpoint": checkpoint.name, "seconds_of_last_launch": round(time.monotonic() - begin)}
-    write_whole(run.folder / DONE, json.dumps(about, indent=1) + "\n")
+    write_whole(run.folder / DONE, lambda file: file.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8"))
     return True
 
 

@@ -33,7 +33,7 @@ class Prompt:
 
     group: Group
     """The whole prompt with its images, and no continuation."""
-    pictures: tuple[Image, ...]
+    images: tuple[Image, ...]
     """For engines that encode images themselves."""
     winner: Answer
     shown: str
@@ -48,7 +48,7 @@ class Prompt:
 class Prompts:
     """The run's prompts by place: epoch after epoch of the mixture, the winner first in exactly half of each.
 
-    A prompt of more than `max_tokens` tokens is passed over for the next record of its source, and counted.
+    A prompt of more than `max_tokens` tokens is skipped for the next record of its source, and counted.
     """
 
     mixture: Mixture
@@ -62,14 +62,13 @@ class Prompts:
         epoch, position = divmod(place, self.mixture.epoch_size)
         if self._order is None or self._order[0] != epoch:
             self._order = epoch, with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
-        record, side = divmod(int(self._order[1][position]), 2)
-        winner: Answer = 1 if side == 0 else 2
-        return self.mixture.load(record, lambda found: self._encode(found, winner, place))
+        index, side = divmod(int(self._order[1][position]), 2)
+        return self.mixture.load(index, lambda record: self._encode(record, side, place))
 
-    def _encode(self, record: Preference, winner: Answer, place: int) -> Prompt:
-        pictures = tuple(decode(image, record.identity) for image in record.images)
-        request = ask(self.template, record.prompt, *judged(record, winner)[0])
-        encoded = self.encoder.encode(pictures, [self.encoder.render(request)], None)
+    def _encode(self, record: Preference, side: int, place: int) -> Prompt:
+        images = tuple(decode(image, record.identity) for image in record.images)
+        request = ask(self.template, record.prompt, *judged(record, side)[0])
+        encoded = self.encoder.encode(images, [self.encoder.render(request)], None)
         ids = encoded.prompt_ids + encoded.continuations[0].ids
         if len(ids) > self.max_tokens:
             self.too_long += 1
@@ -77,7 +76,7 @@ class Prompts:
                 f"{record.identity}: the judge's prompt has {len(ids)} tokens, method.max_prompt_tokens allows {self.max_tokens}"
             )
         group = replace(encoded, prompt_ids=ids, continuations=())
-        return Prompt(group, pictures, winner, question(request), place, record.identity)
+        return Prompt(group, images, 1 if side == 0 else 2, question(request), place, record.identity)
 
 
 @torch.no_grad()
@@ -103,7 +102,7 @@ def sample(
 
 
 def even_rows(costs: Sequence[int], budget: int, device: torch.device) -> list[list[int]]:
-    """Deal indices into rows under the budget, as many on every rank: a rank with fewer gets empty rows."""
+    """Return indices in rows under the budget, as many on every rank: a rank with fewer gets empty rows."""
     rows = pack_first_fit(costs, budget)
     return rows + [[]] * (max_over_ranks(len(rows), device) - len(rows))
 

@@ -13,7 +13,7 @@ from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import CriticConfig
 from train.recipe.recipe import LoraConfig as LoraSection
 from train.recipe.recipe import Recipe
-from train.runs.parts import device
+from train.supervised.method import device
 from train.supervised.optimizer import compile_layers
 
 LORA_TARGETS = r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj"
@@ -29,14 +29,11 @@ def make_model(recipe: Recipe) -> nn.Module:
     lora, masters = recipe.optim.lora, recipe.deepspeed != NONE
     backbone = recipe.backbone if masters or lora else recipe.backbone.model_copy(update={"dtype": "float32"})
     nf4 = lora is not None and lora.quantise == "nf4"
-    critique = recipe.method.writing if isinstance(recipe.method, CriticConfig) else None
-    loaders: dict[str, Any] = {
-        "naive": lambda: load_scalar(backbone, recipe.head, nf4=nf4),
-        "critic": lambda: load_critic(backbone, recipe.head, critique=critique, nf4=nf4),
-        "language_model": lambda: load_language_model(backbone, nf4=nf4),
-        "stable_reinforce": lambda: load_language_model(backbone, nf4=nf4),
-    }
-    model: Any = loaders[recipe.method.type]()
+    model: Any
+    if isinstance(recipe.method, CriticConfig):
+        model = load_critic(backbone, recipe.head, critique=recipe.method.writing, nf4=nf4)
+    else:
+        model = load_scalar(backbone, recipe.head, nf4=nf4) if recipe.has_head else load_language_model(backbone, nf4=nf4)
     if recipe.deepspeed == NONE and recipe.backbone.dtype == "bfloat16":
         compute_in_half(model, device())
     if recipe.optim.activation_checkpointing:

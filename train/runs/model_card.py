@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from data.storage.files import write_whole
 from eval.results.result import Accuracy, Result
 from eval.results.tables import percent, shown
 from train.recipe.dry_run import method_line
 from train.recipe.recipe import Recipe
-from train.runs.callbacks import BEST, read_results
-from train.runs.provenance import recipe_yaml, write_whole
-from train.supervised.checkpoints import whole_checkpoints
+from train.runs.evaluation import read_results
+from train.runs.provenance import recipe_yaml
+from train.supervised.checkpoints import BEST, whole_checkpoints
 
 CARD = "README.md"
 
@@ -89,7 +90,8 @@ class WriteCard(TrainerCallback):  # type: ignore[misc]
         """Write the card on the first rank."""
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            write_whole(folder / CARD, model_card(self.about, state.global_step, read_results(folder)))
+            card = model_card(self.about, state.global_step, read_results(folder))
+            write_whole(folder / CARD, lambda file: file.write_text(card, encoding="utf-8"))
 
 
 def model_card(about: About, step: int, results: Mapping[str, Result]) -> str:

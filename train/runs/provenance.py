@@ -20,6 +20,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from data.mixture import CACHE, Mixture
+from data.storage.files import write_whole
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
@@ -47,18 +48,9 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture | None) -> N
         "packages": packages(),
         "hardware": hardware(),
     }
-    write_whole(folder / "recipe.yaml", recipe_yaml(launch.recipe))
-    write_whole(file, json.dumps([*earlier, entry], indent=2, ensure_ascii=False) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader finds the old file or the new one, never a part."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    resolved, entries = recipe_yaml(launch.recipe), json.dumps([*earlier, entry], indent=2, ensure_ascii=False) + "\n"
+    write_whole(folder / "recipe.yaml", lambda path: path.write_text(resolved, encoding="utf-8"))
+    write_whole(file, lambda path: path.write_text(entries, encoding="utf-8"))
 
 
 def recipe_yaml(recipe: Recipe) -> str:

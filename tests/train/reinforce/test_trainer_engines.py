@@ -54,13 +54,12 @@ class Double:
 
 
 def trainer(mode: str, asked: list[Prompt]) -> Any:
-    parts = SimpleNamespace(encoder=ENCODER)
     return SimpleNamespace(
         _asked=asked,
         num_generations=2,
         use_vllm=True,
         vllm_mode=mode,
-        parts=parts,
+        encoder=ENCODER,
         vllm_generation=Double(mode),
         model=nn.Linear(1, 1),
         state=SimpleNamespace(global_step=0),
@@ -82,6 +81,6 @@ def test_a_colocated_engine_gets_one_pad_an_image_and_a_server_the_whole_runs() 
 
 
 def test_other_ids_than_those_trained_on_stop_the_run() -> None:
-    other = replace(PROMPTS[1], pictures=(tiny.picture(200, 200),))
+    other = replace(PROMPTS[1], images=(tiny.picture(200, 200),))
     with pytest.raises(RuntimeError, match=r"about 1: vLLM sampled from .* make backbone.min_pixels and max_pixels agree"):
         roll_out([], trainer("colocate", [other]))

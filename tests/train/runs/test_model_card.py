@@ -27,7 +27,7 @@ from tests.train import worker
 from tests.train.minimal import write
 from tests.train.worker import ended
 from train.recipe.parsing import read_recipe
-from train.runs.callbacks import read_results
+from train.runs.evaluation import read_results
 from train.runs.model_card import CARD, SCALAR_USE, About, WriteCard, metadata, model_card, use
 
 DATA = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}

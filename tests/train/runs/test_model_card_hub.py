@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.train.worker import ended
-from train.runs.callbacks import point_link
 from train.runs.model_card import FOR_RESUME, claim, push
-from train.supervised.checkpoints import COMPLETE
+from train.supervised.checkpoints import COMPLETE, point_link
 
 KEPT = {
     "README.md",

@@ -12,7 +12,7 @@ from data.mixture import Mixture
 from tests.train.minimal import write
 from tests.train.shipped import RECIPES
 from train.recipe.parsing import parse_arguments, read_recipe
-from train.runs.provenance import commit, data_fingerprints, recipe_yaml, write_provenance, write_whole
+from train.runs.provenance import commit, data_fingerprints, recipe_yaml, write_provenance
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -93,11 +93,3 @@ def test_outside_a_clone_there_is_no_commit(tmp_path: Path) -> None:
     found = commit(tmp_path / "nowhere")
     assert found["commit"] is None
     assert found["reason"]
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    file = tmp_path / "a.json"
-    write_whole(file, "old")
-    write_whole(file, "new")
-    assert file.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [file]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from train.supervised.losses import bradley_terry, length_normalised, pair_loss, zero_coefficient
+from train.supervised.objectives import bradley_terry, length_normalised, pair_loss, zero_coefficient
 
 SCORES = st.floats(-50, 50, width=32)
 MARGINS = st.floats(0, 5, width=32)

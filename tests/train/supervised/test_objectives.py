@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from models.packing.groups import Continuation, Group, pack
 from tests.models import tiny
 from train.recipe.methods import LanguageModelConfig, NaiveConfig
-from train.supervised.losses import bradley_terry
-from train.supervised.objectives import LanguageModelling, PairwiseScores, score_report, score_sums
+from train.supervised.objectives import LanguageModelling, PairwiseScores, bradley_terry, score_report, score_sums
 from train.supervised.steps import PackedRow, TrainingExample, make_row
 
 VISION = tiny.encoder().vision
@@ -129,7 +128,7 @@ def test_learned_tokens_are_weighed_over_the_step() -> None:
 
 
 def test_a_hopeless_start_still_has_a_perplexity() -> None:
-    assert LanguageModelling().report({"surprise": 1e6, "labels": 2.0})["perplexity"] == math.exp(50)
+    assert LanguageModelling().report({"nll": 1e6, "labels": 2.0})["perplexity"] == math.exp(50)
 
 
 def test_the_default_is_the_plain_loss() -> None:
