@@ -13,6 +13,7 @@ from rich.console import Console
 from transformers import Trainer, TrainingArguments
 
 from data.errors import Problem, RecipeError
+from data.mixture import Mixture
 from eval.judges.generative import GenerativeJudge
 from models.backbone import load_language_model, load_processor, window_size
 from models.config import BackboneConfig
@@ -26,7 +27,7 @@ from train.reinforce.rollouts import Prompts
 from train.supervised.arguments import training_arguments
 from train.supervised.judgements import generative_judge
 from train.supervised.method import Method
-from train.supervised.trainer import Evaluate
+from train.supervised.non_finite import Evaluate
 
 
 class StableReinforce(Method):
@@ -43,6 +44,8 @@ class StableReinforce(Method):
         "filtered/advantages": "{:.3f}",
         "grad_norm": "{:.2f}",
     }
+
+    mixture: Mixture
 
     def __init__(self, config: StableReinforceConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
         super().__init__(recipe, encoder, console)

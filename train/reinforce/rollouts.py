@@ -87,24 +87,28 @@ def sample(
 
     `model` is the unwrapped language model. Rows hold at most `budget` tokens, the judgements at full length included.
     """
-    device = next(model.parameters()).device
-    end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
     groups = [to_write(prompt.group, count) for prompt in prompts]
-    rows = even_rows([group.tokens + count * sampling.max_new_tokens for group in groups], budget, device)
+    seeds = [[f"{seed}/{prompt.place}/{n}" for n in range(count)] for prompt in prompts]
+    return [one for both in generate_packed(model, encoder, groups, seeds, sampling, budget) for one in both]
+
+
+def generate_packed(
+    model: Any, encoder: Encoder, groups: Sequence[Group], seeds: Sequence[Sequence[str]], sampling: SamplingConfig, budget: int
+) -> list[list[Generation]]:
+    """Write on every group once for each of its seeds, in rows under the budget.
+
+    Ranks run equally many rows: one with fewer gets empty ones.
+    """
+    device = next(model.parameters()).device
+    end, forbidden = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"), [encoder.vision.image]
+    lengths = [group.tokens + len(own) * sampling.max_new_tokens for group, own in zip(groups, seeds, strict=True)]
+    rows = pack_first_fit(lengths, budget)
     written: dict[int, list[Generation]] = {}
-    for row in rows:
-        batch = encoder.pack([groups[i] for i in row]).to(device)
-        seeds = [f"{seed}/{prompts[i].place}/{n}" for i in row for n in range(count)]
-        forbidden = [encoder.vision.image]
-        found = iter(generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=seeds))
-        written |= {i: [next(found) for _ in range(count)] for i in row}
-    return [one for i in range(len(prompts)) for one in written[i]]
-
-
-def even_rows(costs: Sequence[int], budget: int, device: torch.device) -> list[list[int]]:
-    """Return indices in rows under the budget, as many on every rank: a rank with fewer gets empty rows."""
-    rows = pack_first_fit(costs, budget)
-    return rows + [[]] * (max_over_ranks(len(rows), device) - len(rows))
+    for row in rows + [[]] * (max_over_ranks(len(rows), device) - len(rows)):
+        batch, own = encoder.pack([groups[i] for i in row]).to(device), [seed for i in row for seed in seeds[i]]
+        found = iter(generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=own))
+        written |= {i: [next(found) for _ in seeds[i]] for i in row}
+    return [written[i] for i in range(len(groups))]
 
 
 def to_write(prompt: Group, count: int) -> Group:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import Trainer
+from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import prepare_deepspeed, unwrap_model_for_generation
 
@@ -28,8 +27,6 @@ from train.reinforce.rollouts import Prompt, Prompts, log_probabilities, sample
 from train.reinforce.trl_hooks import check_trl
 from train.supervised.method import unwrapped
 from train.supervised.non_finite import FiniteTrainer, refuse_weights
-from train.supervised.optimizer import make_optimizer
-from train.supervised.trainer import Evaluate
 
 ROLLOUTS = "rollouts-{rank}.pt"
 """A rank's rollout buffer in a checkpoint folder."""
@@ -45,7 +42,6 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         recipe: Recipe,
         *,
         token_budget: int,
-        evaluate: Evaluate | None = None,
         reference: Any = None,
         reader: Any = None,
         **trainer: Any,
@@ -56,13 +52,11 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         """
         check_trl(GRPOTrainer)
         self.prompts, self.encoder, self.method, self.recipe = prompts, prompts.encoder, method, recipe
-        self.token_budget, self.evaluate_benchmarks, self.reference = token_budget, evaluate, reference
-        self.optimizer: torch.optim.Optimizer | None
-        self.control: Any
+        self.token_budget, self.reference = token_budget, reference
         self._buffered_inputs: list[dict[str, Any]] | None
         self._asked: list[Prompt] = []
         self._rewards = torch.empty(0)
-        super().__init__(rollout_func=roll_out, eval_dataset=[0] if evaluate else None, **trainer)
+        super().__init__(optim=recipe.optim, rollout_func=roll_out, **trainer)
         self.eos_token_ids = [self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")]
         for frozen in filter(None, (reference, reader)):
             frozen.requires_grad_(False)
@@ -72,12 +66,6 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
             else:
                 frozen.to(self.args.device)
 
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Return AdamW with a group for each learning rate, as the packed trainer does."""
-        if self.optimizer is None:
-            self.optimizer = make_optimizer(model or self.model, self.recipe.optim)
-        return self.optimizer
-
     def _prepare_inputs(self, generation_batch: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the next part of the rollout buffer, filled anew when it is used up.
 
@@ -86,8 +74,10 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         passes = self.args.steps_per_generation
         if self._step % passes == 0 or self._buffered_inputs is None:
             rollout = self._generate_and_score_completions(generation_batch)
-            size = len(rollout["sample"]) // passes
-            self._buffered_inputs = [part(rollout, slice(k * size, (k + 1) * size)) for k in range(passes)]
+            count = len(rollout["sample"])
+            whole = {k: v for k, v in rollout.items() if isinstance(v, Tensor) and v.shape[:1] == (count,)}
+            parts = {name: torch.split(value, count // passes) for name, value in whole.items()}
+            self._buffered_inputs = [{name: part[k] for name, part in parts.items()} for k in range(passes)]
         inputs: dict[str, Any] = self._buffered_inputs[self._step % passes]
         return inputs
 
@@ -106,7 +96,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         if method.kl_coefficient:
             rewards = rewards - self._kl_penalty(rollout)
         found = compute_advantages(rewards, count, method.advantages)
-        rollout["advantages"] = found.advantages.split(len(rows))[self.accelerator.process_index]
+        rollout["advantages"] = torch.split(found.advantages, len(rows))[self.accelerator.process_index]
         self._logs["advantages"].extend(found.advantages.tolist())  # trl's own are not what is trained on; they fall out
         if method.engine != "transformers" and method.importance_correction != "none":
             self._note_importance(rollout["importance_sampling_ratio"], rollout["completion_mask"])
@@ -205,18 +195,6 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
     def _note(self, name: str, value: Tensor) -> None:
         self._metrics["train"][name].append(float(value))
 
-    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """Judge the benchmarks with the model as it stands, on all ranks together; Trainer then tracks the best and saves."""
-        model, training = self.model_wrapped, self.model_wrapped.training
-        model.eval()
-        with torch.no_grad():
-            found = self.evaluate_benchmarks(model, self.state.global_step) if self.evaluate_benchmarks else {}
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        Trainer.log(self, dict(metrics))  # trl's would write its table of the last rollouts once more, or an empty one
-        model.train(training)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save as trl does, with the image processor and every rank's rollout buffer."""
         super()._save_checkpoint(model, trial)
@@ -234,12 +212,6 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
             state = torch.load(Path(checkpoint) / ROLLOUTS.format(rank=rank()), weights_only=False, map_location="cpu")
             self._step, self._asked = state["step"], state["prompts"]
             self._buffered_inputs = [{name: value.to(self.args.device) for name, value in one.items()} for one in state["buffer"]]
-
-
-def part(rollout: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """Return some judgements of a rollout batch; what is no row of it is left out."""
-    count = len(rollout["sample"])
-    return {name: value[rows] for name, value in rollout.items() if isinstance(value, Tensor) and value.shape[:1] == (count,)}
 
 
 def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from train.recipe.recipe import HELD_OUT, HELD_OUT_LOSS
 from train.supervised.checkpoints import evaluation_folder
 from train.supervised.held_out import HeldOut
 from train.supervised.method import Method
+from train.supervised.non_finite import Evaluate
 from train.supervised.steps import PairEncoder
-from train.supervised.trainer import Evaluate
 
 
 def evaluation(method: Method) -> Evaluate | None:

@@ -46,21 +46,18 @@ def make_model(recipe: Recipe) -> nn.Module:
 
 def add_adapters(model: nn.Module, lora: LoraSection, *, head: bool, masters: bool) -> nn.Module:
     """Return `model` frozen, with trainable adapters and a trainable `head`; fp32 ones unless the optimizer keeps `masters`."""
+    # peft goes by the ends of names, and `head` is also that of `lm_head`: the head's layers are named one by one.
+    layers = model.get_submodule("head").named_children() if head else ()
+    saved = [f"head.{name}" for name, layer in layers if len(list(layer.parameters()))]
     adapters = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=LORA_TARGETS,
-        modules_to_save=head_layers(model) if head else None,
+        modules_to_save=saved or None,
     )
     adapted: nn.Module = get_peft_model(model, adapters, autocast_adapter_dtype=False)
     for parameter in adapted.parameters():
         if parameter.requires_grad and not masters:
             parameter.data = parameter.data.to(torch.float32)
     return adapted
-
-
-def head_layers(model: nn.Module) -> list[str]:
-    """Return the names of the reward head's layers; peft goes by the ends of names, and `head` is also that of `lm_head`."""
-    layers = model.get_submodule("head").named_children()
-    return [f"head.{name}" for name, layer in layers if any(True for _ in layer.parameters())]

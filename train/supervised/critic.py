@@ -37,9 +37,9 @@ from models.generation import SamplingConfig
 from train.recipe.methods import CriticConfig
 from train.recipe.recipe import Recipe
 from train.supervised.method import SupervisedMethod, unwrapped
+from train.supervised.non_finite import Evaluate
 from train.supervised.objectives import pair_loss, score_report, score_sums
 from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, expected_costs
-from train.supervised.trainer import Evaluate
 
 Critiques = Callable[[Preference], tuple[str, str] | None]
 """The critiques on which a record is scored; None for a record that has none."""

@@ -28,9 +28,10 @@ from train.recipe.recipe import Recipe
 from train.supervised.arguments import training_arguments
 from train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
 from train.supervised.held_out import HeldOut, held_out_loss
+from train.supervised.non_finite import Evaluate
 from train.supervised.objectives import Objective
 from train.supervised.steps import Encode, Records, StepDataset
-from train.supervised.trainer import Evaluate, PackedTrainer
+from train.supervised.trainer import PackedTrainer
 
 
 def device() -> torch.device:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.train.worker import ended
-from train.runs.model_card import FOR_RESUME, claim, push
+from train.runs.model_card import FOR_RESUME, push
 from train.supervised.checkpoints import COMPLETE, point_link
 
 KEPT = {
@@ -29,19 +29,9 @@ class Notes:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
 
-    def create_repo(self, repo_id: str, **named: Any) -> None:
-        """Note it."""
-        self.calls.append({"repo_id": repo_id, **named})
-
     def upload_folder(self, **named: Any) -> None:
         """Note it."""
         self.calls.append(named)
-
-
-def test_a_repository_is_made_once_and_private() -> None:
-    hub = Notes()
-    claim("me/model", hub)
-    assert hub.calls == [{"repo_id": "me/model", "private": True, "exist_ok": True}]
 
 
 def test_the_best_checkpoint_is_uploaded(tmp_path: Path) -> None:
