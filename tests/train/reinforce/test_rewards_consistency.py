@@ -33,7 +33,7 @@ def test_replies_go_to_the_judgements_they_were_asked_about(tmp_path: Path, monk
         asked.extend(questions)
         return ["1" if "first" in question else "0" for question in questions]
 
-    monkeypatch.setattr(ByCheckpoint, "_replies", replies)
+    monkeypatch.setattr(ByCheckpoint, "replies", replies)
     judgements = [read("nothing"), read(write_judgement("first", 1)), read(write_judgement("second", 2))]
     assert judge(tmp_path)(judgements) == [0, 1, -1]
     assert len(asked) == 2
