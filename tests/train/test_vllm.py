@@ -13,7 +13,7 @@ import torch
 
 from models.encoder import Encoder
 from tests.models import tiny
-from tests.train.reinforce.test_trainer_engines import request
+from tests.train.reinforce.test_trainer import request
 from tests.train.reinforce_worker import even_tokens, rl_trainer
 from tests.train.shipped import FOLDER
 from train.recipe.parsing import read_recipe

@@ -8,7 +8,7 @@ through trl. trl_hooks.py checks at start that the methods overridden here still
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
                 frozen.to(self.args.device)
 
     def _prepare_inputs(self, generation_batch: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the next part of the rollout buffer, filled anew when it is used up.
+        """Return the next part of the rollout buffer, filled again when it is used up.
 
         trl shuffles the buffer first, which would tear the judgements of a prompt apart.
         """
@@ -99,7 +99,11 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         rollout["advantages"] = torch.split(found.advantages, len(rows))[self.accelerator.process_index]
         self._logs["advantages"].extend(found.advantages.tolist())  # trl's own are not what is trained on; they fall out
         if method.engine != "transformers" and method.importance_correction != "none":
-            self._note_importance(rollout["importance_sampling_ratio"], rollout["completion_mask"])
+            weights = rollout["importance_sampling_ratio"]  # (rollouts, T) of tokens, or (rollouts, 1) of judgements
+            if method.importance_correction == "token_truncate":
+                self._note_shares({"importance/truncated_tokens": weights == IMPORTANCE_CAP}, rollout["completion_mask"])
+            else:
+                self._note_shares({"importance/dropped_judgements": weights == 0}, torch.ones_like(weights))
         self._note("filtered/advantages", found.filtered.float().mean())
         self._note("largest_advantage", found.advantages.abs().max())
         self._note("rollouts/prompts_too_long", sum_over_ranks(rewards.new_tensor(self.prompts.too_long)))
@@ -176,18 +180,14 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
             "clipped/ppo": ((ratio > 1 + high) & (weights > 0)) | ((ratio < 1 - method.epsilon) & (weights < 0)),
             "entropy": -log_p,
         }
-        sums = sum_over_ranks(torch.stack([mask.sum().float(), *((value.float() * mask).sum() for value in shares.values())]))
-        for name, value in zip(shares, sums[1:], strict=True):
-            self._note(name, value / sums[0])
+        self._note_shares(shares, mask)
         self._note("largest_log_ratio", (log_ratio.abs() * mask).max())
 
-    def _note_importance(self, weights: Tensor, mask: Tensor) -> None:
-        """Log what the correction cut off: `weights` are (rollouts, T) of tokens, or (rollouts, 1) of judgements."""
-        tokens = self.method.importance_correction == "token_truncate"
-        name, cut = ("truncated_tokens", weights == IMPORTANCE_CAP) if tokens else ("dropped_judgements", weights == 0)
-        counted = mask if tokens else torch.ones_like(weights)
-        sums = sum_over_ranks(torch.stack([(cut * counted).sum().float(), counted.sum().float()]))
-        self._note(f"importance/{name}", sums[0] / sums[1])
+    def _note_shares(self, values: Mapping[str, Tensor], mask: Tensor) -> None:
+        """Log the means of `values` where `mask` is 1, over all ranks."""
+        sums = sum_over_ranks(torch.stack([mask.sum().float(), *((value.float() * mask).sum() for value in values.values())]))
+        for name, value in zip(values, sums[1:], strict=True):
+            self._note(name, value / sums[0])
 
     def _note_kl(self, kl: Tensor, mask: Tensor) -> None:
         self._note("kl", sum_over_ranks(sequence_mean(kl, mask).mean()) / self.accelerator.num_processes)

@@ -60,7 +60,7 @@ def raise_file_limit() -> None:
 
 
 def silence() -> None:
-    """Leave progress bars and warnings to the first rank; an error is still told by the rank that meets it."""
+    """Leave progress bars and warnings to the first rank; an error is still printed by the rank that meets it."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

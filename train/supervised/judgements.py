@@ -35,7 +35,7 @@ Indices = npt.NDArray[np.int64]
 def with_winners(records: npt.NDArray[np.integer], seed: int, epoch: int, *, both: bool = False) -> Indices:
     """Return `2 * record + side` for an epoch's record indices: on side 0 the winner is shown first, on side 1 second.
 
-    Exactly half of the records (the larger half of an odd number) have the winner first, drawn anew for each epoch: one of
+    Exactly half of the records (the larger half of an odd number) have the winner first, drawn again for each epoch: one of
     every two neighbours, so that a step of even size is even, too. In a step that is not, naming always the same response
     pays, and a policy that once learned to do so explores no more. With `both` every record comes in both orders, in a random
     sequence of twice the length.
