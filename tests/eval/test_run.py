@@ -24,8 +24,9 @@ from tests.eval import run_folders
 from tests.eval.doubles import PositionFollower
 from tests.models import tiny
 from train.recipe.parsing import read_recipe
-from train.runs.parts import evaluation
+from train.runs.evaluation import evaluation
 from train.runs.provenance import recipe_yaml
+from train.supervised.naive import Naive
 
 CLONE = Path(__file__).resolve().parents[2]
 
@@ -67,11 +68,11 @@ output: {{folder: {run}, save_every_steps: 1}}
 workers: 0
 """
     )
-    recipe = read_recipe(tmp_path / "recipe.yaml")
+    recipe: Any = read_recipe(tmp_path / "recipe.yaml")
     processor, model = load_processor(recipe.backbone), load_scalar(recipe.backbone, recipe.head).eval()
     tiny.stir(model.head, 0.3)
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-    inside = evaluation(recipe, encoder, run, Console(quiet=True))
+    inside = evaluation(Naive(recipe.method, recipe, encoder, Console(quiet=True)))
     assert inside is not None
     inside(model, 3)
     model.save_pretrained(run / "checkpoint-3")

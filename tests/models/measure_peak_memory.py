@@ -26,7 +26,7 @@ from models.portable.reward import ScalarRewardModel
 from tests.models.shapes_only import Shapes, shapes_of
 from train.runs.environment import silence
 from train.speed.workload import PairSize, pair_group, unshared, vision_tokens
-from train.supervised.losses import pair_loss
+from train.supervised.objectives import pair_loss
 
 GIB = 2**30
 

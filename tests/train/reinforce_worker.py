@@ -50,22 +50,35 @@ class VllmDouble:
         return prompts, [[20 + place % 7, 40] for place in range(len(prompts))], log_p, None
 
 
+def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
+    """Return the trainer that train/runs/build.py makes of a recipe."""
+    from rich.console import Console
+
+    from models.backbone import load_processor, window_size
+    from models.encoder import Encoder
+    from train.reinforce.method import StableReinforce
+    from train.runs.callbacks import run_callbacks
+    from train.runs.evaluation import evaluation
+    from train.runs.model import make_model
+
+    processor = load_processor(recipe.backbone)
+    encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
+    method = StableReinforce(recipe.method, recipe, encoder, Console(quiet=True))
+    arguments = method.arguments(resumes=resumes)
+    callbacks = run_callbacks(method, arguments.max_steps)
+    return method.trainer(evaluation(method), model=make_model(recipe), args=arguments, callbacks=callbacks)
+
+
 def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, Any]:
     """Train and return the log lines, a digest of the weights and the error, if one stopped the run."""
-    from rich.console import Console
     from trl.trainer import grpo_trainer
 
     from data.errors import NonFiniteError
-    from models.backbone import load_processor, window_size
-    from models.encoder import Encoder
-    from train.runs.reinforce import reinforce_trainer
 
     grpo_trainer.VLLMGeneration = VllmDouble
     recipe = read_recipe(Path(recipe_path), overrides, entry="rl")
     resume = None if recipe.output.resume == "never" else recipe.output.resume
-    processor = load_processor(recipe.backbone)
-    encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-    trainer, _ = reinforce_trainer(recipe, encoder, Console(quiet=True), resumes=resume is not None)
+    trainer = rl_trainer(recipe, resumes=resume is not None)
     if reward in REWARDS:
         trainer.reward_funcs = [REWARDS[reward]]
     error = ""

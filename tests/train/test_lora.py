@@ -26,7 +26,7 @@ from tests.train.worker import best_of, difference, ended, lines
 from train.merge import merge
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
-from train.runs.callbacks import read_results
+from train.runs.evaluation import read_results
 from train.runs.model import make_model
 
 LORA = ["optim.lora={rank: 4, alpha: 8, dropout: 0.2}", "optim.activation_checkpointing=true"]

@@ -10,13 +10,11 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
 import torch
-from rich.console import Console
 
-from models.backbone import load_processor, window_size
 from models.encoder import Encoder
 from tests.models import tiny
-from tests.train.reinforce.test_trainer_engines import request
-from tests.train.reinforce_worker import even_tokens
+from tests.train.reinforce.test_trainer import request
+from tests.train.reinforce_worker import even_tokens, rl_trainer
 from tests.train.shipped import FOLDER
 from train.recipe.parsing import read_recipe
 from train.reinforce.rollouts import Prompt
@@ -57,11 +55,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         # For CPUs vLLM packs its weights when they are loaded and drops the originals, so that trl could replace them no more.
         patched.setattr("vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm", unpacked)
         with run_environment(seed=0, deterministic=False, deepspeed=False):
-            from train.runs.reinforce import reinforce_trainer
-
-            processor = load_processor(recipe.backbone)
-            encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-            found, _ = reinforce_trainer(recipe, encoder, Console(quiet=True), resumes=False)
+            found = rl_trainer(recipe, resumes=False)
             found.reward_funcs = [even_tokens]
             yield found
 
@@ -84,7 +78,7 @@ def difference(trainer: Any, asked: Sequence[Prompt]) -> float:
 
 
 def test_texts_one_image_and_two_are_the_prompts_that_training_reads(trainer: Any) -> None:
-    encoder = trainer.parts.encoder
+    encoder = trainer.encoder
     for sizes in ([], [(112, 112)], [(112, 84), (56, 140)]):
         assert difference(trainer, [request(encoder, *sizes)]) < CLOSE, sizes
     assert difference(trainer, [request(encoder, *sizes) for sizes in ([], [(112, 112)], [(84, 84)] * 2)]) < CLOSE
@@ -92,13 +86,13 @@ def test_texts_one_image_and_two_are_the_prompts_that_training_reads(trainer: An
 
 def test_vllm_expands_the_first_of_several_pads_once_more(trainer: Any) -> None:
     """What train/reinforce/trainer.py is there for; where this fails, vLLM or trl has changed."""
-    one = request(trainer.parts.encoder, (112, 112))
-    used, *_ = trainer.vllm_generation.generate([list(one.group.prompt_ids)], [list(one.pictures)], 1)
+    one = request(trainer.encoder, (112, 112))
+    used, *_ = trainer.vllm_generation.generate([list(one.group.prompt_ids)], [list(one.images)], 1)
     assert len(used[0]) == len(one.group.prompt_ids) + 15
 
 
 def test_another_pixel_limit_than_the_backbones_file_says_stops_the_run(trainer: Any) -> None:
-    encoder = trainer.parts.encoder
+    encoder = trainer.encoder
     smaller = Encoder(encoder.tokenizer, tiny.image_processor(max_pixels=3136), encoder.config)
     trainer._asked = [request(smaller, (112, 112))]
     with pytest.raises(RuntimeError, match=r"16 of them image pads, where training reads .* with 4"):

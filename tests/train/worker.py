@@ -22,10 +22,10 @@ from tests.models import tiny
 from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import Entry, read_recipe
-from train.runs.arguments import training_arguments
 from train.runs.environment import run_environment, start
 from train.runs.model import make_model
-from train.supervised.checkpoints import MarkComplete
+from train.supervised.arguments import training_arguments
+from train.supervised.checkpoints import KeepCheckpoints
 from train.supervised.non_finite import FiniteWeights
 from train.supervised.objectives import LanguageModelling, PairwiseScores
 from train.supervised.optimizer import parameter_groups
@@ -66,7 +66,7 @@ def recipe_run(arguments: Sequence[str], entry: Entry = "rm") -> None:
 
 def dying_run(arguments: Sequence[str], step: int, moment: Literal["step", "save", "mark"]) -> None:
     """Start a run and kill this rank: before optimizer step `step`, while its checkpoint is being saved, or before its mark."""
-    owner: Any = {"step": PackedTrainer, "save": PackedTrainer, "mark": MarkComplete}[moment]
+    owner: Any = {"step": PackedTrainer, "save": PackedTrainer, "mark": KeepCheckpoints}[moment]
     method = {"step": "training_step", "save": "_save_rng_state", "mark": "on_save"}[moment]
     original: Callable[..., Any] = getattr(owner, method)
 

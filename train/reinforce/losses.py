@@ -1,4 +1,4 @@
-"""StableReinforce as pure functions (R1-Reward, arXiv 2505.02835, section 4): advantages, policy loss, divergence.
+"""StableReinforce as pure functions (R1-Reward, arXiv 2505.02835, section 4): advantages, policy loss, KL divergence.
 
 B judgements of T tokens at most; a `log_ratio` is log pi - log pi_old of the sampled tokens. The trainer is in
 train/reinforce/trainer.py.
@@ -6,7 +6,7 @@ train/reinforce/trainer.py.
 
 from __future__ import annotations
 
-from math import log
+from math import inf, log
 from typing import NamedTuple
 
 import torch
@@ -42,16 +42,10 @@ def compute_advantages(rewards: Tensor, group: int, config: AdvantageConfig) -> 
     else:
         others = (blocks.sum(1, keepdim=True) - blocks) / (group - 1)
         advantages = (blocks - others).flatten() / (rewards.std(correction=0) + SMALL)
-    filtered = _beyond(rewards, advantages, config)
-    return Advantages(advantages.masked_fill(filtered, 0.0).float(), filtered)
-
-
-def _beyond(rewards: Tensor, advantages: Tensor, config: AdvantageConfig) -> Tensor:
-    """Return which advantages the filter takes out: |z| > bound, or in the released code's form |r - mean r| > bound."""
-    if config.filter is None:
-        return torch.zeros_like(advantages, dtype=torch.bool)
+    # The filter takes out |z| > bound, or in the released code's form |r - mean r| > bound.
     measured = advantages if config.filter_variant == "paper" else rewards - rewards.mean()
-    return measured.abs() > config.filter
+    filtered = measured.abs() > (inf if config.filter is None else config.filter)
+    return Advantages(advantages.masked_fill(filtered, 0.0).float(), filtered)
 
 
 def largest_advantage(judgements: int, group: int, config: AdvantageConfig) -> float:

@@ -1,19 +1,19 @@
 """What a judgement earns: result x (1 + 0.5 x consistency) + 0.5 x format (R1-Reward, arXiv 2505.02835, section 4.3).
 
-One pure function, `earned`, and the readers of consistency that feed it. Nothing here pays for an error: a text that cannot
-be read, a judge that cannot be reached or understood and a judgement cut off by the limit earn nothing.
-
-A consistency judge on this machine: a frozen model reads the last lines of a reasoning and says whether they agree.
+One pure function, `earned`, and the readers of consistency that feed it: a rule, a server, or a frozen model on this machine
+that reads the last lines of a reasoning. Nothing here pays for an error: a text that cannot be read, a judge that cannot be
+reached or understood and a judgement cut off by the limit earn nothing.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -23,9 +23,9 @@ from data.prompts import Answer, Judgement, conclusion, read
 from eval.judges.config import EndpointConfig
 from eval.judges.endpoint import Client, open_client
 from models.encoder import Encoder
-from models.generation import SamplingConfig, generate
+from models.generation import SamplingConfig
 from train.recipe.methods import RewardsConfig, ServerJudge
-from train.reinforce.rollouts import even_rows
+from train.reinforce.rollouts import generate_packed
 
 Consistency = Literal[-1, 0, 1]
 """The reasoning's conclusion disagrees with the answer, is not clear (or nobody could read it), or agrees."""
@@ -43,8 +43,7 @@ QUESTION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reward:
+class Reward(NamedTuple):
     """A reward and its parts, each as it enters the formula."""
 
     result: float
@@ -70,14 +69,12 @@ def earned(judgement: Judgement, winner: Answer, consistency: Consistency, confi
 
 def by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
     """Compare the last choice that each reasoning names with its answer; no model is asked."""
-    return [_by_rule(judgement) for judgement in judgements]
-
-
-def _by_rule(judgement: Judgement) -> Consistency:
-    if judgement.reasoning is None or judgement.answer is None:
-        return 0
-    concluded = conclusion(judgement.reasoning)
-    return 0 if concluded is None else 1 if concluded == judgement.answer else -1
+    found: list[Consistency] = []
+    for judgement in judgements:
+        concluded = None if judgement.reasoning is None else conclusion(judgement.reasoning)
+        unclear = concluded is None or judgement.answer is None
+        found.append(0 if unclear else 1 if concluded == judgement.answer else -1)
+    return found
 
 
 def consistency_question(judgement: Judgement) -> str | None:
@@ -93,39 +90,61 @@ def reply(text: str) -> Consistency:
     return {"1": 1, "0": -1}.get(text.strip().rstrip("."), 0)  # type: ignore[return-value]
 
 
-class ByServer:
+class ByModel(ABC):
+    """Asks a model about every judgement that has a reasoning and an answer."""
+
+    @abstractmethod
+    def replies(self, questions: Sequence[str]) -> Sequence[str]:
+        """Return the model's replies, in order."""
+
+    def __call__(self, judgements: Sequence[Judgement]) -> list[Consistency]:
+        """Return the model's opinions, in order; what is not asked is not clear."""
+        questions = [consistency_question(judgement) for judgement in judgements]
+        replies = iter(self.replies([question for question in questions if question is not None]))
+        return [0 if question is None else reply(next(replies)) for question in questions]
+
+
+class ByServer(ByModel):
     """Asks a server, several judgements at a time; a question that stays unanswered counts as unclear and is counted."""
 
     def __init__(self, config: ServerJudge, cache: Path) -> None:
-        """`cache` is a folder for answers, so that a resumed run gets the same ones."""
-        self.config = EndpointConfig(
-            type="endpoint",
-            url=config.url,
-            model=config.model,
-            timeout_seconds=config.timeout_seconds,
-            retries=RETRIES,
-            cache=str(cache),
-        )
+        """Keep answers in the folder `cache`, so that a resumed run gets the same ones."""
+        asked = config.model_dump(include={"url", "model", "timeout_seconds"})
+        self.config = EndpointConfig(type="endpoint", **asked, retries=RETRIES, cache=str(cache))
         self.unanswered = 0
 
-    def __call__(self, judgements: Sequence[Judgement]) -> list[Consistency]:
-        """Return the server's opinions, in order."""
+    def replies(self, questions: Sequence[str]) -> list[str]:
+        """Return the server's replies, empty where there is none."""
         with open_client(self.config) as client, ThreadPoolExecutor(self.config.concurrency) as pool:
-            return list(pool.map(partial(self._one, client), judgements))
+            return list(pool.map(partial(self._reply, client), questions))
 
-    def _one(self, client: Client, judgement: Judgement) -> Consistency:
-        question = consistency_question(judgement)
-        if question is None:
-            return 0
+    def _reply(self, client: Client, question: str) -> str:
         turn = {"role": "user", "content": question}
         body = {"model": self.config.model, "messages": [turn], "temperature": 0.0, "max_tokens": REPLY_TOKENS}
         try:
             answer = client.answer(body)
         except EndpointError:
             self.unanswered += 1
-            return 0
+            return ""
         self.unanswered += bool(answer.refusal)
-        return reply(answer.text)
+        return answer.text
+
+
+@dataclass
+class ByCheckpoint(ByModel):
+    """Asks a language model, greedily; all ranks must call together."""
+
+    model: Any
+    encoder: Encoder
+    token_budget: int
+
+    @torch.no_grad()
+    def replies(self, questions: Sequence[str]) -> list[str]:
+        """Return the model's replies."""
+        groups = [self.encoder.encode_conversations((), [(text("user", question),)], None, "") for question in questions]
+        greedy, seeds = SamplingConfig(max_new_tokens=REPLY_TOKENS), [[""]] * len(groups)
+        written = generate_packed(self.model, self.encoder, groups, seeds, greedy, self.token_budget)
+        return [self.encoder.tokenizer.decode(one.ids) for (one,) in written]
 
 
 class JudgementReward:
@@ -155,9 +174,7 @@ class JudgementReward:
             for judgement, better, consistent, ended in zip(judgements, winner, agree, whole, strict=True)
         ]
         parts: dict[str, list[Any]] = {
-            "result": [one.result for one in found],
-            "consistency": [one.consistency for one in found],
-            "format": [one.format for one in found],
+            name: [getattr(one, name) for one in found] for name in ("result", "consistency", "format")
         }
         for name, values in parts.items():
             log_metric(f"rewards/{name}", sum(values) / len(values))
@@ -167,33 +184,3 @@ class JudgementReward:
         for name, values in {**parts, "winner": list(winner), "record": list(record)}.items():
             log_extra(name, values)
         return [one.total for one in found]
-
-
-@dataclass
-class ByCheckpoint:
-    """Asks a language model, greedily; all ranks must call together."""
-
-    model: Any
-    encoder: Encoder
-    token_budget: int
-
-    @torch.no_grad()
-    def __call__(self, judgements: Sequence[Judgement]) -> list[Consistency]:
-        """Return the model's opinions, in order."""
-        asked = {i: question for i, one in enumerate(judgements) if (question := consistency_question(one)) is not None}
-        opinions: list[Consistency] = [0] * len(judgements)
-        for i, said in zip(asked, self._replies(list(asked.values())), strict=True):
-            opinions[i] = reply(said)
-        return opinions
-
-    def _replies(self, questions: Sequence[str]) -> list[str]:
-        device = next(self.model.parameters()).device
-        groups = [self.encoder.encode_conversations((), [(text("user", question),)], None, "") for question in questions]
-        end, forbidden = self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"), [self.encoder.vision.image]
-        found: dict[int, str] = {}
-        for row in even_rows([group.tokens for group in groups], self.token_budget, device):
-            batch = self.encoder.pack([groups[i] for i in row]).to(device)
-            greedy = SamplingConfig(max_new_tokens=REPLY_TOKENS)
-            written = generate(self.model, batch, end=end, forbidden=forbidden, sampling=greedy, seeds=[""] * len(row))
-            found |= {i: self.encoder.tokenizer.decode(one.ids) for i, one in zip(row, written, strict=True)}
-        return [found[i] for i in range(len(questions))]

@@ -33,7 +33,7 @@ class Prompt:
 
     group: Group
     """The whole prompt with its images, and no continuation."""
-    pictures: tuple[Image, ...]
+    images: tuple[Image, ...]
     """For engines that encode images themselves."""
     winner: Answer
     shown: str
@@ -48,7 +48,7 @@ class Prompt:
 class Prompts:
     """The run's prompts by place: epoch after epoch of the mixture, the winner first in exactly half of each.
 
-    A prompt of more than `max_tokens` tokens is passed over for the next record of its source, and counted.
+    A prompt of more than `max_tokens` tokens is skipped for the next record of its source, and counted.
     """
 
     mixture: Mixture
@@ -62,14 +62,13 @@ class Prompts:
         epoch, position = divmod(place, self.mixture.epoch_size)
         if self._order is None or self._order[0] != epoch:
             self._order = epoch, with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
-        record, side = divmod(int(self._order[1][position]), 2)
-        winner: Answer = 1 if side == 0 else 2
-        return self.mixture.load(record, lambda found: self._encode(found, winner, place))
+        index, side = divmod(int(self._order[1][position]), 2)
+        return self.mixture.load(index, lambda record: self._encode(record, side, place))
 
-    def _encode(self, record: Preference, winner: Answer, place: int) -> Prompt:
-        pictures = tuple(decode(image, record.identity) for image in record.images)
-        request = ask(self.template, record.prompt, *judged(record, winner)[0])
-        encoded = self.encoder.encode(pictures, [self.encoder.render(request)], None)
+    def _encode(self, record: Preference, side: int, place: int) -> Prompt:
+        images = tuple(decode(image, record.identity) for image in record.images)
+        request = ask(self.template, record.prompt, *judged(record, side)[0])
+        encoded = self.encoder.encode(images, [self.encoder.render(request)], None)
         ids = encoded.prompt_ids + encoded.continuations[0].ids
         if len(ids) > self.max_tokens:
             self.too_long += 1
@@ -77,7 +76,7 @@ class Prompts:
                 f"{record.identity}: the judge's prompt has {len(ids)} tokens, method.max_prompt_tokens allows {self.max_tokens}"
             )
         group = replace(encoded, prompt_ids=ids, continuations=())
-        return Prompt(group, pictures, winner, question(request), place, record.identity)
+        return Prompt(group, images, 1 if side == 0 else 2, question(request), place, record.identity)
 
 
 @torch.no_grad()
@@ -88,24 +87,28 @@ def sample(
 
     `model` is the unwrapped language model. Rows hold at most `budget` tokens, the judgements at full length included.
     """
-    device = next(model.parameters()).device
-    end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
     groups = [to_write(prompt.group, count) for prompt in prompts]
-    rows = even_rows([group.tokens + count * sampling.max_new_tokens for group in groups], budget, device)
+    seeds = [[f"{seed}/{prompt.place}/{n}" for n in range(count)] for prompt in prompts]
+    return [one for both in generate_packed(model, encoder, groups, seeds, sampling, budget) for one in both]
+
+
+def generate_packed(
+    model: Any, encoder: Encoder, groups: Sequence[Group], seeds: Sequence[Sequence[str]], sampling: SamplingConfig, budget: int
+) -> list[list[Generation]]:
+    """Write on every group once for each of its seeds, in rows under the budget.
+
+    Ranks run equally many rows: one with fewer gets empty ones.
+    """
+    device = next(model.parameters()).device
+    end, forbidden = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"), [encoder.vision.image]
+    lengths = [group.tokens + len(own) * sampling.max_new_tokens for group, own in zip(groups, seeds, strict=True)]
+    rows = pack_first_fit(lengths, budget)
     written: dict[int, list[Generation]] = {}
-    for row in rows:
-        batch = encoder.pack([groups[i] for i in row]).to(device)
-        seeds = [f"{seed}/{prompts[i].place}/{n}" for i in row for n in range(count)]
-        forbidden = [encoder.vision.image]
-        found = iter(generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=seeds))
-        written |= {i: [next(found) for _ in range(count)] for i in row}
-    return [one for i in range(len(prompts)) for one in written[i]]
-
-
-def even_rows(costs: Sequence[int], budget: int, device: torch.device) -> list[list[int]]:
-    """Deal indices into rows under the budget, as many on every rank: a rank with fewer gets empty rows."""
-    rows = pack_first_fit(costs, budget)
-    return rows + [[]] * (max_over_ranks(len(rows), device) - len(rows))
+    for row in rows + [[]] * (max_over_ranks(len(rows), device) - len(rows)):
+        batch, own = encoder.pack([groups[i] for i in row]).to(device), [seed for i in row for seed in seeds[i]]
+        found = iter(generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=own))
+        written |= {i: [next(found) for _ in seeds[i]] for i in row}
+    return [written[i] for i in range(len(groups))]
 
 
 def to_write(prompt: Group, count: int) -> Group:

@@ -8,85 +8,83 @@ through trl. trl_hooks.py checks at start that the methods overridden here still
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import Trainer
+from torch import Tensor
 from trl import GRPOTrainer
-from trl.models.utils import unwrap_model_for_generation
+from trl.models.utils import prepare_deepspeed, unwrap_model_for_generation
 
 from models.distributed import rank, sum_over_ranks
-from models.encoder import Encoder
 from models.generation import SamplingConfig
 from train.recipe.methods import IMPORTANCE_CAP, StableReinforceConfig
-from train.recipe.recipe import OptimConfig
+from train.recipe.recipe import Recipe
 from train.reinforce.losses import compute_advantages, kl_divergence, policy_loss, pre_clipped, sequence_mean
 from train.reinforce.rollouts import Prompt, Prompts, log_probabilities, sample
 from train.reinforce.trl_hooks import check_trl
+from train.supervised.method import unwrapped
 from train.supervised.non_finite import FiniteTrainer, refuse_weights
-from train.supervised.optimizer import make_optimizer
-from train.supervised.trainer import Evaluate
 
 ROLLOUTS = "rollouts-{rank}.pt"
 """A rank's rollout buffer in a checkpoint folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReinforceInputs:
-    """What the trainer is given beside trl's own arguments."""
-
-    method: StableReinforceConfig
-    optim: OptimConfig
-    prompts: Prompts
-    encoder: Encoder
-    token_budget: int
-    seed: int
-    evaluate: Evaluate | None = None
-    reference: Any = None
-    """The frozen policy of the start, for a KL term; with adapters None, as switching them off gives it."""
-
-
 class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
-    """GRPOTrainer whose rows are places of `Prompts`; `args` are those of `train.runs.reinforce.reinforce_arguments`."""
+    """GRPOTrainer whose rows are places of `Prompts`; its arguments are those of `StableReinforce.arguments`."""
 
-    def __init__(self, parts: ReinforceInputs, unwrapped: Callable[[Any], Any], **trainer: Any) -> None:
+    def __init__(
+        self,
+        prompts: Prompts,
+        method: StableReinforceConfig,
+        recipe: Recipe,
+        *,
+        token_budget: int,
+        reference: Any = None,
+        reader: Any = None,
+        **trainer: Any,
+    ) -> None:
+        """Take the frozen policy of the start as `reference`, for a KL term; with adapters None, as switching them off gives it.
+
+        `reader` is the model of a consistency judge, None without one. `token_budget` is that of sampling.
+        """
         check_trl(GRPOTrainer)
-        self.parts, self.unwrapped = parts, unwrapped
-        self.optimizer: torch.optim.Optimizer | None
-        self.control: Any
+        self.prompts, self.encoder, self.method, self.recipe = prompts, prompts.encoder, method, recipe
+        self.token_budget, self.reference = token_budget, reference
         self._buffered_inputs: list[dict[str, Any]] | None
         self._asked: list[Prompt] = []
         self._rewards = torch.empty(0)
-        super().__init__(rollout_func=roll_out, **trainer)
-        self.eos_token_ids = [parts.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")]
-
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Return AdamW with a group for each learning rate, as the packed trainer does."""
-        if self.optimizer is None:
-            self.optimizer = make_optimizer(model or self.model, self.parts.optim)
-        return self.optimizer
+        super().__init__(optim=recipe.optim, rollout_func=roll_out, **trainer)
+        self.eos_token_ids = [self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")]
+        for frozen in filter(None, (reference, reader)):
+            frozen.requires_grad_(False)
+            frozen.eval()
+            if self.is_deepspeed_enabled:
+                prepare_deepspeed(frozen, self.accelerator)
+            else:
+                frozen.to(self.args.device)
 
     def _prepare_inputs(self, generation_batch: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the next part of the rollout buffer, filled anew when it is used up.
+        """Return the next part of the rollout buffer, filled again when it is used up.
 
         trl shuffles the buffer first, which would tear the judgements of a prompt apart.
         """
         passes = self.args.steps_per_generation
         if self._step % passes == 0 or self._buffered_inputs is None:
             rollout = self._generate_and_score_completions(generation_batch)
-            size = len(rollout["sample"]) // passes
-            self._buffered_inputs = [part(rollout, slice(k * size, (k + 1) * size)) for k in range(passes)]
+            count = len(rollout["sample"])
+            whole = {k: v for k, v in rollout.items() if isinstance(v, Tensor) and v.shape[:1] == (count,)}
+            parts = {name: torch.split(value, count // passes) for name, value in whole.items()}
+            self._buffered_inputs = [{name: part[k] for name, part in parts.items()} for k in range(passes)]
         inputs: dict[str, Any] = self._buffered_inputs[self._step % passes]
         return inputs
 
     def _generate_and_score_completions(self, inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Ask the prompts at the rows' places, let trl score the judgements, and weigh the rewards of all ranks' batch."""
-        count, method = self.num_generations, self.parts.method
-        self._asked = [self.parts.prompts[int(row["place"])] for row in inputs[::count]]
+        """Ask the prompts at the rows' places, let trl score the judgements, and turn all ranks' rewards into advantages."""
+        count, method = self.num_generations, self.method
+        self._asked = [self.prompts[int(row["place"])] for row in inputs[::count]]
         rows = [
             {"prompt": [{"role": "user", "content": prompt.shown}], "winner": prompt.winner, "record": prompt.record}
             for prompt in self._asked
@@ -96,18 +94,19 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         rollout["sample"] = torch.arange(len(rows), device=rollout["completion_ids"].device)
         rewards = self._rewards.to(rollout["sample"].device)
         if method.kl_coefficient:
-            rollout["reference"] = self._reference_log_probabilities(rollout)
-            if method.kl_in == "reward":
-                rewards = rewards - method.kl_coefficient * self._divergences(rollout)
-        weighed = compute_advantages(rewards, count, method.advantages)
-        mine = slice(self.accelerator.process_index * len(rows), (self.accelerator.process_index + 1) * len(rows))
-        rollout["advantages"] = weighed.advantages[mine]
-        self._logs["advantages"].extend(weighed.advantages.tolist())  # trl's own are not what is trained on; they fall out
+            rewards = rewards - self._kl_penalty(rollout)
+        found = compute_advantages(rewards, count, method.advantages)
+        rollout["advantages"] = torch.split(found.advantages, len(rows))[self.accelerator.process_index]
+        self._logs["advantages"].extend(found.advantages.tolist())  # trl's own are not what is trained on; they fall out
         if method.engine != "transformers" and method.importance_correction != "none":
-            self._note_importance(rollout["importance_sampling_ratio"], rollout["completion_mask"])
-        self._note("filtered/advantages", weighed.filtered.float().mean())
-        self._note("largest_advantage", weighed.advantages.abs().max())
-        self._note("rollouts/prompts_too_long", sum_over_ranks(rewards.new_tensor(self.parts.prompts.too_long)))
+            weights = rollout["importance_sampling_ratio"]  # (rollouts, T) of tokens, or (rollouts, 1) of judgements
+            if method.importance_correction == "token_truncate":
+                self._note_shares({"importance/truncated_tokens": weights == IMPORTANCE_CAP}, rollout["completion_mask"])
+            else:
+                self._note_shares({"importance/dropped_judgements": weights == 0}, torch.ones_like(weights))
+        self._note("filtered/advantages", found.filtered.float().mean())
+        self._note("largest_advantage", found.advantages.abs().max())
+        self._note("rollouts/prompts_too_long", sum_over_ranks(rewards.new_tensor(self.prompts.too_long)))
         return rollout
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -121,40 +120,38 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
     ) -> tuple[Tensor, None, None]:
         """Return the log-probabilities of a whole rollout batch; trl asks for those of the old policy here."""
         ids, mask = input_ids[:, -logits_to_keep:], attention_mask[:, -logits_to_keep:]
-        samples = torch.arange(len(ids), device=ids.device)
-        chunks = zip(*(torch.split(whole, batch_size) for whole in (ids, mask, samples)), strict=True)
-        return torch.cat([self._log_probabilities(model, *chunk) for chunk in chunks]), None, None
+        return self._all_log_probabilities(model, ids, mask), None, None
+
+    def _all_log_probabilities(self, model: Any, ids: Tensor, mask: Tensor) -> Tensor:
+        size, samples = self.args.per_device_train_batch_size, torch.arange(len(ids), device=ids.device)
+        chunks = zip(*(torch.split(whole, size) for whole in (ids, mask, samples)), strict=True)
+        return torch.cat([self._log_probabilities(model, *chunk) for chunk in chunks])
 
     def _log_probabilities(self, model: Any, ids: Tensor, mask: Tensor, samples: Tensor) -> Tensor:
         """Return log-probabilities (B, T) of judgements by their place in the rollout batch, in one packed pass."""
         owners = [index // self.num_generations for index in samples.tolist()]
         groups = [prompt.group for prompt in self._asked]
-        return log_probabilities(model, self.parts.encoder, groups, owners, ids, mask, self.parts.method.temperature)
+        return log_probabilities(model, self.encoder, groups, owners, ids, mask, self.method.temperature)
 
     @torch.no_grad()
-    def _reference_log_probabilities(self, rollout: dict[str, Any]) -> Tensor:
-        ids, mask, size = rollout["completion_ids"], rollout["completion_mask"], self.args.per_device_train_batch_size
-        whole = torch.cat([rollout["prompt_mask"], mask], dim=1)
-        if self.parts.reference is not None:
-            return self._get_per_token_logps_and_entropies(self.parts.reference, ids, whole, ids.shape[1], size)[0]
-        with self.accelerator.unwrap_model(self.model).disable_adapter():
-            return self._get_per_token_logps_and_entropies(self.model, ids, whole, ids.shape[1], size)[0]
-
-    @torch.no_grad()
-    def _divergences(self, rollout: dict[str, Any]) -> Tensor:
-        """Return every judgement's summed KL estimate, of all ranks, (rollouts,)."""
-        ids, mask, size = rollout["completion_ids"], rollout["completion_mask"], self.args.per_device_train_batch_size
+    def _kl_penalty(self, rollout: dict[str, Any]) -> Tensor:
+        """Note the reference's log-probabilities in `rollout`; return what all ranks' rewards lose by the KL, (rollouts,)."""
+        ids, mask, method = rollout["completion_ids"], rollout["completion_mask"], self.method
+        no_adapter = nullcontext() if self.reference else self.accelerator.unwrap_model(self.model).disable_adapter()
+        with no_adapter:
+            rollout["reference"] = self._all_log_probabilities(self.reference or self.model, ids, mask)
+        if method.kl_in == "loss":
+            return torch.zeros_like(self._rewards, device=ids.device)
         old = rollout.get("old_per_token_logps")
-        if old is None:
-            old = self._get_per_token_logps_and_entropies(self.model, ids, mask, ids.shape[1], size)[0]
-        kl = kl_divergence(old, rollout["reference"], self.parts.method.kl_form)
-        self._note("kl", self._over_ranks(sequence_mean(kl, mask).mean()))
+        old = self._all_log_probabilities(self.model, ids, mask) if old is None else old
+        kl = kl_divergence(old, rollout["reference"], method.kl_form)
+        self._note_kl(kl, mask)
         gathered: Tensor = self.accelerator.gather((kl * mask).sum(1))
-        return gathered
+        return method.kl_coefficient * gathered
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """Return the mean over judgements of their mean token loss, over the step's passes."""
-        method, mask = self.parts.method, inputs["completion_mask"]
+        method, mask = self.method, inputs["completion_mask"]
         log_p = self._log_probabilities(model, inputs["completion_ids"], mask, inputs["sample"])
         old = inputs.get("old_per_token_logps")
         log_ratio = log_p - (log_p.detach() if old is None else old)
@@ -164,7 +161,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         if method.kl_coefficient and method.kl_in == "loss":
             kl = kl_divergence(log_p, inputs["reference"], method.kl_form)
             token_loss = token_loss + method.kl_coefficient * kl
-            self._note("kl", self._over_ranks(sequence_mean(kl.detach(), mask).mean()))
+            self._note_kl(kl.detach(), mask)
         loss: Tensor = sequence_mean(token_loss, mask).mean() / self.current_gradient_accumulation_steps
         asked = [self._asked[place] for place in sorted({sample // self.num_generations for sample in inputs["sample"].tolist()})]
         shown = {**inputs, "prompts": asked, "records": [prompt.record for prompt in asked], "log_probabilities": log_p.detach()}
@@ -175,54 +172,35 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
     @torch.no_grad()
     def _note_ratios(self, log_ratio: Tensor, log_p: Tensor, mask: Tensor, advantages: Tensor) -> None:
         """Log shares of tokens that are pre-clipped and clipped, the entropy that the samples estimate, and the largest ratio."""
-        method, weights = self.parts.method, advantages[:, None]
+        method, weights = self.method, advantages[:, None]
         high = method.epsilon if method.epsilon_high is None else method.epsilon_high
         ratio = log_ratio.exp()
-        clipped = ((ratio > 1 + high) & (weights > 0)) | ((ratio < 1 - method.epsilon) & (weights < 0))
         shares = {
             "clipped/pre_clip": pre_clipped(log_ratio, method.pre_clip) != log_ratio,
-            "clipped/ppo": clipped,
+            "clipped/ppo": ((ratio > 1 + high) & (weights > 0)) | ((ratio < 1 - method.epsilon) & (weights < 0)),
             "entropy": -log_p,
         }
-        sums = torch.stack([mask.sum().float(), *((value.float() * mask).sum() for value in shares.values())])
-        sums = sum_over_ranks(sums)
-        for name, value in zip(shares, sums[1:], strict=True):
-            self._note(name, value / sums[0])
+        self._note_shares(shares, mask)
         self._note("largest_log_ratio", (log_ratio.abs() * mask).max())
 
-    def _note_importance(self, weights: Tensor, mask: Tensor) -> None:
-        """Log what the correction cut off: `weights` are (rollouts, T) of tokens, or (rollouts, 1) of judgements."""
-        tokens = self.parts.method.importance_correction == "token_truncate"
-        name, cut = ("truncated_tokens", weights == IMPORTANCE_CAP) if tokens else ("dropped_judgements", weights == 0)
-        counted = mask if tokens else torch.ones_like(weights)
-        sums = sum_over_ranks(torch.stack([(cut * counted).sum().float(), counted.sum().float()]))
-        self._note(f"importance/{name}", sums[0] / sums[1])
+    def _note_shares(self, values: Mapping[str, Tensor], mask: Tensor) -> None:
+        """Log the means of `values` where `mask` is 1, over all ranks."""
+        sums = sum_over_ranks(torch.stack([mask.sum().float(), *((value.float() * mask).sum() for value in values.values())]))
+        for name, value in zip(values, sums[1:], strict=True):
+            self._note(name, value / sums[0])
 
-    def _over_ranks(self, value: Tensor) -> Tensor:
-        mean: Tensor = sum_over_ranks(value) / self.accelerator.num_processes
-        return mean
+    def _note_kl(self, kl: Tensor, mask: Tensor) -> None:
+        self._note("kl", sum_over_ranks(sequence_mean(kl, mask).mean()) / self.accelerator.num_processes)
 
     def _note(self, name: str, value: Tensor) -> None:
         self._metrics["train"][name].append(float(value))
-
-    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """Judge the benchmarks with the model as it stands, on all ranks together; Trainer then tracks the best and saves."""
-        model, training = self.model_wrapped, self.model_wrapped.training
-        model.eval()
-        with torch.no_grad():
-            found = self.parts.evaluate(model, self.state.global_step) if self.parts.evaluate else {}
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        Trainer.log(self, dict(metrics))  # trl's would write its table of the last rollouts once more, or an empty one
-        model.train(training)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save as trl does, with the image processor and every rank's rollout buffer."""
         super()._save_checkpoint(model, trial)
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if rank() == 0:
-            self.parts.encoder.image_processor.save_pretrained(folder)
+            self.encoder.image_processor.save_pretrained(folder)
         state = {"step": self._step, "buffer": self._buffered_inputs, "prompts": self._asked}
         torch.save(state, folder / ROLLOUTS.format(rank=rank()))
 
@@ -236,16 +214,6 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
             self._buffered_inputs = [{name: value.to(self.args.device) for name, value in one.items()} for one in state["buffer"]]
 
 
-def part(rollout: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """Return some judgements of a rollout batch; what is no row of it is left out."""
-    count = len(rollout["sample"])
-    return {name: value[rows] for name, value in rollout.items() if isinstance(value, Tensor) and value.shape[:1] == (count,)}
-
-
-if TYPE_CHECKING:
-    pass
-
-
 def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[str, Any]:
     """Sample the judgements of a rollout batch, in trl's form: token lists and, from vLLM, their log-probabilities."""
     asked, count = trainer._asked, trainer.num_generations
@@ -254,14 +222,14 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
     if trainer.use_vllm:
         completions, log_p = _by_vllm(trainer, prompt_ids)
         return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": log_p}
-    parts, model = trainer.parts, trainer.model
-    sampling = SamplingConfig(temperature=parts.method.temperature, max_new_tokens=parts.method.max_new_tokens)
+    model, method = trainer.model, trainer.method
+    sampling = SamplingConfig(temperature=method.temperature, max_new_tokens=method.max_new_tokens)
     training = model.training
     model.eval()
     # Under ZeRO-3 this gathers the weights once, instead of once a token.
     with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as gathered:
-        inner = trainer.unwrapped(gathered)
-        written = sample(inner, parts.encoder, asked, count, sampling, parts.token_budget, parts.seed)
+        seed, budget = trainer.recipe.seed, trainer.token_budget
+        written = sample(unwrapped(gathered), trainer.encoder, asked, count, sampling, budget, seed)
     model.train(training)
     end = trainer.eos_token_ids[0]
     completions = [[*one.ids] if one.truncated else [*one.ids, end] for one in written]
@@ -275,8 +243,8 @@ def _by_vllm(trainer: StableReinforceTrainer, prompt_ids: list[list[int]]) -> tu
     process expands the first pad it finds, so it must find one an image. Raises RuntimeError where other ids come of it.
     """
     asked = [prompt for prompt in trainer._asked for _ in range(trainer.num_generations)]
-    images = [list(prompt.pictures) or None for prompt in asked]
-    pad, given = trainer.parts.encoder.vision.image, prompt_ids
+    images = [list(prompt.images) or None for prompt in asked]
+    pad, given = trainer.encoder.vision.image, prompt_ids
     if trainer.vllm_mode == "colocate":
         given = [[token for i, token in enumerate(ids) if token != pad or ids[i - 1] != pad] for ids in prompt_ids]
     count = trainer.num_generations

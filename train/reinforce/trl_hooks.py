@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from importlib import metadata
 
 EXPECTED = "1.16"
 
@@ -32,32 +32,16 @@ READ: dict[str, tuple[str, ...]] = {
 
 def check_trl(trainer: type) -> None:
     """Raise RuntimeError unless `trainer` (trl's GRPOTrainer) still has the hooks in their expected shape."""
-    import trl
-
-    problems = [*missing_hooks(trainer), *unread(trainer)]
+    methods, problems = vars(trainer), []
+    for name, wanted in HOOKS.items():
+        given = tuple(inspect.signature(methods[name]).parameters) if name in methods else ()
+        if given[: len(wanted)] != wanted:
+            problems.append(f"GRPOTrainer.{name} takes ({', '.join(given)}), expected ({', '.join(wanted)})")
+    for name, words in READ.items():
+        source = inspect.getsource(methods[name]) if name in methods else ""
+        problems += [f"GRPOTrainer.{name} does not mention {word!r}" for word in words if word not in source]
     if problems:
         raise RuntimeError(
-            f"trl {trl.__version__}: {'; '.join(problems)}. StableReinforce overrides these parts of GRPOTrainer and would "
-            f"compute something else. It is tested with trl {EXPECTED}; install that version."
+            f"trl {metadata.version('trl')}: {'; '.join(problems)}. StableReinforce overrides these parts of GRPOTrainer and "
+            f"would compute something else. It is tested with trl {EXPECTED}; install that version."
         )
-
-
-def missing_hooks(trainer: Any) -> list[str]:
-    """Return what is wrong with the overridden methods."""
-    found = []
-    for name, wanted in HOOKS.items():
-        method = vars(trainer).get(name)
-        given = () if method is None else tuple(inspect.signature(method).parameters)
-        if given[: len(wanted)] != wanted:
-            found.append(f"GRPOTrainer.{name} takes ({', '.join(given)}), expected ({', '.join(wanted)})")
-    return found
-
-
-def unread(trainer: Any) -> list[str]:
-    """Return which names the methods no longer mention."""
-    found = []
-    for name, words in READ.items():
-        method = vars(trainer).get(name)
-        source = "" if method is None else inspect.getsource(method)
-        found += [f"GRPOTrainer.{name} does not mention {word!r}" for word in words if word not in source]
-    return found

@@ -59,39 +59,13 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def spare_compiler() -> None:
-    """Let DeepSpeed do without the one extension that it would compile on a CPU: an all-reduce for inference.
-
-    The build takes g++ and half a minute. The dictionary is DeepSpeed's own list of what can be built here.
-    """
-    import deepspeed.ops
-
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-
-
 def silence() -> None:
-    """Leave progress bars and warnings to the first rank; an error is still told by the rank that meets it."""
+    """Leave progress bars and warnings to the first rank; an error is still printed by the rank that meets it."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     warnings.simplefilter("ignore")
-
-
-def load_on_numbered_cpus() -> None:
-    """Let torch load what is asked for on `cpu:0`: accelerate numbers CPUs, and transformers 5.17 resumes by that name."""
-    from torch import serialization
-
-    serialization.register_package(9, lambda _: None, lambda storage, place: storage if place.startswith("cpu:") else None)
-
-
-def meeting_failed(error: Exception) -> str:
-    """Say what to do when the ranks could not meet; most often another run on this machine has the launcher's port."""
-    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    return (
-        f"The ranks could not meet at {place}: {error}\nEvery run on a machine needs a port of its own, and `deepspeed` always "
-        "proposes 29500. If another run has it, choose another: deepspeed --master_port 29501 train/rm.py RECIPE"
-    )
 
 
 @contextmanager
@@ -111,13 +85,21 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
     cpu = not torch.cuda.is_available()
     if cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-        load_on_numbered_cpus()
+        # accelerate numbers CPUs, and transformers 5.17 resumes by a name like `cpu:0`.
+        torch.serialization.register_package(9, lambda _: None, lambda held, place: held if place.startswith("cpu:") else None)
         if deepspeed:
-            spare_compiler()
+            from deepspeed.ops import __compatible_ops__ as buildable
+
+            # The one extension that DeepSpeed would compile on a CPU, with g++ and in half a minute: an all-reduce for inference.
+            buildable["deepspeed_shm_comm"] = False
     try:
         PartialState(cpu=cpu)
     except torch.distributed.DistNetworkError as error:
-        sys.exit(meeting_failed(error))
+        sys.exit(
+            f"The ranks could not meet at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {error}\nEvery run on a "
+            "machine needs a port of its own, and `deepspeed` always proposes 29500. If another run has it, choose another: "
+            "deepspeed --master_port 29501 train/rm.py RECIPE"
+        )
     for name in OLD_NAMES:
         warnings.filterwarnings("ignore", message=name, category=FutureWarning)
     if rank():
@@ -141,11 +123,12 @@ def start(argv: Sequence[str], entry: Entry, description: str) -> None:
         from huggingface_hub import HfApi
 
         from train.runs.build import run
-        from train.runs.model_card import claim, push
+        from train.runs.model_card import push
 
         pushes = repository is not None and os.environ["RANK"] == "0"
         if pushes:
-            claim(str(repository), HfApi())
+            # A missing login or right ends the run here and not after it.
+            HfApi().create_repo(str(repository), private=True, exist_ok=True)
         run(launch)
     # An upload may take longer than ranks wait for one another, so it comes when they have parted.
     if pushes:

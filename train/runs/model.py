@@ -13,7 +13,7 @@ from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import CriticConfig
 from train.recipe.recipe import LoraConfig as LoraSection
 from train.recipe.recipe import Recipe
-from train.runs.parts import device
+from train.supervised.method import device
 from train.supervised.optimizer import compile_layers
 
 LORA_TARGETS = r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj"
@@ -29,14 +29,11 @@ def make_model(recipe: Recipe) -> nn.Module:
     lora, masters = recipe.optim.lora, recipe.deepspeed != NONE
     backbone = recipe.backbone if masters or lora else recipe.backbone.model_copy(update={"dtype": "float32"})
     nf4 = lora is not None and lora.quantise == "nf4"
-    critique = recipe.method.writing if isinstance(recipe.method, CriticConfig) else None
-    loaders: dict[str, Any] = {
-        "naive": lambda: load_scalar(backbone, recipe.head, nf4=nf4),
-        "critic": lambda: load_critic(backbone, recipe.head, critique=critique, nf4=nf4),
-        "language_model": lambda: load_language_model(backbone, nf4=nf4),
-        "stable_reinforce": lambda: load_language_model(backbone, nf4=nf4),
-    }
-    model: Any = loaders[recipe.method.type]()
+    model: Any
+    if isinstance(recipe.method, CriticConfig):
+        model = load_critic(backbone, recipe.head, critique=recipe.method.writing, nf4=nf4)
+    else:
+        model = load_scalar(backbone, recipe.head, nf4=nf4) if recipe.has_head else load_language_model(backbone, nf4=nf4)
     if recipe.deepspeed == NONE and recipe.backbone.dtype == "bfloat16":
         compute_in_half(model, device())
     if recipe.optim.activation_checkpointing:
@@ -49,21 +46,18 @@ def make_model(recipe: Recipe) -> nn.Module:
 
 def add_adapters(model: nn.Module, lora: LoraSection, *, head: bool, masters: bool) -> nn.Module:
     """Return `model` frozen, with trainable adapters and a trainable `head`; fp32 ones unless the optimizer keeps `masters`."""
+    # peft goes by the ends of names, and `head` is also that of `lm_head`: the head's layers are named one by one.
+    layers = model.get_submodule("head").named_children() if head else ()
+    saved = [f"head.{name}" for name, layer in layers if len(list(layer.parameters()))]
     adapters = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=LORA_TARGETS,
-        modules_to_save=head_layers(model) if head else None,
+        modules_to_save=saved or None,
     )
     adapted: nn.Module = get_peft_model(model, adapters, autocast_adapter_dtype=False)
     for parameter in adapted.parameters():
         if parameter.requires_grad and not masters:
             parameter.data = parameter.data.to(torch.float32)
     return adapted
-
-
-def head_layers(model: nn.Module) -> list[str]:
-    """Return the names of the reward head's layers; peft goes by the ends of names, and `head` is also that of `lm_head`."""
-    layers = model.get_submodule("head").named_children()
-    return [f"head.{name}" for name, layer in layers if any(True for _ in layer.parameters())]

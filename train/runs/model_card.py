@@ -1,6 +1,6 @@
 """The model card of a checkpoint: what it is, what it scored when it was saved, how to load it, and what made it.
 
-The best checkpoint on the Hugging Face hub: the repository is claimed before training, the upload comes after it.
+The best checkpoint goes to the Hugging Face hub with its card.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from data.storage.files import write_whole
-from eval.results.result import Accuracy, Result
+from eval.results.result import Result
 from eval.results.tables import percent, shown
 from train.recipe.recipe import Recipe
-from train.runs.callbacks import BEST, read_results
+from train.runs.evaluation import read_results
 from train.runs.provenance import recipe_yaml
-from train.supervised.checkpoints import whole_checkpoints
+from train.supervised.checkpoints import BEST, whole_checkpoints
 
 CARD = "README.md"
 
@@ -49,7 +49,7 @@ A score means something beside the score of another answer to the same question:
 
 CRITIC_USE = """\
 `AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)` loads it: `generate` writes a critique of an
-answer, `score` gives the score after one. `decode` makes of what `Image.open` gives the picture that it was trained on."""
+answer, `score` gives the score after one. `decode` makes of what `Image.open` gives the image that it was trained on."""
 
 LANGUAGE_MODEL_USE = """\
 `Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)` loads it, like any Qwen2.5-VL checkpoint."""
@@ -89,7 +89,8 @@ class WriteCard(TrainerCallback):  # type: ignore[misc]
         """Write the card on the first rank."""
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            write_whole(folder / CARD, model_card(self.about, state.global_step, read_results(folder)))
+            card = model_card(self.about, state.global_step, read_results(folder))
+            write_whole(folder / CARD, card)
 
 
 def model_card(about: About, step: int, results: Mapping[str, Result]) -> str:
@@ -97,7 +98,9 @@ def model_card(about: About, step: int, results: Mapping[str, Result]) -> str:
     recipe = about.recipe
     title = f"# {Path(recipe.output.folder).name}, step {step} of {about.steps}"
     what = f"Trained from {recipe.backbone.path}; {recipe.method.summary}."
-    parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe), "## Data", data_table(about)]
+    rows = [f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in about.data.items()]
+    data = "\n".join(["| source | rows | fingerprint |", "|---|---|---|", *rows])
+    parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe), "## Data", data]
     return "\n\n".join([*parts, "## Recipe", f"```yaml\n{recipe_yaml(recipe)}```"]) + "\n"
 
 
@@ -115,15 +118,10 @@ def figures(results: Mapping[str, Result]) -> list[str]:
         return ["No benchmark was evaluated at this step."]
     lines = ["| benchmark | accuracy in % [95 % interval] | n | ties | ties half | unparsable |", f"|{'---|' * 6}"]
     for result in results.values():
-        lines.append(row(f"**{result.benchmark}**", result.micro))
-        lines += [row(name, figure) for name, figure in result.groups.items()]
+        for name, found in {f"**{result.benchmark}**": result.micro, **result.groups}.items():
+            lines.append(f"| {name} | {percent(found)} | {found.n} | {found.ties} | {shown(found)} | {found.unparsable} |")
     notes = [f"{result.benchmark} ({result.origin}): {'; '.join((result.label, *result.notes))}" for result in results.values()]
     return ["\n".join(lines), "\n".join(f"- {note}" for note in notes)]
-
-
-def row(name: str, figure: Accuracy) -> str:
-    """Return a line of the table of figures."""
-    return f"| {name} | {percent(figure)} | {figure.n} | {figure.ties} | {shown(figure)} | {figure.unparsable} |"
 
 
 def use(recipe: Recipe) -> list[str]:
@@ -136,12 +134,6 @@ def use(recipe: Recipe) -> list[str]:
     if recipe.backbone.system_prompt is not None:
         found.append(f"It was trained with the system prompt {recipe.backbone.system_prompt!r}: put it before the first turn.")
     return found
-
-
-def data_table(about: About) -> str:
-    """Return the sources of the training data."""
-    lines = [f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in about.data.items()]
-    return "\n".join(["| source | rows | fingerprint |", "|---|---|---|", *lines])
 
 
 FOR_RESUME = [
@@ -158,25 +150,8 @@ FOR_RESUME = [
 """What only a resume needs: most of a checkpoint's bytes, and nothing that a user of the model wants."""
 
 
-class Hub(Protocol):
-    """The two calls of `huggingface_hub.HfApi` that are made."""
-
-    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any:
-        """Make sure that the repository exists."""
-        ...
-
-    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str, ignore_patterns: list[str]) -> Any:
-        """Commit the files of a folder."""
-        ...
-
-
-def claim(repository: str, hub: Hub) -> None:
-    """Create `repository`, private, unless it exists: a missing login or right ends the run here and not after it."""
-    hub.create_repo(repository, private=True, exist_ok=True)
-
-
-def push(folder: Path, repository: str, hub: Hub) -> Path:
-    """Upload the best checkpoint of the run in `folder`, the newest where none was chosen; return which."""
+def push(folder: Path, repository: str, hub: Any) -> Path:
+    """Upload the best checkpoint of the run in `folder`, the newest where none was chosen; return which. `hub` is an HfApi."""
     best = folder / BEST
     checkpoint = (best if best.exists() else whole_checkpoints(folder)[-1]).resolve()
     message = f"{checkpoint.name} of {folder.name}"

@@ -12,6 +12,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import distributions
 from io import StringIO
 from pathlib import Path
@@ -35,6 +36,7 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture | None) -> N
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "provenance.json"
     earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    versions = {found.metadata["Name"]: found.version for found in distributions()}
     entry = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": [sys.argv[0], *launch.arguments],
@@ -45,7 +47,7 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture | None) -> N
         "data": data_fingerprints(launch.recipe, mixture),
         "commit": commit(CLONE),
         "python": platform.python_version(),
-        "packages": packages(),
+        "packages": dict(sorted(versions.items(), key=lambda found: found[0].lower())),
         "hardware": hardware(),
     }
     write_whole(folder / "recipe.yaml", recipe_yaml(launch.recipe))
@@ -74,22 +76,12 @@ def data_fingerprints(recipe: Recipe, mixture: Mixture | None) -> dict[str, dict
 
 def commit(clone: Path) -> dict[str, Any]:
     """Return the git commit of `clone` and whether files differ from it; the commit is None outside a clone."""
+    git = partial(subprocess.run, cwd=clone, capture_output=True, text=True, check=True)
     try:
-        head = _git(clone, "rev-parse", "HEAD")
-        changed = _git(clone, "status", "--porcelain")
+        head, status = (git(["git", *words]).stdout for words in (("rev-parse", "HEAD"), ("status", "--porcelain")))
     except (OSError, subprocess.CalledProcessError) as error:
         return {"commit": None, "dirty": None, "reason": str(error)}
-    return {"commit": head, "dirty": bool(changed), "changed": changed.splitlines()}
-
-
-def _git(clone: Path, *arguments: str) -> str:
-    return subprocess.run(["git", "-C", str(clone), *arguments], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def packages() -> dict[str, str]:
-    """Return the version of every installed distribution."""
-    versions = {found.metadata["Name"]: found.version for found in distributions()}
-    return {name: versions[name] for name in sorted(versions, key=str.lower)}
+    return {"commit": head.strip(), "dirty": bool(status), "changed": status.strip().splitlines()}
 
 
 def hardware() -> dict[str, Any]:

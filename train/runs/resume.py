@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,16 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
     if not file.exists():
         return
     before, now = (dict(_leaves(tree)) for tree in (YAML(typ="safe", pure=True).load(file), recipe.resolved()))
-    changes = [f"  {key}: {_shown(before, key)} -> {_shown(now, key)}" for key in _changed(before, now) if not _free(key)]
+    # A key that an older version did not write in a section of its own had its default.
+    sections = {""} | {key[: match.start()] for key in before for match in re.finditer(r"\.", key)}
+    missing = "(not there)"
+    changes = [
+        f"  {key}: {before.get(key, missing)} -> {now.get(key, missing)}"
+        for key in sorted({*before, *now})
+        if (key in before or key.rpartition(".")[0] not in sections)
+        and before.get(key) != now.get(key)
+        and not f"{key}.".startswith(tuple(f"{name}." for name in FREE))
+    ]
     launches = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
     then = launches[-1]["hardware"]["world_size"]
     settings = checkpoint / "config.json"
@@ -54,25 +64,10 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
         )
 
 
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of everything that is no mapping; a list counts as a value."""
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and the value, as JSON, of everything that is no mapping; a list counts as a value."""
     if not isinstance(tree, Mapping):
-        yield path, tree
+        yield path, json.dumps(tree)
         return
     for key, value in tree.items():
         yield from _leaves(value, f"{path}.{key}" if path else str(key))
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values differ; a key that an older version did not write in a section of its own is its default."""
-    sections = {""} | {key[:place] for key in before for place, letter in enumerate(key) if letter == "."}
-    known = [key for key in {*before, *now} if key in before or key.rpartition(".")[0] not in sections]
-    return sorted(key for key in known if _shown(before, key) != _shown(now, key))
-
-
-def _free(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in FREE)
-
-
-def _shown(leaves: Mapping[str, Any], key: str) -> str:
-    return json.dumps(leaves[key]) if key in leaves else "(not there)"

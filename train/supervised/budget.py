@@ -1,7 +1,7 @@
-"""The token budget of a run while it runs: found from measured memory, and lowered instead of dying of a lack of it.
+"""The token budget of a run while it runs: found from measured memory, and lowered where memory runs out.
 
 A step's gradient does not depend on its rows, so both may happen at any step, and a resume need not know. Where ranks
-exchange weights or gradients while they compute, a step cannot be begun anew: the lower budget is written into the run
+exchange weights or gradients while they compute, a step cannot be repeated: the lower budget is written into the run
 folder, and the next start of the run takes it from there.
 """
 
@@ -25,7 +25,7 @@ from train.supervised.steps import Pack, PackedRow, StepDataset, TrainingExample
 FIRST_BUDGET = 4096
 """Of a run that finds its own, until it has; a CPU keeps it: longer rows are no faster there."""
 LOWERED = "token_budget"
-"""The file of the run folder that holds what a lack of memory has left of the budget."""
+"""The file of the run folder that holds what running out of memory has left of the budget."""
 NO_LIMIT = sys.maxsize
 KEPT_FREE = 0.1
 """Share of the device's memory that is left to fragments, collectives and the kernels' own workspace."""
@@ -43,23 +43,23 @@ class RowBudget:
         self.found: list[int] = []
 
     def fit(self, rows: Sequence[PackedRow]) -> list[PackedRow]:
-        """Return the rows, dearest first, with those that are over the budget (packed before it fell) cut into smaller ones."""
+        """Return the rows, largest first, with those that are over the budget (packed before it fell) cut into smaller ones."""
         cut = [part for row in rows for part in split(row, self.steps.pack, self.steps.token_budget)]
         return sorted(cut, key=lambda row: -row.batch.cost)
 
     def lower(self, rows: Sequence[PackedRow]) -> None:
-        """Answer a lack of memory on some rank: halve the largest row that can be cut; all ranks must call together.
+        """After some rank ran out of memory halve the largest row that can be cut; all ranks must call together.
 
         Raises: UserError on all ranks if every row holds but one record.
         """
         largest = max_over_ranks(max((row.batch.cost for row in rows if row.records > 1), default=0), self.device)
         if not largest:
-            raise UserError(too_dear(max((row.batch.cost for row in rows), default=0)))
+            raise UserError(too_large(max((row.batch.cost for row in rows), default=0)))
         self.grows = False
         self.steps.token_budget = min(self.steps.token_budget, largest) // 2
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._say(f"out of memory: token budget lowered to {self.steps.token_budget:,}, the step is computed anew")
+        self._say(f"out of memory: token budget lowered to {self.steps.token_budget:,}, the step is computed again")
 
     @contextmanager
     def watch(self, row: PackedRow, number: int) -> Iterator[None]:
@@ -76,10 +76,11 @@ class RowBudget:
         yield
         used = torch.cuda.max_memory_allocated(self.device) - before
         free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device) - before
-        self.found.append(affordable(row.batch.cost, used, free, torch.cuda.get_device_properties(self.device).total_memory))
+        kept = KEPT_FREE * torch.cuda.get_device_properties(self.device).total_memory
+        self.found.append(int(row.batch.cost * max(free - kept, 0) / used))
 
     def unproven(self, row: PackedRow) -> bool:
-        """Say whether `row` may meet a lack of memory: it is dearer than all before, or those were of the first two steps.
+        """Say whether `row` may run out of memory: it is larger than all before, or those were of the first two steps.
 
         Only after them does memory hold all that it is going to hold.
         """
@@ -105,12 +106,7 @@ class RowBudget:
             self.tell(message)
 
 
-def affordable(cost: int, used: int, free: int, total: int) -> int:
-    """Return the cost of the row that fits into `free` bytes of `total`, if one of `cost` used `used` bytes."""
-    return int(cost * max(free - KEPT_FREE * total, 0) / used)
-
-
-def too_dear(cost: int) -> str:
+def too_large(cost: int) -> str:
     """Return what to do about a row of one record, of `cost`, that does not fit."""
     return (
         f"Out of memory in a packed row of a single record, {cost:,} tokens (a vision patch counted as {PATCH_COST}). Set "
@@ -120,7 +116,7 @@ def too_dear(cost: int) -> str:
 
 
 def lowered(folder: Path) -> int | None:
-    """Return what a lack of memory in an earlier start has left of the budget of the run in `folder`, None if there was none."""
+    """Return what an earlier start of the run in `folder`, which ran out of memory, has left of the budget; None if none did."""
     path = folder / LOWERED
     return int(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -131,9 +127,9 @@ def ceiling(asked: int | Literal["auto"], folder: Path) -> int:
 
 
 def cannot_repeat(row: PackedRow, folder: Path) -> str:
-    """Return what to do where a step cannot be computed anew, after writing half of the row's cost into `folder`."""
+    """Return what to do where a step cannot be repeated, after writing half of the row's cost into `folder`."""
     if row.records < 2:
-        return too_dear(row.batch.cost)
+        return too_large(row.batch.cost)
     half = row.batch.cost // 2
     write_whole(folder / LOWERED, str(half))
     return (

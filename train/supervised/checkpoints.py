@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -18,33 +19,45 @@ COMPLETE = "complete"
 NAME = re.compile(r"checkpoint-(\d+)")
 
 
-class MarkComplete(TrainerCallback):  # type: ignore[misc]
-    """Marks a checkpoint once every rank has written its part."""
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
-        """Wait for all ranks, then mark."""
-        barrier()
-        if state.is_world_process_zero:
-            (Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+BEST = "best"
+"""The link in the run folder to the best checkpoint so far; Trainer finds it and rotation spares it."""
 
 
-class Rotate(TrainerCallback):  # type: ignore[misc]
-    """Removes what newer checkpoints replace, after the newest is marked: at any kill a whole one is left.
+class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
+    """Marks a checkpoint as complete, points the link at the best one, and removes what newer ones replace.
 
-    Trainer's own rotation comes before the mark, and goes by the folders' times, which a resume or an evaluation changes.
+    At any kill a whole checkpoint is left. Trainer's own rotation comes before the mark, and goes by the folders' times, which a
+    resume or an evaluation changes.
     """
 
     def __init__(self, keep: int) -> None:
         self.keep = keep
 
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Set the link on resume, in case a kill came between a save and its link."""
+        if state.is_world_process_zero and state.best_model_checkpoint:
+            point_link(Path(args.output_dir) / BEST, Path(args.output_dir) / Path(state.best_model_checkpoint).name)
+
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
-        """Remove superseded checkpoints on the first rank."""
+        """Mark, link and remove, on the first rank, once every rank has written its part."""
+        barrier()
         if not state.is_world_process_zero:
             return
+        folder = Path(args.output_dir)
+        (folder / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+        self.on_train_begin(args, state, control)
         best = None if state.best_model_checkpoint is None else Path(state.best_model_checkpoint).name
-        for path in superseded(Path(args.output_dir), self.keep, best):
+        for path in superseded(folder, self.keep, best):
             (path / COMPLETE).unlink()  # first, so that a half removed one counts as cut off
             shutil.rmtree(path)
+
+
+def point_link(link: Path, target: Path) -> None:
+    """Let `link` point at `target` by a relative path, in one atomic step; a kill leaves the old link or the new one."""
+    beside = link.with_name(link.name + ".new")
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
+    beside.replace(link)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -71,7 +84,7 @@ def superseded(folder: Path, keep: int, best: str | None) -> list[Path]:
 def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
     """Return the checkpoint to continue from: None for `never`, and for `auto` where there is none yet.
 
-    Checkpoints that were cut off are removed, with a line each: the run will write them anew.
+    Checkpoints that were cut off are removed, with a line each: the run will write them again.
     Raises: UserError for a path that is not a whole checkpoint.
     """
     if resume == "never":

@@ -1,11 +1,10 @@
-"""The critic's training: critiques by cross-entropy and scores by Bradley-Terry, from one pass over a packed row.
+"""The critic: critiques by cross-entropy and scores by Bradley-Terry, from one pass over a packed row.
 
-Critiques by the critic itself for the score loss: written anew at stated steps, to close the gap to inference.
-
-At the first step of every window of `refresh_every_steps` steps, all ranks write the critiques of the window's records
-together and store them in the run folder; loader workers, which run ahead, wait for that file. A resume inside a window
-finds the file, so the run goes on with the very same critiques; files of other windows are left over from what the run
-did before it was cut off, perhaps with another recipe, and are removed when it starts.
+The scores may be trained on critiques that the critic itself writes at stated steps, to close the gap to inference. At the first
+step of every window of `refresh_every_steps` steps, all ranks write the critiques of the window's records together and store
+them in the run folder; loader workers, which run ahead, wait for that file. A resume inside a window finds the file and goes on
+with the very same critiques; files of other windows are left from what the run did before it was cut off, perhaps with another
+recipe, and are removed when it starts.
 """
 
 from __future__ import annotations
@@ -14,28 +13,32 @@ import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from data.errors import UserError
 from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
 from data.storage.files import write_whole
-from eval.judges.critic import as_example
+from eval.judges.critic import CriticJudge, CritiqueEncoder, JudgingCost, as_example
 from eval.protocol import Example, Verdict
 from models.distributed import barrier, gather, rank, world_size
 from models.encoder import Encoder
+from models.generation import SamplingConfig
 from train.recipe.methods import CriticConfig
-from train.supervised.losses import pair_loss
-from train.supervised.objectives import score_report, score_sums
-from train.supervised.steps import PackedRow, Step, StepDataset, TrainingExample
+from train.recipe.recipe import Recipe
+from train.supervised.method import SupervisedMethod, unwrapped
+from train.supervised.non_finite import Evaluate
+from train.supervised.objectives import pair_loss, score_report, score_sums
+from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, expected_costs
 
 Critiques = Callable[[Preference], tuple[str, str] | None]
 """The critiques on which a record is scored; None for a record that has none."""
@@ -55,8 +58,8 @@ class CriticEncoder:
     written: Critiques | None = None
     """Critiques by the model for the records that are to be scored on its own; None, or a None from it: the ground truth."""
 
-    def __call__(self, record: Preference) -> TrainingExample:
-        """Decode the images and encode both continuations."""
+    def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
+        """Decode the images and encode all continuations."""
         true, own = critiques_of(record), None if self.written is None else self.written(record)
         responses = (record.chosen, record.rejected)
         conversations = [
@@ -96,7 +99,7 @@ class JointCritique:
         margins = row.margins if self.config.margin else None
         ranking = pair_loss(chosen, rejected, margins, self.config.zero_coefficient).sum()
         weight = self.config.score_weight if self.step >= self.config.score_warmup_steps else 0.0
-        sums = {"surprise": nll.detach(), "labels": totals.new_tensor(len(row.batch.labels)), "ranking": ranking.detach()}
+        sums = {"nll": nll.detach(), "labels": totals.new_tensor(len(row.batch.labels)), "ranking": ranking.detach()}
         right = critique_sums(pairs.detach(), last, row)
         return critique + weight * ranking / totals[0], {**sums, **right, **score_sums(chosen.detach(), rejected.detach())}
 
@@ -104,7 +107,7 @@ class JointCritique:
         """Return both losses, the critiques' perplexity, accuracy by critique, and the figures of the scored pairs."""
         figures = {"loss_score": sums["ranking"] / max(sums["records"], 1.0), **score_report(sums)}
         if sums["labels"]:
-            critique = sums["surprise"] / sums["labels"]
+            critique = sums["nll"] / sums["labels"]
             figures |= {"loss_critique": critique, "perplexity": exp(min(critique, 50.0))}
         for kind in ("true", "own"):
             if sums[f"{kind}_pairs"]:
@@ -113,7 +116,7 @@ class JointCritique:
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return both losses as the recipe weighs them, the score's without its warm-up: checkpoints are compared by it."""
-        critique, ranking = sums["surprise"] / max(sums["labels"], 1.0), sums["ranking"] / max(sums["records"], 1.0)
+        critique, ranking = sums["nll"] / max(sums["labels"], 1.0), sums["ranking"] / max(sums["records"], 1.0)
         return self.config.cross_entropy_weight * critique + self.config.score_weight * ranking
 
 
@@ -165,30 +168,18 @@ class CritiqueStore:
     folder: Path
     config: CriticConfig
     seed: int
-    _window: int = -1
+    _window: range | None = None
     _found: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def window(self, step: int) -> int | None:
-        """Return the window of an optimizer step, None during the warm-up on ground-truth critiques."""
-        after = step - self.config.warmup_steps
-        return None if after < 0 else after // self.config.refresh_every_steps
+    def window(self, step: int) -> range | None:
+        """Return the optimizer steps of the window of `step`, None during the warm-up on ground-truth critiques."""
+        after, length = step - self.config.warmup_steps, self.config.refresh_every_steps
+        first = step - after % length
+        return None if after < 0 else range(first, first + length)
 
-    def steps(self, window: int) -> range:
-        """Return the optimizer steps of a window; a run may end inside it."""
-        first = self.config.warmup_steps + window * self.config.refresh_every_steps
-        return range(first, first + self.config.refresh_every_steps)
-
-    def path(self, window: int) -> Path:
+    def path(self, window: range) -> Path:
         """Return the file of a window, named by its first step and the one after its last."""
-        steps = self.steps(window)
-        return self.folder / f"steps-{steps.start}-{steps.stop}.json"
-
-    def discard_all_but(self, window: int | None) -> None:
-        """Remove the files of all other windows."""
-        kept = None if window is None else self.path(window)
-        for path in self.folder.glob("steps-*"):
-            if path != kept:
-                path.unlink()
+        return self.folder / f"steps-{window.start}-{window.stop}.json"
 
     def own(self, identity: str) -> bool:
         """Say whether a record is one of the share that is scored on the model's own critique."""
@@ -210,17 +201,6 @@ class CritiqueStore:
         return self._found.get(record.identity)
 
 
-class OwnCritiqueSteps(StepDataset):
-    """Steps whose records may carry critiques that the model wrote before."""
-
-    store: CritiqueStore
-
-    def __getitem__(self, step: int) -> Step:
-        """Return the step, once its window of critiques exists."""
-        self.store.load(step)
-        return super().__getitem__(step)
-
-
 class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     """Writes the critiques of a window when its first step is next."""
 
@@ -230,16 +210,17 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Write the window in which the run starts or resumes, unless it resumes inside it."""
         if rank() == 0:
-            # A run that starts anew must not train on what another one wrote here.
-            self.store.discard_all_but(self.store.window(state.global_step) if state.global_step else None)
+            # A run that starts again must not train on what another one wrote here.
+            window = self.store.window(state.global_step) if state.global_step else None
+            for path in self.store.folder.glob("steps-*"):
+                if window is None or path != self.store.path(window):
+                    path.unlink()
         barrier()
-        self._write(state.global_step, rest["model"])
+        self.on_step_end(args, state, control, **rest)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Write the next window before its first step is asked for."""
-        self._write(state.global_step, rest["model"])
-
-    def _write(self, step: int, model: Any) -> None:
+        step, model = state.global_step, rest["model"]
         window = self.store.window(step)
         if window is None or step >= len(self.steps):
             return
@@ -248,17 +229,57 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         barrier()  # no rank looks after another has begun to write
         if there:
             return
-        steps = self.store.steps(window)
-        found = self._critiques(model, self.steps.global_indices(range(steps.start, min(steps.stop, len(self.steps)))))
-        if rank() == 0:
-            write_whole(path, json.dumps(found))
-
-    def _critiques(self, model: Any, indices: Sequence[int]) -> dict[str, tuple[str, str]]:
+        indices = self.steps.global_indices(range(window.start, min(window.stop, len(self.steps))))
         examples = [self.mixture.load(index, as_example) for index in dict.fromkeys(indices)]
         examples = [example for example in examples if self.store.own(example.key)]
         training = model.training
         model.eval()
         verdicts = self.write(model, examples)
         model.train(training)
-        pairs = zip(examples, verdicts, strict=True)
-        return {example.key: verdict.critiques for example, verdict in pairs if verdict.critiques is not None}
+        found = {one.key: verdict.critiques for one, verdict in zip(examples, verdicts, strict=True) if verdict.critiques}
+        if rank() == 0:
+            write_whole(path, json.dumps(found))
+
+
+class Critic(SupervisedMethod):
+    """A critic (MM-RLHF-Reward)."""
+
+    mixture: Mixture
+
+    def __init__(self, config: CriticConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
+        super().__init__(recipe, encoder, console)
+        self.config, self.mixture = config, self.open_mixture()
+        if config.records_without_critique == "refuse":
+            refuse_missing_critiques(self.mixture)
+        self.store: CritiqueStore | None = None
+        if config.critique != "ground_truth":
+            self.store = CritiqueStore(self.folder / "critiques", config, recipe.seed)
+            self.prepare_step = self.store.load
+        self.encode = CriticEncoder(encoder, config.writing.request)
+        self.records = MixtureRecords(self.mixture, replace(self.encode, written=self.store))
+        self.costs = expected_costs(self.mixture)
+        self.objective = JointCritique(config)
+
+    def judge(self, model: Any, *, forgiving: bool = False) -> CriticJudge:
+        """Return the critic that writes its own critiques, greedily."""
+        packed = self.packed()
+        return CriticJudge(
+            model=unwrapped(model),
+            encode=CritiqueEncoder(self.encoder, "own", self.config.writing.request, forgiving=forgiving),
+            device=packed.device,
+            token_budget=packed.token_budget,
+            sampling=SamplingConfig(max_new_tokens=self.config.critique_max_tokens),
+            spent=JudgingCost(),
+            workers=packed.workers,
+        )
+
+    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+        """Return the packed trainer, which writes the critic's own critiques on the way."""
+        found = super().trainer(evaluate, **trainer)
+        if self.store is not None:
+
+            def write(model: Any, examples: Sequence[Example]) -> Sequence[Verdict]:
+                return self.judge(model, forgiving=True).judge(examples)
+
+            found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, write))
+        return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from data.errors import RecordError, UserError
 from data.mixture import Mixture
 from data.preference import Preference
-from data.prompts import Answer
 from data.storage.files import whole_file
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
@@ -25,14 +24,11 @@ from eval.running.annotation import as_row
 from models.distributed import gather, rank, world_size
 from models.packing.groups import Group, PackedBatch
 from train.recipe.recipe import HELD_OUT
-from train.supervised.judgements import JudgementEncoder
 from train.supervised.objectives import Objective
-from train.supervised.steps import PackedRow, PairEncoder, TrainingExample
+from train.supervised.steps import Encode, PackedRow, PairEncoder
 
 FILE = "validation.jsonl"
 """In the run folder: the held-out records in this project's format, images included, as an ensemble takes them."""
-Encode = Callable[[Preference], TrainingExample] | JudgementEncoder
-"""How the method of the run encodes a record; a judgement's encoder is also told which response comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +91,17 @@ class HeldOutEncoder:
 
     def __call__(self, index: int) -> Group:
         """Encode record `index`."""
-        if not isinstance(self.encode, JudgementEncoder):
-            return self.encode(self.records[index]).group
-        answer: Answer = 1 if index % 2 == 0 else 2
-        return self.encode.encode(self.records[index], answer).group
+        return self.encode(self.records[index], index % 2).group
 
 
 @torch.no_grad()
-def held_out_loss(model: nn.Module, objective: Objective, encode: Encode, held: HeldOut, packed: Packed) -> float:
-    """Return the loss that training minimises over the held-out records, in fp32; of judgements those with a rationale.
+def held_out_loss(
+    model: nn.Module, objective: Objective, encode: Encode, held: HeldOut, used: Sequence[int], packed: Packed
+) -> float:
+    """Return the loss that training minimises over the `used` held-out records, in fp32.
 
     All ranks must call together. `model` may be wrapped, and must be in eval mode.
     """
-    judges = isinstance(encode, JudgementEncoder)
-    used = [index for index, record in enumerate(held.records) if not judges or record.rationale is not None]
 
     def run(batch: PackedBatch, items: Sequence[int]) -> list[dict[str, float]]:
         """Return the sums of a row for its first item, and nothing for the others."""

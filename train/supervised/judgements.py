@@ -1,22 +1,32 @@
-"""The cold start of a generative judge: records with rationales as judgements to learn, and who is shown first.
+"""The language-model methods: the cold start of a generative judge, and lessons of the embedded world.
 
-A pair is shown in a random order, the winner first in exactly half of an epoch's records (or in both orders, if asked
-for); the loss is on the judgement and its end of turn alone.
+In a cold start records with rationales become judgements to learn. A pair is shown in a random order, the winner first in
+exactly half of an epoch's records (or in both orders, if asked for); the loss is on the judgement and its end of turn alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.console import Console
 
 from data.errors import RecordError
 from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import Answer, JudgeTemplate, ask, swapped, write_judgement
+from eval.judges.critic import JudgingCost
+from eval.judges.generative import GenerativeJudge, JudgePrompt, ShownEncoder
 from models.encoder import Encoder
-from train.supervised.steps import TrainingExample, load
+from models.generation import SamplingConfig
+from train.recipe.methods import LanguageModelConfig
+from train.recipe.recipe import Recipe
+from train.supervised.lessons import Lessons
+from train.supervised.method import Method, SupervisedMethod, unwrapped
+from train.supervised.objectives import LanguageModelling
+from train.supervised.steps import TrainingExample, expected_costs, load
 
 Indices = npt.NDArray[np.int64]
 
@@ -24,7 +34,7 @@ Indices = npt.NDArray[np.int64]
 def with_winners(records: npt.NDArray[np.integer], seed: int, epoch: int, *, both: bool = False) -> Indices:
     """Return `2 * record + side` for an epoch's record indices: on side 0 the winner is shown first, on side 1 second.
 
-    Exactly half of the records (the larger half of an odd number) have the winner first, drawn anew for each epoch: one of
+    Exactly half of the records (the larger half of an odd number) have the winner first, drawn again for each epoch: one of
     every two neighbours, so that a step of even size is even, too. In a step that is not, naming always the same response
     pays, and a policy that once learned to do so explores no more. With `both` every record comes in both orders, in a random
     sequence of twice the length.
@@ -39,12 +49,11 @@ def with_winners(records: npt.NDArray[np.integer], seed: int, epoch: int, *, bot
     return doubled + sides
 
 
-def judged(record: Preference, answer: Answer) -> tuple[tuple[str, str], str | None]:
-    """Return the responses in the order in which `answer` is right, and the record's rationale for that order."""
-    rationale = record.rationale
-    if answer == 1:
-        return (record.chosen, record.rejected), rationale
-    return (record.rejected, record.chosen), None if rationale is None else swapped(rationale)
+def judged(record: Preference, side: int) -> tuple[tuple[str, str], str | None]:
+    """Return the responses with the winner first (`side` 0) or second (1), and the record's rationale for that order."""
+    if side == 0:
+        return (record.chosen, record.rejected), record.rationale
+    return (record.rejected, record.chosen), None if record.rationale is None else swapped(record.rationale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +63,15 @@ class JudgementEncoder:
     encoder: Encoder
     template: JudgeTemplate
 
-    def encode(self, record: Preference, answer: Answer) -> TrainingExample:
-        """Encode a record so that `answer` is right; raises RecordError for one without a rationale."""
-        shown, rationale = judged(record, answer)
+    def __call__(self, record: Preference, side: int) -> TrainingExample:
+        """Encode a record with the winner first or second; raises RecordError for one without a rationale."""
+        shown, rationale = judged(record, side)
         if rationale is None:
             raise RecordError(
                 f"{record.identity}: the record holds no rationale, and a cold start learns from rationales. Annotate the "
                 "records first (python eval/annotate.py --help), or train on them with train/rl.py, which needs none."
             )
+        answer: Answer = 1 if side == 0 else 2
         request = ask(self.template, record.prompt, *shown)
         conversation = (*request, text("assistant", write_judgement(rationale, answer)))
         group = self.encoder.encode_conversations(record.images, [conversation], None, record.identity, with_loss=1)
@@ -73,17 +83,52 @@ class JudgementRecords:
     """The mixture's epochs as judgements; see `train.supervised.steps.Records`."""
 
     mixture: Mixture
-    encoder: JudgementEncoder
+    encode: JudgementEncoder
     both: bool = False
 
     def __len__(self) -> int:
         return self.mixture.epoch_size * (2 if self.both else 1)
 
     def __getitem__(self, index: int) -> TrainingExample:
-        record, side = divmod(index, 2)
-        answer: Answer = 1 if side == 0 else 2
-        return load(self.mixture, record, lambda found: self.encoder.encode(found, answer))
+        return load(self.mixture, self.encode, *divmod(index, 2))
 
     def order(self, epoch: int) -> Indices:
         """Return the indices of an epoch, the same on every rank."""
         return with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch, both=self.both)
+
+
+def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> GenerativeJudge:
+    """Return the judge that writes judgements, as the evaluation section of the recipe says."""
+    packed, evaluation = method.packed(), method.recipe.evaluation
+    return GenerativeJudge(
+        model=unwrapped(model),
+        encode=ShownEncoder(method.encoder, JudgePrompt.of_template(template)),
+        device=packed.device,
+        token_budget=packed.token_budget,
+        sampling=SamplingConfig.model_validate(evaluation.judging.model_dump()),
+        protocol=evaluation.protocol,
+        spent=JudgingCost(),
+        workers=packed.workers,
+    )
+
+
+class LanguageModel(SupervisedMethod):
+    """Supervised fine-tuning of a judge, or of the embedded backbone."""
+
+    needs_rationale = True
+
+    def __init__(self, config: LanguageModelConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
+        super().__init__(recipe, encoder, console)
+        self.template, self.objective = config.template, LanguageModelling()
+        self.encode = JudgementEncoder(encoder, config.template)
+        self.mixture = None
+        if config.target == "lessons":
+            self.records = Lessons.of(config, recipe.data.sources[0], encoder)
+        else:
+            self.mixture = self.open_mixture()
+            self.records = JudgementRecords(self.mixture, self.encode, config.both_orders)
+            self.costs = np.repeat(expected_costs(self.mixture), 2)  # by index: once for either response shown first
+
+    def judge(self, model: Any) -> GenerativeJudge:
+        """Return the judge that writes judgements."""
+        return generative_judge(self, self.template, model)

@@ -1,8 +1,8 @@
-"""A loss, gradient norm or weight that is not finite ends a run on all ranks, before anything of it is saved."""
+"""What both trainers share; a loss, gradient norm or weight that is not finite ends a run on all ranks before it is saved."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,28 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from data.errors import NonFiniteError
 from models.distributed import gather, rank, sum_over_ranks
+from train.recipe.recipe import OptimConfig
 from train.supervised.checkpoints import whole_checkpoints
+from train.supervised.optimizer import make_optimizer
 
 EXPECTED = "5.17 to 5.23"
 SHOWN = 3
 """Parameters that an error names."""
 
 
-class FiniteTrainer(Trainer):  # type: ignore[misc]
-    """Checks the loss and the gradient norm of every step before the optimizer takes it.
+Evaluate = Callable[[nn.Module, int], dict[str, float]]
+"""(wrapped model, global step) -> figures named `benchmark/figure`; called on all ranks together."""
 
-    DeepSpeed takes it inside the backward pass, but the run ends before the next save.
+
+class FiniteTrainer(Trainer):  # type: ignore[misc]
+    """What both trainers share: the optimizer, the evaluation, and a check of every step before the optimizer takes it.
+
+    DeepSpeed takes the step inside the backward pass, but the run ends before the next save.
     """
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+    control: TrainerControl
+
+    def __init__(self, *, optim: OptimConfig, evaluate: Evaluate | None, **trainer: Any) -> None:
         if not hasattr(Trainer, "_get_grad_norm"):
             raise RuntimeError(
                 f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, which is where a run checks that its "
@@ -35,7 +43,27 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
             )
         self.passes: list[dict[str, Any]] = []
         """Of the step under way: what went in, the detached `loss`, and `records`, which names what it was computed on."""
-        super().__init__(*arguments, **keywords)
+        self.optim, self.evaluate_benchmarks = optim, evaluate
+        self.optimizer: torch.optim.Optimizer | None
+        super().__init__(eval_dataset=[0] if evaluate else None, **trainer)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Return AdamW with a group for each learning rate; DeepSpeed takes it as its client optimizer."""
+        if self.optimizer is None:
+            self.optimizer = make_optimizer(model or self.model, self.optim)
+        return self.optimizer
+
+    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict[str, float]:
+        """Judge the benchmarks with the model as it stands, on all ranks together; Trainer then tracks the best and saves."""
+        model, training = self.model_wrapped, self.model_wrapped.training
+        model.eval()
+        with torch.no_grad():
+            found = self.evaluate_benchmarks(model, self.state.global_step) if self.evaluate_benchmarks else {}
+        model.train(training)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        Trainer.log(self, dict(metrics))  # trl's would write its table of the last rollouts once more, or an empty one
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Return the gradient norm of the step; raise NonFiniteError on all ranks if it or the loss of one is not finite.
@@ -48,19 +76,16 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         both = torch.stack([loss, torch.as_tensor(norm, dtype=torch.float64, device=loss.device)])
         total, norms = sum_over_ranks(both).tolist()
         if not (isfinite(total) and 0 <= norms < inf):
-            self._refuse(float(loss), float(norm), passes)
+            step, folder = self.state.global_step + 1, Path(self.args.output_dir)
+            ranks = gather((float(loss), [record for one in passes for record in one["records"]]))
+            guilty = [number for number, (its, _) in enumerate(ranks) if not isfinite(its)] or range(len(ranks))
+            if rank() in guilty:
+                folder.mkdir(parents=True, exist_ok=True)
+                torch.save(passes, folder / f"non-finite-step-{step}-rank-{rank()}.pt")
+            lines = [f"  rank {number}: loss {ranks[number][0]:g}, records {', '.join(ranks[number][1])}" for number in guilty]
+            message = "\n".join([f"Not finite at step {step}: gradient norm {float(norm):g}, and", *lines, advice(folder)])
+            raise NonFiniteError(f"{message} The batches are in {folder}/non-finite-step-{step}-rank-*.pt.")
         return norm
-
-    def _refuse(self, loss: float, norm: float, passes: Sequence[dict[str, Any]]) -> None:
-        step, folder = self.state.global_step + 1, Path(self.args.output_dir)
-        ranks = gather((loss, [record for one in passes for record in one["records"]]))
-        bad = [number for number, (its, _) in enumerate(ranks) if not isfinite(its)] or list(range(len(ranks)))
-        if rank() in bad:
-            folder.mkdir(parents=True, exist_ok=True)
-            torch.save(passes, folder / f"non-finite-step-{step}-rank-{rank()}.pt")
-        lines = [f"  rank {number}: loss {ranks[number][0]:g}, records {', '.join(ranks[number][1])}" for number in bad]
-        told = "\n".join([f"Not finite at step {step}: gradient norm {norm:g}, and", *lines, advice(folder)])
-        raise NonFiniteError(f"{told} The batches are in {folder}/non-finite-step-{step}-rank-*.pt.")
 
 
 class FiniteWeights(TrainerCallback):  # type: ignore[misc]
@@ -80,12 +105,12 @@ def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
     # The largest absolute value is NaN if one value is, and takes no memory beside the parameter.
     largest = torch.stack([torch.linalg.vector_norm(one, inf).float().to("cpu") for one in floating.values()])
     found = gather([name for name, fine in zip(floating, largest.isfinite().tolist(), strict=True) if not fine])
-    bad = sorted({name for names in found for name in names})
-    if bad:
-        more = f" and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
-        which = f"{', '.join(bad[:SHOWN])}{more}"
+    wrong = sorted({name for names in found for name in names})
+    if wrong:
+        more = f" and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
         raise NonFiniteError(
-            f"Not finite at step {step}: the weights {which}, after an update whose gradients were finite. {advice(folder)}"
+            f"Not finite at step {step}: the weights {', '.join(wrong[:SHOWN])}{more}, after an update whose gradients were "
+            f"finite. {advice(folder)}"
         )
 
 

@@ -1,4 +1,7 @@
-"""What the packed trainer learns from a row: pairs by Bradley-Terry, or text by cross-entropy."""
+"""What the packed trainer learns from a row: pairs by Bradley-Terry, or text by cross-entropy.
+
+No loss averages: a sum over pairs (or labels) is divided by their number in the whole optimizer step, on all ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from train.recipe.methods import NaiveConfig
-from train.supervised.losses import length_normalised, pair_loss
 from train.supervised.steps import PackedRow
 
 
@@ -38,6 +41,38 @@ class Objective(Protocol):
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return the loss of the rows that `sums` were taken over; `loss` among them is the sum of their undivided losses."""
         ...
+
+
+def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | None = None) -> Tensor:
+    """Return -log sigmoid(chosen - rejected - margin) for every pair.
+
+    `chosen`, `rejected` and `margin` are (pairs,) fp32; so is the result. Plain Bradley-Terry is BaseReward's loss
+    (arXiv 2509.16127, section 3); the margin is Llama 2's (arXiv 2307.09288, equation 2).
+    """
+    difference = chosen - rejected
+    return -logsigmoid(difference if margin is None else difference - margin)
+
+
+def zero_coefficient(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """Return (chosen + rejected)^2 for every pair, (pairs,): it pulls the mean score to zero.
+
+    BaseReward's ablation (weight 0.1, 0.01 or 0.001) and the released MM-RLHF code (weight 0.01); reward centring elsewhere.
+    """
+    return (chosen + rejected).square()
+
+
+def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return scores / log(length + 1); `scores` (continuations,) fp32, `lengths` (continuations,) response tokens >= 1.
+
+    BaseReward's ablation "length normalisation": applied to both scores before the loss, and not at inference.
+    """
+    return scores / torch.log(lengths.to(scores.dtype) + 1.0)
+
+
+def pair_loss(chosen: Tensor, rejected: Tensor, margin: Tensor | None = None, zero_weight: float = 0.0) -> Tensor:
+    """Return the Naive-RM's loss for every pair: Bradley-Terry plus `zero_weight` times the zero-coefficient term."""
+    loss = bradley_terry(chosen, rejected, margin)
+    return loss + zero_weight * zero_coefficient(chosen, rejected) if zero_weight else loss
 
 
 def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
@@ -110,12 +145,12 @@ class LanguageModelling:
         """Return the row's negative log-likelihood over the step's learned tokens."""
         log_probabilities: Tensor = model(**row.batch.label_inputs())
         loss = -log_probabilities.sum()
-        return loss / totals[0], {"surprise": loss.detach(), "labels": totals.new_tensor(len(row.batch.labels))}
+        return loss / totals[0], {"nll": loss.detach(), "labels": totals.new_tensor(len(row.batch.labels))}
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the perplexity of the learned tokens."""
-        return {"perplexity": exp(min(sums["surprise"] / max(sums["labels"], 1.0), 50.0))}
+        return {"perplexity": exp(min(sums["nll"] / max(sums["labels"], 1.0), 50.0))}
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return the mean over learned tokens."""
-        return sums["surprise"] / max(sums["labels"], 1.0)
+        return sums["nll"] / max(sums["labels"], 1.0)

@@ -3,8 +3,6 @@
 A pure function of (records, seed, step, rank), so that resume continues with the same order, and no sampler,
 `set_epoch` or sharding of a loader can change it. Every rank takes an equal share of a step's records, but for the last
 step of an epoch, where one may take one more than another: the loss is divided by the pairs of all ranks.
-
-Training records as what the packed trainer asks for: an order of indices, and each record as an encoded group.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class TrainingExample:
     margin: float = 0.0
     response_tokens: tuple[int, ...] = ()
     """Tokens of each response, for length normalisation."""
-    passed_over: int = 0
+    skipped: int = 0
     """Records that turned out to be unusable, for the first time in this process, when this one was asked for."""
     record: str = ""
     """The identity of the record."""
@@ -86,12 +84,12 @@ class PackedRow:
 
 
 class Step(TypedDict):
-    """A rank's share of one optimizer step; `passed_over` sums up that of its records."""
+    """A rank's share of one optimizer step; `skipped` sums up that of its records."""
 
     rows: list[PackedRow]
     records: list[str]
     """Their identities."""
-    passed_over: int
+    skipped: int
 
 
 Pack = Callable[[Sequence[Group]], PackedBatch]
@@ -124,9 +122,11 @@ class StepDataset(Dataset[Step]):
         rank: int = 0,
         world_size: int = 1,
         costs: npt.NDArray[np.floating] | None = None,
+        prepare: Callable[[int], None] | None = None,
     ) -> None:
         """Take the expected cost of every record by its index, if it is known: then ranks get equally much to do.
 
+        `prepare` is called with a step before its records are asked for.
         The last step of an epoch takes the records that are left; it may be smaller, and a rank may have none of them.
         """
         if records_per_step % world_size:
@@ -139,7 +139,7 @@ class StepDataset(Dataset[Step]):
                 f"The data set has {len(records)} records and a step takes {records_per_step}: no step can be filled. "
                 "Lower optim.records_per_step or add data."
             )
-        self.records, self.pack = records, pack
+        self.records, self.pack, self.prepare = records, pack, prepare
         self.records_per_step, self.steps, self.costs = records_per_step, steps, costs
         self._budget = torch.tensor(token_budget).share_memory_()  # type: ignore[no-untyped-call]
         self.rank, self.world_size = rank, world_size
@@ -159,7 +159,7 @@ class StepDataset(Dataset[Step]):
         self._budget.fill_(value)
 
     def indices(self, step: int) -> list[int]:
-        """Return the record indices of this rank in optimizer step `step`: all ranks deal alike, and none has to ask."""
+        """Return the record indices of this rank in optimizer step `step`: ranks need not ask one another."""
         drawn = self.global_indices(range(step, step + 1))
         costs = [1.0] * len(drawn) if self.costs is None else self.costs[drawn].tolist()
         return [drawn[place] for place in balance_over_ranks(costs, self.world_size)[self.rank]]
@@ -176,22 +176,26 @@ class StepDataset(Dataset[Step]):
         return found
 
     def __getitem__(self, step: int) -> Step:
+        if self.prepare is not None:
+            self.prepare(step)
         encoded = [self.records[index] for index in self.indices(step)]
         rows = pack_first_fit([one.group.cost for one in encoded], self.token_budget) or [[]]
         packed = [make_row([encoded[i] for i in row], self.pack) for row in rows]
         records = [one.record for one in encoded]
-        return {"rows": packed, "records": records, "passed_over": sum(one.passed_over for one in encoded)}
+        return {"rows": packed, "records": records, "skipped": sum(one.skipped for one in encoded)}
 
 
 PATCHES_PER_TOKEN = 4
 """The backbone merges 2 x 2 patches into a token."""
+Encode = Callable[[Preference, int], TrainingExample]
+"""Encodes a record; where both responses stand in one prompt, the better one is shown first (0) or second (1)."""
 
 
-def load(mixture: Mixture, index: int, encode: Callable[[Preference], TrainingExample]) -> TrainingExample:
+def load(mixture: Mixture, encode: Encode, index: int, side: int = 0) -> TrainingExample:
     """Return an encoded record, with the number of unusable ones that this process met for the first time on the way."""
     before = len(mixture.skipped)
-    encoded = mixture.load(index, encode)
-    return replace(encoded, passed_over=len(mixture.skipped) - before)
+    encoded = mixture.load(index, lambda record: encode(record, side))
+    return replace(encoded, skipped=len(mixture.skipped) - before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +203,13 @@ class MixtureRecords:
     """The mixture's epochs; a record that cannot be used is handled by the mixture's own policy."""
 
     mixture: Mixture
-    encode: Callable[[Preference], TrainingExample]
+    encode: Encode
 
     def __len__(self) -> int:
         return self.mixture.epoch_size
 
     def __getitem__(self, index: int) -> TrainingExample:
-        return load(self.mixture, index, self.encode)
+        return load(self.mixture, self.encode, index)
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:
         """Return the indices of an epoch, the same on every rank."""
@@ -225,12 +229,10 @@ class PairEncoder:
     encoder: Encoder
     read: Read
 
-    def __call__(self, record: Preference) -> TrainingExample:
+    def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
         """Decode the images and encode both responses; raises RecordError as decoding and encoding do."""
         responses = (record.chosen, record.rejected)
         conversations = [(*record.prompt, text("assistant", response)) for response in responses]
         group = self.encoder.encode_conversations(record.images, conversations, self.read, record.identity)
-        return TrainingExample(group, record.margin or 0.0, self._lengths(responses), record=record.identity)
-
-    def _lengths(self, responses: tuple[str, str]) -> tuple[int, ...]:
-        return tuple(len(self.encoder.tokenizer(response, add_special_tokens=False)["input_ids"]) for response in responses)
+        ids = [self.encoder.tokenizer(response, add_special_tokens=False)["input_ids"] for response in responses]
+        return TrainingExample(group, record.margin or 0.0, tuple(map(len, ids)), record=record.identity)

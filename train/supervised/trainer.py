@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
-from transformers import TrainerControl
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from data.errors import UserError
@@ -27,13 +25,10 @@ from models.distributed import gather, max_over_ranks, sum_over_ranks
 from models.portable.reward import refuse_incomplete
 from train.recipe.recipe import OptimConfig
 from train.supervised.budget import RowBudget, cannot_repeat, ceiling
-from train.supervised.non_finite import FiniteTrainer
+from train.supervised.non_finite import Evaluate, FiniteTrainer
 from train.supervised.objectives import Objective
-from train.supervised.optimizer import compiled_graphs, learning_rates, make_optimizer
+from train.supervised.optimizer import compiled_graphs, learning_rates
 from train.supervised.steps import PackedRow, Step, StepDataset, make_row
-
-Evaluate = Callable[[nn.Module, int], dict[str, float]]
-"""(wrapped model, global step) -> figures named `benchmark/figure`; called on all ranks together."""
 
 SMALL = 2**20
 """Values of a parameter whose gradient is no memory to speak of."""
@@ -47,15 +42,10 @@ def first(items: list[Step]) -> Step:
     return items[0]
 
 
-def small_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return the small trained parameters; every layer has some (norms, adapters), so a backward pass reaches all layers."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.numel() <= SMALL]
-
-
 def step_seed(seed: int, step: int, rank: int) -> int:
     """Return the seed of a rank's dropout in a step: nothing that a resume does not repeat has a say in it.
 
-    Fillers, an evaluation or a step that had to be computed anew draw numbers too.
+    Fillers, an evaluation or a step that is computed again draw numbers, too.
     """
     return random.Random(f"{seed}/{step}/{rank}").getrandbits(63)
 
@@ -63,21 +53,11 @@ def step_seed(seed: int, step: int, rank: int) -> int:
 class PackedTrainer(FiniteTrainer):
     """Hugging Face's Trainer over packed rows; `train_dataset` must be a `StepDataset`."""
 
-    control: TrainerControl
-
     def __init__(
-        self,
-        *,
-        objective: Objective,
-        steps: StepDataset,
-        optim: OptimConfig,
-        evaluate: Evaluate | None = None,
-        **trainer: Any,
+        self, *, objective: Objective, steps: StepDataset, optim: OptimConfig, evaluate: Evaluate | None = None, **trainer: Any
     ) -> None:
-        self.optimizer: torch.optim.Optimizer | None
-        super().__init__(train_dataset=steps, eval_dataset=[0] if evaluate else None, **trainer)
-        self.objective, self.steps, self.optim = objective, steps, optim
-        self.evaluate_benchmarks = evaluate
+        super().__init__(optim=optim, evaluate=evaluate, train_dataset=steps, **trainer)
+        self.objective, self.steps = objective, steps
         self.folder = Path(self.args.output_dir)
         self.budget = RowBudget(steps, self.args.device, ceiling(optim.token_budget, self.folder))
         self._sums: defaultdict[str, Tensor | float] = defaultdict(float)
@@ -98,12 +78,6 @@ class PackedTrainer(FiniteTrainer):
             pin_memory=torch.cuda.is_available(),
         )
 
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Return AdamW with a group for each learning rate; DeepSpeed takes it as its client optimizer."""
-        if self.optimizer is None:
-            self.optimizer = make_optimizer(model or self.model, self.optim)
-        return self.optimizer
-
     def training_step(self, model: nn.Module, inputs: Step, num_items_in_batch: Tensor | None = None) -> Tensor:
         """Run this rank's rows of one optimizer step, and gradients of the step's mean loss; see the module docstring."""
         model.train()
@@ -116,7 +90,7 @@ class PackedTrainer(FiniteTrainer):
             self.budget.lower(rows)
             rows = self.budget.fit(rows)
         self.budget.end_step(rows)
-        self._sums[UNUSABLE] += inputs["passed_over"]
+        self._sums[UNUSABLE] += inputs["skipped"]
         self.passes.append({**inputs, "loss": total})
         return total
 
@@ -135,12 +109,12 @@ class PackedTrainer(FiniteTrainer):
             return None
         torch.manual_seed(step_seed(self.args.seed, self.state.global_step, self.args.process_index))
         total = torch.zeros((), device=device)
-        short = False
+        failed = False
         for number, row in enumerate(rows):
             last = number == len(rows) - 1
-            if last and not self.is_deepspeed_enabled and max_over_ranks(int(short), device):
-                short = True
-            if short:
+            if last and not self.is_deepspeed_enabled:
+                failed = bool(max_over_ranks(int(failed), device))
+            if failed:
                 continue
             try:
                 with self.budget.watch(row, number):
@@ -148,17 +122,17 @@ class PackedTrainer(FiniteTrainer):
             except torch.OutOfMemoryError as error:
                 if self.is_deepspeed_enabled or (last and not alone):
                     raise UserError(cannot_repeat(row, self.folder)) from error
-                short = True
-        if short:
+                failed = True
+        if failed:
             self._sums = sums
-        return None if short else total
+        return None if failed else total
 
     def _fits(self, row: PackedRow, totals: Tensor) -> bool:
-        """Say whether the step's dearest row fits on every rank: one dearer than any before is computed once for nothing.
+        """Say whether the step's largest row fits on every rank: one larger than any before is computed once for nothing.
 
         DeepSpeed's hooks hang on the accumulation of gradients, which `torch.autograd.grad` leaves out, so nothing is sent and
         nothing kept. ZeRO-3 exchanges weights while it computes, so that no rank can try alone: there, rows stay within what
-        measured memory allows (train/runs/parts.py, `token_budget`).
+        measured memory allows (train/supervised/method.py, `token_budget`).
         """
         fits = True
         if self.budget.unproven(row) and not is_deepspeed_zero3_enabled():
@@ -166,7 +140,9 @@ class PackedTrainer(FiniteTrainer):
                 held = self._gradients_to_come()
                 with self.compute_loss_context_manager():
                     loss, _ = self.objective.loss(self.model, row.to(self.args.device), totals)
-                torch.autograd.grad(loss, small_parameters(self.model), allow_unused=True)
+                # Every layer has small parameters (norms, adapters), so a backward pass for them reaches all layers.
+                small = [one for one in self.model.parameters() if one.requires_grad and one.numel() <= SMALL]
+                torch.autograd.grad(loss, small, allow_unused=True)
                 del held
             except torch.OutOfMemoryError:
                 fits = False
@@ -230,15 +206,9 @@ class PackedTrainer(FiniteTrainer):
         return {**self.objective.report(sums), **speed, **dropped, **rates, "data_epoch": epoch}
 
     def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """Score the benchmarks with the model as it stands, on all ranks together; Trainer then tracks the best and saves."""
-        begin, model, training = time.perf_counter(), self.model_wrapped, self.model_wrapped.training
-        model.eval()
-        with torch.no_grad():
-            found = self.evaluate_benchmarks(model, self.state.global_step) if self.evaluate_benchmarks else {}
-        model.train(training)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        """Evaluate as both trainers do; the speed that is logged is that of training alone."""
+        begin = time.perf_counter()
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         if self._since is not None:
-            self._since += time.perf_counter() - begin  # the speed is that of training
+            self._since += time.perf_counter() - begin
         return metrics

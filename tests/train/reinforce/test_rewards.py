@@ -13,9 +13,21 @@ from typing import Any
 import pytest
 
 from data.prompts import Answer, Judgement, read, write_judgement
+from models.backbone import load_language_model
+from models.config import BackboneConfig
 from tests.data.test_prompts import UNREADABLE
+from tests.models import tiny
 from train.recipe.methods import RewardsConfig, ServerJudge
-from train.reinforce.rewards import ByServer, Consistency, JudgementReward, by_rule, consistency_question, earned, reply
+from train.reinforce.rewards import (
+    ByCheckpoint,
+    ByServer,
+    Consistency,
+    JudgementReward,
+    by_rule,
+    consistency_question,
+    earned,
+    reply,
+)
 
 PAPER, RELEASED = RewardsConfig(), RewardsConfig(variant="r1_released")
 
@@ -123,3 +135,28 @@ def test_a_server_that_gives_no_clear_answer_never_pays(
         judge = ByServer(ServerJudge(type="server", url=url, model="m", timeout_seconds=5.0), tmp_path)
         assert judge([read(write_judgement("Response 1 is better.", 1)), read("nothing")]) == [opinion, 0]
         assert judge.unanswered == unanswered
+
+
+def judge(tmp_path: Path, budget: int = 4096) -> ByCheckpoint:
+    model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).eval()
+    return ByCheckpoint(model, tiny.encoder(), budget)
+
+
+def test_a_model_that_babbles_is_unclear(tmp_path: Path) -> None:
+    judgements = [read(write_judgement("Response 1 is better.", 1)), read("nothing"), read(write_judgement("a\nb", 2))]
+    assert judge(tmp_path)(judgements) == [0, 0, 0]
+    assert judge(tmp_path, budget=1)(judgements) == [0, 0, 0]
+    assert judge(tmp_path)([]) == []
+
+
+def test_replies_go_to_the_judgements_they_were_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def replies(self: Any, questions: list[str]) -> list[str]:
+        asked.extend(questions)
+        return ["1" if "first" in question else "0" for question in questions]
+
+    monkeypatch.setattr(ByCheckpoint, "replies", replies)
+    judgements = [read("nothing"), read(write_judgement("first", 1)), read(write_judgement("second", 2))]
+    assert judge(tmp_path)(judgements) == [0, 1, -1]
+    assert len(asked) == 2

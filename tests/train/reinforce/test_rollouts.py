@@ -88,7 +88,7 @@ def test_every_place_has_its_prompt_and_half_of_an_epoch_has_the_winner_first() 
     ]
     assert asked[3].group.prompt_ids == epoch[3].group.prompt_ids
     for one in epoch:
-        assert len(one.pictures) == len(one.group.grids)
+        assert len(one.images) == len(one.group.grids)
         assert to_write(one.group, 2).tokens == len(one.group.prompt_ids) + 1
 
 

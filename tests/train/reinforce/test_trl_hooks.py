@@ -10,7 +10,7 @@ pytest.importorskip("trl")
 
 from trl import GRPOTrainer
 
-from train.reinforce.trl_hooks import HOOKS, check_trl, missing_hooks, unread
+from train.reinforce.trl_hooks import check_trl
 
 
 def test_the_installed_version_fits() -> None:
@@ -22,9 +22,8 @@ def test_a_hook_that_is_gone_or_takes_something_else_is_named() -> None:
         def _compute_loss(self, inputs: Any) -> None:
             """Lack the model."""
 
-    problems = missing_hooks(Changed)
-    assert len(problems) == len(HOOKS)
-    assert any("_compute_loss takes (self, inputs), expected (self, model, inputs)" in problem for problem in problems)
-    assert unread(Changed)
-    with pytest.raises(RuntimeError, match=r"tested with trl 1\.16"):
+    with pytest.raises(RuntimeError, match=r"tested with trl 1\.16") as error:
         check_trl(Changed)
+    assert "_compute_loss takes (self, inputs), expected (self, model, inputs)" in str(error.value)
+    assert "_save_checkpoint takes (), expected (self, model, trial)" in str(error.value)
+    assert "_generate does not mention 'rollout_func'" in str(error.value)

@@ -1,4 +1,4 @@
-"""The model card: what it says is what the run knows, and the code on it runs."""
+"""A model card says what a checkpoint is, and the best one goes to the hub without what only a resume needs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from tests.train import worker
 from tests.train.minimal import write
 from tests.train.worker import ended
 from train.recipe.parsing import read_recipe
-from train.runs.callbacks import read_results
-from train.runs.model_card import CARD, SCALAR_USE, About, WriteCard, metadata, model_card, use
+from train.runs.evaluation import read_results
+from train.runs.model_card import CARD, FOR_RESUME, SCALAR_USE, About, WriteCard, metadata, model_card, push, use
+from train.supervised.checkpoints import COMPLETE, point_link
 
 DATA = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
 
@@ -185,3 +187,46 @@ def test_the_first_rank_writes_the_card(tmp_path: Path) -> None:
         state = TrainerState(global_step=3, is_world_process_zero=first)
         WriteCard(about(tmp_path)).on_save(arguments, state, TrainerControl())
         assert (tmp_path / "checkpoint-3" / CARD).exists() == first
+
+
+KEPT = {
+    "README.md",
+    "config.json",
+    "model.safetensors",
+    "reward.py",
+    "decoding.py",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "eval",
+}
+
+
+class Notes:
+    """A hub that only notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    def upload_folder(self, **named: Any) -> None:
+        """Note it."""
+        self.calls.append(named)
+
+
+def test_the_best_checkpoint_is_uploaded(tmp_path: Path) -> None:
+    for step in (2, 4):
+        (tmp_path / "run" / f"checkpoint-{step}").mkdir(parents=True)
+        (tmp_path / "run" / f"checkpoint-{step}" / COMPLETE).touch()
+    hub = Notes()
+    assert push(tmp_path / "run", "me/model", hub).name == "checkpoint-4"
+    point_link(tmp_path / "run" / "best", tmp_path / "run" / "checkpoint-2")
+    assert push(tmp_path / "run", "me/model", hub).name == "checkpoint-2"
+    assert [call["folder_path"].name for call in hub.calls] == ["checkpoint-4", "checkpoint-2"]
+    assert hub.calls[0]["commit_message"] == "checkpoint-4 of run"
+
+
+def test_only_what_a_user_of_the_model_wants_is_uploaded(runs: Path) -> None:
+    for stage in ("none", "zero2", "zero3"):
+        found = {path.name for path in ended(runs / f"2-{stage}").iterdir()}
+        assert {name for name in found if not any(fnmatch(name, pattern) for pattern in FOR_RESUME)} == KEPT

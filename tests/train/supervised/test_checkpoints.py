@@ -14,11 +14,12 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from data.errors import UserError
 from train.supervised import checkpoints
 from train.supervised.checkpoints import (
+    BEST,
     COMPLETE,
-    MarkComplete,
-    Rotate,
+    KeepCheckpoints,
     evaluation_folder,
     find_resume,
+    point_link,
     superseded,
     whole_checkpoints,
 )
@@ -40,7 +41,7 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def saved(folder: Path, callback: MarkComplete | Rotate, step: int, *, first: bool = True, best: str | None = None) -> None:
+def saved(folder: Path, callback: KeepCheckpoints, step: int, *, first: bool = True, best: str | None = None) -> None:
     found = None if best is None else f"somewhere/{best}"
     state = TrainerState(global_step=step, is_world_process_zero=first, best_model_checkpoint=found)
     arguments = TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[])
@@ -57,9 +58,9 @@ def test_checkpoints_are_ordered_by_step_and_the_cut_off_do_not_count(tmp_path: 
 
 def test_the_mark_comes_from_the_first_rank(tmp_path: Path) -> None:
     make(tmp_path, 5, whole=False)
-    saved(tmp_path, MarkComplete(), 5, first=False)
+    saved(tmp_path, KeepCheckpoints(9), 5, first=False)
     assert whole_checkpoints(tmp_path) == []
-    saved(tmp_path, MarkComplete(), 5)
+    saved(tmp_path, KeepCheckpoints(9), 5)
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-5"]
 
 
@@ -74,16 +75,16 @@ def test_the_newest_and_the_best_stay(tmp_path_factory: pytest.TempPathFactory, 
 def test_rotation_removes_on_the_first_rank_and_never_a_cut_off_one(tmp_path: Path) -> None:
     make(tmp_path, 1, 2, 3)
     make(tmp_path, 4, whole=False)
-    saved(tmp_path, Rotate(1), 3, first=False, best="checkpoint-1")
+    saved(tmp_path, KeepCheckpoints(1), 3, first=False, best="checkpoint-1")
     assert len(whole_checkpoints(tmp_path)) == 3
-    saved(tmp_path, Rotate(1), 3, best="checkpoint-1")
+    saved(tmp_path, KeepCheckpoints(1), 3, best="checkpoint-1")
     assert names(checkpoints.checkpoints(tmp_path)) == ["checkpoint-1", "checkpoint-3", "checkpoint-4"]
 
 
 def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, 1, 2)
     monkeypatch.setattr("train.supervised.checkpoints.shutil.rmtree", lambda path: None)
-    saved(tmp_path, Rotate(1), 2)
+    saved(tmp_path, KeepCheckpoints(1), 2)
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-2"]
 
 
@@ -116,3 +117,38 @@ def test_figures_before_the_first_step_are_no_checkpoint(tmp_path: Path) -> None
     evaluation_folder(tmp_path, 0).mkdir(parents=True)
     assert checkpoints.checkpoints(tmp_path) == []
     assert evaluation_folder(tmp_path, 7) == tmp_path / "checkpoint-7" / "eval"
+
+
+def test_a_link_is_relative_and_moves_with_its_folder(tmp_path: Path) -> None:
+    for name in ("checkpoint-1", "checkpoint-2"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    link = tmp_path / "run" / "best"
+    point_link(link, tmp_path / "run" / "checkpoint-1")
+    point_link(link, tmp_path / "run" / "checkpoint-2")
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere" / "best").resolve() == tmp_path / "elsewhere" / "checkpoint-2"
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["best", "checkpoint-1", "checkpoint-2"]
+
+
+def test_what_a_kill_left_half_made_does_not_stop_the_next_link(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "best.new").symlink_to("nowhere")
+    point_link(tmp_path / "best", tmp_path / "checkpoint-1")
+    assert (tmp_path / "best").resolve().name == "checkpoint-1"
+
+
+def test_best_follows_the_state_on_the_first_rank_only(tmp_path: Path) -> None:
+    make(tmp_path, 2, 3, 4)
+    saved(tmp_path, KeepCheckpoints(9), 3)
+    saved(tmp_path, KeepCheckpoints(9), 3, first=False, best="checkpoint-2")
+    assert not (tmp_path / BEST).is_symlink()
+    saved(tmp_path, KeepCheckpoints(9), 3, best="checkpoint-2")
+    assert (tmp_path / BEST).resolve().name == "checkpoint-2"
+
+
+def test_a_resume_sets_a_link_that_the_kill_came_before(tmp_path: Path) -> None:
+    make(tmp_path, 2)
+    state = TrainerState(is_world_process_zero=True, best_model_checkpoint="written/elsewhere/checkpoint-2")
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    KeepCheckpoints(1).on_train_begin(arguments, state, TrainerControl())
+    assert (tmp_path / BEST).resolve() == tmp_path / "checkpoint-2"

@@ -67,4 +67,4 @@ def test_both_orders_double_the_epoch() -> None:
 def test_a_record_without_a_rationale_is_refused_with_what_to_do() -> None:
     record = replace(judgements().mixture[0], rationale=None)
     with pytest.raises(RecordError, match="Annotate the records"):
-        JudgementEncoder(tiny.encoder(), "short").encode(record, 1)
+        JudgementEncoder(tiny.encoder(), "short")(record, 0)

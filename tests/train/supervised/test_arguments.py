@@ -1,12 +1,14 @@
-"""What a recipe's numbers become in the arguments of the three trainers."""
+"""What a recipe's numbers become in the arguments of the three trainers, and where wandb writes."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
@@ -15,7 +17,9 @@ from tests.train.minimal import MINIMAL, write
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.parsing import Entry, read_recipe
 from train.recipe.recipe import OptimConfig
-from train.runs.arguments import reinforce_arguments, training_arguments
+from train.reinforce.method import StableReinforce
+from train.supervised import arguments as tracking
+from train.supervised.arguments import training_arguments
 
 METHODS = {
     "rm": "{type: naive}",
@@ -27,9 +31,10 @@ STEPS = 20
 
 def arguments(folder: Path, entry: Entry, *changes: str) -> TrainingArguments:
     path = write(folder, MINIMAL.replace("{type: naive}", METHODS[entry]))
-    recipe = read_recipe(path, [*changes, f"output.folder={folder / 'run'}"], entry=entry)
+    optim = f"optim={{learning_rate: 1e-4, records_per_step: 4, epochs: null, max_steps: {STEPS}}}"
+    recipe = read_recipe(path, [optim, *changes, f"output.folder={folder / 'run'}"], entry=entry)
     if isinstance(recipe.method, StableReinforceConfig):
-        return reinforce_arguments(recipe, recipe.method, STEPS, tiny.encoder(), resumes=False)
+        return StableReinforce(recipe.method, recipe, tiny.encoder(), Console(quiet=True)).arguments(resumes=False)
     return training_arguments(recipe, STEPS, resumes=False)
 
 
@@ -54,3 +59,27 @@ def test_what_vllm_sampled_is_weighted_as_the_recipe_says(tmp_path: Path, correc
     assert found.vllm_importance_sampling_correction == (correction != "none")
     assert found.vllm_importance_sampling_mode == correction
     assert (found.vllm_importance_sampling_clip_min, found.vllm_importance_sampling_clip_max) == (None, 3.0)
+
+
+@pytest.mark.parametrize(("login", "mode"), [(False, "offline"), (True, None)])
+def test_the_mode_follows_the_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: bool, mode: str | None) -> None:
+    for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"):
+        monkeypatch.setenv(name, "to be forgotten")  # so that monkeypatch takes back what is set below
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("train.supervised.arguments.wandb.login", lambda **asked: login)
+    tracking.prepare_wandb("shapes", tmp_path / "run")
+    assert os.environ.get("WANDB_MODE") == mode
+    assert os.environ["WANDB_PROJECT"] == "shapes"
+    assert Path(os.environ["WANDB_DIR"]) == tmp_path / "run"
+    assert (tmp_path / "run").is_dir()
+
+
+def test_what_is_set_stays_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(**keywords: object) -> bool:
+        raise AssertionError("wandb was asked")
+
+    monkeypatch.setattr("train.supervised.arguments.wandb.login", asked)
+    for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"):
+        monkeypatch.setenv(name, "mine")
+    tracking.prepare_wandb("shapes", tmp_path)
+    assert {os.environ[name] for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT")} == {"mine"}

@@ -1,0 +1,175 @@
+"""StableReinforce as the method of a run: prompts, rewards, the generative judge and trl's arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from math import ceil
+from typing import Any, ClassVar
+
+import numpy as np
+from datasets import Dataset
+from rich.console import Console
+from transformers import Trainer, TrainingArguments
+
+from data.errors import Problem, RecipeError
+from data.mixture import Mixture
+from eval.judges.generative import GenerativeJudge
+from models.backbone import load_language_model, load_processor, window_size
+from models.config import BackboneConfig
+from models.distributed import rank, world_size
+from models.encoder import Encoder
+from train.recipe.methods import IMPORTANCE_CAP, CheckpointJudge, ServerJudge, StableReinforceConfig
+from train.recipe.recipe import Recipe
+from train.reinforce.losses import largest_advantage
+from train.reinforce.rewards import ByCheckpoint, ByServer, Consistencies, JudgementReward, by_rule
+from train.reinforce.rollouts import Prompts
+from train.supervised.arguments import training_arguments
+from train.supervised.judgements import generative_judge
+from train.supervised.method import Method
+from train.supervised.non_finite import Evaluate
+
+
+class StableReinforce(Method):
+    """Reinforcement learning of a generative judge."""
+
+    columns: ClassVar[Mapping[str, str]] = {
+        "loss": "{:.4f}",
+        "reward": "{:.3f}",
+        "rewards/result": "{:.3f}",
+        "rewards/format": "{:.3f}",
+        "completions/mean_length": "{:.1f}",
+        "kl": "{:.4f}",
+        "clipped/ppo": "{:.3f}",
+        "filtered/advantages": "{:.3f}",
+        "grad_norm": "{:.2f}",
+    }
+
+    mixture: Mixture
+
+    def __init__(self, config: StableReinforceConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
+        super().__init__(recipe, encoder, console)
+        self.config, self.mixture = config, self.open_mixture()
+        self.prompts = Prompts(self.mixture, encoder, config.template, config.max_prompt_tokens)
+
+    def judge(self, model: Any) -> GenerativeJudge:
+        """Return the judge that writes judgements."""
+        return generative_judge(self, self.config.template, model)
+
+    def arguments(self, *, resumes: bool) -> TrainingArguments:
+        """Return trl's arguments; what trl would do by itself and we do otherwise is switched off here.
+
+        trl wants two generations at least, because its advantages compare them; ours need not, so one is set afterwards.
+        Raises: RecipeError where the pairs of a pass do not divide those of a rank.
+        """
+        # trl takes seconds that other methods need not spend.
+        os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+        from trl import GRPOConfig
+
+        self.warn_of_idle_filter()
+        config, optim = self.config, self.recipe.optim
+        pairs, each = optim.records_per_step // world_size(), config.pairs_per_pass
+        if pairs % each:
+            message = (
+                f"a rank takes {pairs} of the {optim.records_per_step} pairs of a step, which {each} a pass do not divide; "
+                f"set it to a divisor of {pairs}"
+            )
+            raise RecipeError("this start", [Problem("recipe", "method.pairs_per_pass", str(each), message)])
+        rows, passes = each * config.num_generations, pairs // each
+        arguments = training_arguments(
+            self.recipe,
+            self.recipe.steps(self.mixture.epoch_size),
+            resumes=resumes,
+            kind=GRPOConfig,
+            per_device_train_batch_size=2 * rows,
+            per_device_eval_batch_size=2,
+            gradient_accumulation_steps=passes,
+            steps_per_generation=passes * config.steps_per_rollout,
+            num_generations=2,
+            temperature=config.temperature,
+            max_completion_length=config.max_new_tokens,
+            beta=0.0,
+            loss_type="grpo",
+            scale_rewards="none",
+            shuffle_dataset=False,
+            gradient_checkpointing=False,
+            dataloader_num_workers=0,
+            dataloader_prefetch_factor=None,
+            log_completions=True,
+            num_completions_to_print=config.rollouts_shown,
+            **self.vllm_arguments(),
+        )
+        arguments.num_generations = config.num_generations
+        arguments.per_device_train_batch_size = rows
+        arguments.generation_batch_size = rows * arguments.steps_per_generation * world_size()
+        return arguments
+
+    def vllm_arguments(self) -> dict[str, Any]:
+        """Return the arguments of trl's vLLM client or engine; an image token can never be sampled."""
+        config, encoder = self.config, self.encoder
+        if config.engine == "transformers":
+            return {}
+        # trl looks for the images of a prompt by this attribute, which processors have and tokenizers have not.
+        encoder.tokenizer.image_token_id = encoder.vision.image
+        return {
+            "use_vllm": True,
+            "vllm_mode": config.engine.removeprefix("vllm_"),
+            "vllm_server_base_url": config.vllm_url if config.engine == "vllm_server" else None,
+            "vllm_gpu_memory_utilization": config.vllm_memory,
+            "vllm_max_model_length": config.max_prompt_tokens + config.max_new_tokens,
+            "vllm_importance_sampling_correction": config.importance_correction != "none",
+            "vllm_importance_sampling_mode": config.importance_correction,
+            "vllm_importance_sampling_clip_max": IMPORTANCE_CAP,
+            "generation_kwargs": {"logit_bias": {encoder.vision.image: -100.0}},
+        }
+
+    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+        """Return trl's trainer with StableReinforce in it, over places 0, 1 … of the prompts in whole rollout batches."""
+        from train.reinforce.trainer import StableReinforceTrainer
+
+        config, lora = self.config, self.recipe.optim.lora
+        reference = load_language_model(self.recipe.backbone) if config.kl_coefficient and lora is None else None
+        consistencies = self.consistencies()
+        end = self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
+        batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
+        places = np.arange(batches * self.recipe.optim.records_per_step * config.steps_per_rollout)
+        return StableReinforceTrainer(
+            self.prompts,
+            config,
+            self.recipe,
+            token_budget=self.packed().token_budget,
+            evaluate=evaluate,
+            reference=reference,
+            reader=consistencies.model if isinstance(consistencies, ByCheckpoint) else None,
+            **{**trainer, "processing_class": self.encoder.tokenizer},
+            reward_funcs=JudgementReward(config.rewards, consistencies, self.encoder.tokenizer.decode, end),
+            train_dataset=Dataset.from_dict({"place": places}),
+        )
+
+    def consistencies(self) -> Consistencies:
+        """Return who says whether a reasoning agrees with its answer."""
+        judge = self.config.rewards.consistency
+        if isinstance(judge, ServerJudge):
+            return ByServer(judge, self.folder / "consistency")
+        if not isinstance(judge, CheckpointJudge):
+            return by_rule
+        backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
+        processor = load_processor(backbone)
+        encoder = Encoder(processor.tokenizer, processor.image_processor, backbone, window_size(backbone))
+        return ByCheckpoint(load_language_model(backbone), encoder, self.packed().token_budget)
+
+    def warn_of_idle_filter(self) -> None:
+        """Say so where no advantage of a rollout batch can reach the filter's bound."""
+        config = self.config
+        bound = config.advantages.filter
+        judgements = self.recipe.optim.records_per_step * config.steps_per_rollout * config.num_generations
+        largest = largest_advantage(judgements, config.num_generations, config.advantages)
+        if config.advantages.filter_variant == "r1_released":
+            largest = 1 + config.rewards.consistency_weight + config.rewards.format_weight
+        if bound is not None and largest <= bound and not rank():
+            self.console.print(
+                f"method.advantages.filter: {bound:g} never acts here, as no advantage of {judgements} judgements exceeds "
+                f"{largest:.2f}. Take more pairs a rollout batch, another normalisation, or null.",
+                style="yellow",
+            )

@@ -1,0 +1,160 @@
+"""One object a method: what a run asks of it. Its records and what they cost, its objective, its judge and its trainer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from accelerate.utils import extract_model_from_parallel
+from peft import PeftModel
+from rich.console import Console
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+from data.mixture import Mixture
+from eval.judges.checkpoint import TOKEN_BUDGET
+from eval.judges.packed_inference import Packed
+from eval.protocol import Judge
+from models.distributed import rank, world_size
+from models.encoder import Encoder
+from train.recipe.deepspeed_config import stage
+from train.recipe.recipe import Recipe
+from train.supervised.arguments import training_arguments
+from train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
+from train.supervised.held_out import HeldOut, held_out_loss
+from train.supervised.non_finite import Evaluate
+from train.supervised.objectives import Objective
+from train.supervised.steps import Encode, Records, StepDataset
+from train.supervised.trainer import PackedTrainer
+
+
+def device() -> torch.device:
+    """Return the device of this rank."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model inside DeepSpeed's, DDP's and PEFT's wrappers; PEFT's adapters stay in its layers."""
+    inner = extract_model_from_parallel(model)
+    return inner.get_base_model() if isinstance(inner, PeftModel) else inner
+
+
+class Method(ABC):
+    """What a run asks of its method, on every rank; made before the model is loaded."""
+
+    mixture: Mixture | None
+    """Where the records come from; None for lessons of the embedded world."""
+    columns: ClassVar[Mapping[str, str]] = {
+        "loss": "{:.4f}",
+        "accuracy": "{:.3f}",
+        "margin": "{:+.3f}",
+        "perplexity": "{:.3f}",
+        "reward_mean": "{:+.3f}",
+        "reward_spread": "{:.3f}",
+        "grad_norm": "{:.2f}",
+        "learning_rate": "{:.2e}",
+        "records_per_second": "{:.1f}",
+        "tokens_per_second": "{:.0f}",
+        "compiled_graphs": "{:.0f}",
+    }
+    """What a console line shows, in this order, of all that is logged."""
+
+    def __init__(self, recipe: Recipe, encoder: Encoder, console: Console) -> None:
+        self.recipe, self.encoder, self.console = recipe, encoder, console
+        self.folder = Path(recipe.output.folder)
+
+    def open_mixture(self) -> Mixture:
+        """Open the recipe's sources, with a line for each that lost records and the reasons."""
+        backbone = self.recipe.backbone
+        mixture = Mixture(self.recipe.data, min_pixels=backbone.min_pixels, max_pixels=backbone.max_pixels)
+        for part in mixture.parts:
+            if part.left_out and rank() == 0:
+                reasons = ", ".join(f"{reason} {count:,}" for reason, count in part.left_out.items())
+                lost = f"{sum(part.left_out.values()):,} of {len(part.source):,}"
+                message = f"{part.config.label}: {lost} records left out: {reasons}"
+                self.console.print(message, markup=False, highlight=False)
+        return mixture
+
+    def packed(self) -> Packed:
+        """Return how passes without gradients are packed; for `auto` as eval/run.py does it, so that figures agree."""
+        asked = self.recipe.optim.token_budget
+        budget = TOKEN_BUDGET[device().type] if asked == "auto" else asked
+        return Packed(self.encoder, device(), budget, self.recipe.workers)
+
+    @abstractmethod
+    def judge(self, model: Any) -> Judge:
+        """Return the judge that a model in training is; `model` may be wrapped by DeepSpeed, DDP or PEFT."""
+
+    def held_out_loss(self, model: nn.Module, held_out: HeldOut) -> float | None:
+        """Return the loss that training minimises over the held-out records; None where it is no loss on pairs."""
+        return None
+
+    @abstractmethod
+    def arguments(self, *, resumes: bool) -> TrainingArguments:
+        """Return the trainer's arguments; raises UserError where data, steps and ranks do not fit."""
+
+    @abstractmethod
+    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+        """Return the trainer; `trainer` goes to Hugging Face's."""
+
+
+class SupervisedMethod(Method):
+    """A method of the packed trainer: its loss is a function of packed records."""
+
+    records: Records
+    encode: Encode
+    objective: Objective
+    costs: npt.NDArray[np.float32] | None = None
+    """The expected cost of every record by its index; None for lessons, which are all alike."""
+    needs_rationale = False
+    prepare_step: Callable[[int], None] | None = None
+    """Called in a loader's worker before it encodes a step."""
+
+    @cached_property
+    def steps(self) -> StepDataset:
+        """The run's optimizer steps for this rank."""
+        return StepDataset(
+            self.records,
+            self.encoder.pack,
+            records_per_step=self.recipe.optim.records_per_step,
+            steps=self.recipe.steps(len(self.records)),
+            token_budget=self.token_budget(),
+            rank=rank(),
+            world_size=world_size(),
+            costs=self.costs,
+            prepare=self.prepare_step,
+        )
+
+    def token_budget(self) -> int:
+        """Return what one packed row of training may cost at the start.
+
+        `auto` rises from here as memory allows. So does every budget on a CUDA device under ZeRO-3, which cannot repeat a step
+        that ran out of memory.
+        """
+        asked = self.recipe.optim.token_budget
+        most, left = ceiling(asked, self.folder), lowered(self.folder)
+        if left and rank() == 0:
+            file = self.folder / LOWERED
+            self.console.print(f"token budget at most {left:,}: an earlier start ran out of memory ({file}; remove it to forget)")
+        begins_low = asked == "auto" or (stage(self.recipe.deepspeed) == 3 and device().type == "cuda")
+        return min(most, FIRST_BUDGET) if begins_low else most
+
+    def held_out_loss(self, model: nn.Module, held_out: HeldOut) -> float | None:
+        """Return the mean loss; of judgements over the records with a rationale."""
+        used = [i for i, record in enumerate(held_out.records) if not self.needs_rationale or record.rationale is not None]
+        return held_out_loss(model, self.objective, self.encode, held_out, used, self.packed())
+
+    def arguments(self, *, resumes: bool) -> TrainingArguments:
+        """Return those of a run over `steps`."""
+        return training_arguments(self.recipe, len(self.steps), resumes=resumes)
+
+    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+        """Return the packed trainer."""
+        optim = self.recipe.optim
+        return PackedTrainer(objective=self.objective, steps=self.steps, optim=optim, evaluate=evaluate, **trainer)
