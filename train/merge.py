@@ -13,7 +13,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import CheckpointError, UserError
-from eval.judges.checkpoint import backbone_of, run_of_adapters
+from eval.judges.checkpoint import backbone_of, card_of_adapters
 from models.adapters import is_adapter, with_adapters
 from models.backbone import load_critic, load_language_model, load_processor, load_scalar
 from models.portable.reward import IncompleteCheckpointError
@@ -29,7 +29,7 @@ def merge(checkpoint: Path, folder: Path) -> None:
         raise UserError(f"{checkpoint} holds no adapters (adapter_config.json); give a checkpoint-N folder of a LoRA run.")
     if folder.exists():
         raise UserError(f"{folder} exists already, and nothing is written over; give a new folder.")
-    run = run_of_adapters(checkpoint)
+    run = card_of_adapters(checkpoint)
     loaders: dict[str, Any] = {
         "naive": lambda: load_scalar(run.backbone, run.head),
         "critic": lambda: load_critic(run.backbone, run.head),

@@ -1,16 +1,14 @@
 """Critics as judges: write a critique of each response, then score it, or score given critiques, or none.
 
-From a critic's checkpoint folder to a judge; request and limit of a critique come with the checkpoint.
+Request and limit of a critique come with the checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -18,12 +16,10 @@ from data.errors import RecordError
 from data.images import decode
 from data.preference import Preference, text
 from data.prompts import CRITIQUE_REQUEST, with_critique
-from eval.judges.checkpoint import LoadedCheckpoint, Runtime, load_with_head, recorded
+from eval.judges.checkpoint import LoadedCheckpoint
 from eval.judges.config import CriticJudgeConfig
 from eval.judges.packed_inference import Packed, run_packed
 from eval.protocol import Example, Verdict
-from models.adapters import is_adapter
-from models.backbone import load_critic
 from models.config import CritiqueConfig
 from models.encoder import VISION_TEXT, Encoder, Span
 from models.generation import SamplingConfig, generate
@@ -61,7 +57,7 @@ class CritiqueEncoder:
     given: Mapping[str, tuple[str, str]] | None = None
     """Critiques of both responses by the example's key, for `given`."""
     forgiving: bool = False
-    """For an example that cannot be encoded take a stand-in instead of an error: training will pass that record over."""
+    """For an example that cannot be encoded take a stand-in instead of an error: training will skip that record."""
 
     def __call__(self, example: Example) -> Group:
         """Encode both responses; `own` ends where the critique is to be written."""
@@ -73,9 +69,9 @@ class CritiqueEncoder:
             return self._group(replace(example, images=(), prompt=(text("user", "-"),), responses=("-", "-")))
 
     def _group(self, example: Example) -> Group:
-        pictures = [decode(image, example.identity) for image in example.images]
+        images = [decode(image, example.identity) for image in example.images]
         spans = [one for side in (0, 1) for one in self._conversations(example, side)]
-        return self.encoder.encode(pictures, spans, None if self.mode == "own" else "end_of_turn")
+        return self.encoder.encode(images, spans, None if self.mode == "own" else "end_of_turn")
 
     def _conversations(self, example: Example, side: int) -> list[tuple[Span, ...]]:
         response = example.responses[side]
@@ -129,10 +125,12 @@ class CriticJudge:
     device: torch.device
     token_budget: int
     sampling: SamplingConfig
-    spent: JudgingCost
+    spent: JudgingCost = field(default_factory=JudgingCost)
     """Of all ranks together."""
     workers: int = 0
     seed: int = 0
+    about: tuple[str, ...] = ()
+    """What must be said beside its figures, whatever judging costs."""
 
     @torch.no_grad()
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
@@ -149,11 +147,12 @@ class CriticJudge:
         return [one.verdict for one in found]
 
     def notes(self) -> tuple[str, ...]:
-        """Say how many critiques were cut off, if any were."""
+        """Return what must be said beside the figures: also how many critiques were cut off, if any were."""
         if not self.spent.truncated:
-            return ()
+            return self.about
         limit = f"the limit of {self.sampling.max_new_tokens} tokens"
-        return (f"{self.spent.truncated} of {self.spent.critiques} critiques were cut off by {limit} and scored as they are.",)
+        cut = f"{self.spent.truncated} of {self.spent.critiques} critiques were cut off by {limit} and scored as they are."
+        return (*self.about, cut)
 
     def _given(self, batch: PackedBatch, keys: Sequence[str]) -> list[JudgedResponse]:
         scores = self.model(**batch.joint_inputs())[0].view(len(keys), 2).tolist()
@@ -179,44 +178,27 @@ class CriticJudge:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedCritic:
-    """A critic, loaded once for any number of judges."""
-
-    model: Any
-    """The unwrapped critic; adapters stay in its layers."""
-    critique: CritiqueConfig
-    checkpoint: LoadedCheckpoint
-
-    def judge(
-        self, config: CriticJudgeConfig, mode: Critiques | None = None, given: Mapping[str, tuple[str, str]] | None = None
-    ) -> CriticJudge:
-        """Return a judge that has spent nothing yet; `mode` (None: the config's) and `given` are those of the encoder."""
-        found, mode = self.checkpoint, mode or config.critiques
-        return CriticJudge(
-            model=self.model,
-            encode=CritiqueEncoder(found.encoder, mode, self.critique.request, config.samples if mode == "own" else 1, given),
-            device=found.device,
-            token_budget=found.token_budget,
-            sampling=SamplingConfig(
-                temperature=config.temperature,
-                top_p=config.top_p,
-                max_new_tokens=config.max_new_tokens or self.critique.max_new_tokens,
-            ),
-            spent=JudgingCost(),
-            workers=found.workers,
-            seed=config.seed,
-        )
-
-
-def load_critic_checkpoint(path: Path, runtime: Runtime) -> LoadedCritic:
-    """Load a critic, whole or as adapters on their base; adapters take their request and limit from the run's recipe.
-
-    Raises: CheckpointError, CheckpointError, CheckpointError or IncompleteCheckpointError for what is no whole checkpoint;
-    SafetensorError for cut off weights.
-    """
-    run, adapted = recorded(path), is_adapter(path)
-    load = partial(load_critic, critique=run.critique if run and adapted else None)
-    found = load_with_head(path, runtime, load)
-    model = found.model.get_base_model() if adapted else found.model
-    return LoadedCritic(model, CritiqueConfig.model_validate(model.config.critique), found)
+def critic_judge(
+    found: LoadedCheckpoint,
+    config: CriticJudgeConfig,
+    mode: Critiques | None = None,
+    given: Mapping[str, tuple[str, str]] | None = None,
+) -> CriticJudge:
+    """Return a judge that has spent nothing yet; `mode` (None: the config's) and `given` are those of the encoder."""
+    mode = mode or config.critiques
+    asked = found.card and found.card.critique
+    critique = asked or CritiqueConfig.model_validate(found.model.config.critique)
+    return CriticJudge(
+        model=found.model,
+        encode=CritiqueEncoder(found.encoder, mode, critique.request, config.samples if mode == "own" else 1, given),
+        device=found.device,
+        token_budget=found.token_budget,
+        sampling=SamplingConfig(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            max_new_tokens=config.max_new_tokens or critique.max_new_tokens,
+        ),
+        workers=found.workers,
+        seed=config.seed,
+        about=found.notes,
+    )

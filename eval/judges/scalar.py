@@ -1,4 +1,4 @@
-"""Judges: scalar checkpoints, and whatever compares two responses, behind one interface (`eval.protocol.Judge`)."""
+"""Scalar reward models as judges: the response with the higher score is the better one."""
 
 from __future__ import annotations
 
@@ -29,19 +29,25 @@ class ResponsesEncoder:
         self, images: Sequence[EncodedImage], prompt: Sequence[Message], responses: Sequence[str], identity: str
     ) -> Group:
         """Encode a prompt and any number of responses; raises RecordError for an image that cannot be decoded."""
-        pictures = [decode(image, identity) for image in images]
+        decoded = [decode(image, identity) for image in images]
         conversations = [self.encoder.render((*prompt, text("assistant", response))) for response in responses]
-        return self.encoder.encode(pictures, conversations, self.read)
+        return self.encoder.encode(decoded, conversations, self.read)
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarJudge:
-    """A scalar reward model: the response with the higher score is the better one."""
+    """A scalar reward model."""
 
     scorer: Scorer
     encode: ResponsesEncoder
+    about: tuple[str, ...] = ()
+    """What must be said beside its figures."""
 
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
         """Return both scores of every example; all ranks must call together, and all get all verdicts."""
         found = self.scorer.scores(examples, self.encode)
         return [Verdict(scores=(scores[0], scores[1])) for scores in found]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what must be said beside the figures."""
+        return self.about

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from data.errors import PredictionsError, UserError
 from eval.benchmarks.rows import read_json_lines
 from eval.benchmarks.table import BenchmarkConfig
-from eval.judges.checkpoint import RECIPE, recorded
+from eval.judges.card import RECIPE, recorded
 from eval.reporting.rollouts import Stage, rollouts
 from eval.results.predictions import OWN
 from eval.results.result import Result

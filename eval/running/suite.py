@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data.storage.files import write_whole
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import Judge, ProtocolConfig
@@ -37,10 +38,6 @@ class Suite:
             barrier()
         return cls(loaded, protocol)
 
-    def under(self, protocol: ProtocolConfig) -> Suite:
-        """Return the same rows under another protocol."""
-        return replace(self, protocol=protocol)
-
     def run(self, judge: Judge, folder: Path) -> dict[str, Result]:
         """Evaluate `judge` on every benchmark; all ranks call together, and `folder` is filled as `evaluate` says."""
         return {name: self.evaluate(name, judge, folder) for name in self.benchmarks}
@@ -62,9 +59,8 @@ class Suite:
 
 def write_result(result: Result, path: Path) -> None:
     """Write a result as JSON, whole or not at all."""
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(json.dumps(result.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    text = json.dumps(result.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    write_whole(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
 
 
 def headline(results: Mapping[str, Result]) -> dict[str, float]:
@@ -74,9 +70,8 @@ def headline(results: Mapping[str, Result]) -> dict[str, float]:
     """
     found: dict[str, float | None] = {}
     for name, result in results.items():
-        found[f"{name}/accuracy"] = result.micro.accuracy
-        found[f"{name}/macro"] = result.macro
-        found[f"{name}/ties"] = result.micro.ties / max(result.micro.n, 1)
-        found[f"{name}/unparsable"] = result.micro.unparsable / max(result.micro.n, 1)
+        micro = result.micro
+        found |= {f"{name}/accuracy": micro.accuracy, f"{name}/macro": result.macro}
+        found |= {f"{name}/ties": micro.ties / max(micro.n, 1), f"{name}/unparsable": micro.unparsable / max(micro.n, 1)}
         found |= {f"{name}/{group}/accuracy": figure.accuracy for group, figure in result.groups.items()}
     return {name: value for name, value in found.items() if value is not None}

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from eval.judges.card import CARD as JUDGE_CARD
+from eval.judges.card import judge_card
 from eval.results.result import Accuracy, Result
 from eval.results.tables import percent, shown
 from train.recipe.dry_run import method_line
@@ -90,6 +92,7 @@ class WriteCard(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             write_whole(folder / CARD, model_card(self.about, state.global_step, read_results(folder)))
+            write_whole(folder / JUDGE_CARD, judge_card(self.about.recipe.resolved()).model_dump_json(indent=1))
 
 
 def model_card(about: About, step: int, results: Mapping[str, Result]) -> str:
