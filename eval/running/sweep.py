@@ -21,7 +21,7 @@ from models.distributed import gather, rank, world_size
 
 Marks = Mapping[str, str]
 """Benchmark to the fingerprint of a judge's result on it."""
-BROKEN = (CheckpointError, EndpointError, OSError)
+BROKEN = (CheckpointError, OSError)
 """What a judge that cannot be used raises."""
 
 
