@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from eval.cli import add_shared, command, processes, task_of
 from eval.judges.card import recorded
 from eval.reporting.sweep_tables import best_of, draw, log, markdown, write_csv, write_json
-from eval.results.store import STEP, Store, Summary
+from eval.results.store import STEP, Store
 
 if TYPE_CHECKING:
     import torch
@@ -59,10 +59,18 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     sweep.fill(judges)
     if rank():
         return
-    summary = sweep.summary()
-    write(summary, options.output, console)
+    summary, folder = sweep.summary(), options.output
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(summary, folder / "sweep.csv")
+    write_json(summary, folder / "sweep.json")
+    (folder / "sweep.md").write_text(markdown(summary), encoding="utf-8")
+    if summary.standings:
+        draw(summary, folder / "sweep.png")
+    for name, standings in summary.standings.items():
+        console.print(f"{name}: {best_of(standings)}")
+    console.print(f"written: {folder}/sweep.csv, sweep.json, sweep.md, sweep.png and results/")
     if options.wandb and summary.standings:
-        log(summary, options.wandb, options.output)
+        log(summary, options.wandb, folder)
 
 
 def expand(places: Sequence[Path]) -> list[Path]:
@@ -74,19 +82,6 @@ def expand(places: Sequence[Path]) -> list[Path]:
         for path in [path for _, path in inside] or [place]:
             found.setdefault(path.resolve(), path)
     return list(found.values())
-
-
-def write(summary: Summary, folder: Path, console: Console) -> None:
-    """Write all files of the summary, and say what the best is and where things lie."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_csv(summary, folder / "sweep.csv")
-    write_json(summary, folder / "sweep.json")
-    (folder / "sweep.md").write_text(markdown(summary), encoding="utf-8")
-    if summary.standings:
-        draw(summary, folder / "sweep.png")
-    for name, standings in summary.standings.items():
-        console.print(f"{name}: {best_of(standings)}")
-    console.print(f"written: {folder}/sweep.csv, sweep.json, sweep.md, sweep.png and results/")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
@@ -103,12 +103,8 @@ class JudgingCost:
         return found
 
 
-class JudgedResponse(NamedTuple):
-    """A verdict and what it cost; ranks gather it."""
-
-    verdict: Verdict
-    tokens: int = 0
-    truncated: int = 0
+Judged = tuple[Verdict, int, int]
+"""A verdict, the tokens of its critiques, and how many of them were cut off; ranks gather it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +137,10 @@ class CriticJudge:
         found = run_packed(packed, examples, self.encode, lambda batch, items: run(batch, [examples[i].key for i in items]))
         self.spent.judgements += len(examples)
         self.spent.critiques += 2 * self.encode.samples * len(examples) if self.encode.mode == "own" else 0
-        self.spent.tokens += sum(one.tokens for one in found)
-        self.spent.truncated += sum(one.truncated for one in found)
+        self.spent.tokens += sum(tokens for _, tokens, _ in found)
+        self.spent.truncated += sum(truncated for _, _, truncated in found)
         self.spent.seconds += perf_counter() - started
-        return [one.verdict for one in found]
+        return [verdict for verdict, _, _ in found]
 
     def notes(self) -> tuple[str, ...]:
         """Return what must be said beside the figures: also how many critiques were cut off, if any were."""
@@ -154,11 +150,11 @@ class CriticJudge:
         cut = f"{self.spent.truncated} of {self.spent.critiques} critiques were cut off by {limit} and scored as they are."
         return (*self.about, cut)
 
-    def _given(self, batch: PackedBatch, keys: Sequence[str]) -> list[JudgedResponse]:
+    def _given(self, batch: PackedBatch, keys: Sequence[str]) -> list[Judged]:
         scores = self.model(**batch.joint_inputs())[0].view(len(keys), 2).tolist()
-        return [JudgedResponse(Verdict(scores=(first, second))) for first, second in scores]
+        return [(Verdict(scores=(first, second)), 0, 0) for first, second in scores]
 
-    def _own(self, batch: PackedBatch, keys: Sequence[str]) -> list[JudgedResponse]:
+    def _own(self, batch: PackedBatch, keys: Sequence[str]) -> list[Judged]:
         samples = self.encode.samples
         seeds = [f"{self.seed}/{key}/{n}" for key in keys for n in range(2 * samples)]
         tokenizer = self.encode.encoder.tokenizer
@@ -174,7 +170,7 @@ class CriticJudge:
             ours = written[2 * samples * n : 2 * samples * (n + 1)]
             critiques = tokenizer.decode(ours[0].ids), tokenizer.decode(ours[samples].ids)
             verdict = Verdict(scores=(first, second), critiques=critiques)
-            found.append(JudgedResponse(verdict, sum(len(one.ids) + 1 for one in ours), sum(one.truncated for one in ours)))
+            found.append((verdict, sum(len(one.ids) + 1 for one in ours), sum(one.truncated for one in ours)))
         return found
 
 

@@ -12,12 +12,12 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from PIL import Image
@@ -44,7 +44,8 @@ CONNECT_SECONDS = 20.0
 QUOTED = 300
 
 Body = Mapping[str, Any]
-Request = TypeVar("Request")
+Question = tuple[Example, Side, int]
+"""An example, the response shown first, and the place among the votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,6 @@ class Client:
     config: EndpointConfig
     http: httpx.Client
     cache: Path
-    sleep: Callable[[float], None] = time.sleep
 
     def answer(self, body: Body) -> Answer:
         """Return the answer to a request, from the cache if it is there; what fails or is refused is not kept.
@@ -80,33 +80,12 @@ class Client:
         digest = hashlib.sha256(request.encode()).hexdigest()
         file = self.cache / digest[:2] / f"{digest}.json"
         if file.is_file():
-            return Answer(**json.loads(file.read_text(encoding="utf-8")), cached=True)
+            return Answer(**json.loads(file.read_text(encoding="utf-8")) | {"cached": True})
         answer = self._asked(body)
         if not answer.refusal:
-            kept = {name: value for name, value in asdict(answer).items() if name not in ("refusal", "cached")}
-            write_whole(file, lambda unfinished: unfinished.write_text(json.dumps(kept, ensure_ascii=False), encoding="utf-8"))
+            kept = json.dumps(asdict(answer), ensure_ascii=False)
+            write_whole(file, lambda unfinished: unfinished.write_text(kept, encoding="utf-8"))
         return answer
-
-    def answers(self, questions: Sequence[Request], body: Callable[[Request], Body], threads: int) -> list[Answer]:
-        """Return the answers in order; `body` makes a question's request when its turn comes.
-
-        Raises: EndpointError as soon as one request fails for good. What is under way is finished (and cached), the rest
-        is not asked.
-        """
-        failed: list[EndpointError] = []
-
-        def ask(question: Request) -> Answer | None:
-            try:
-                return None if failed else self.answer(body(question))
-            except EndpointError as error:
-                failed.append(error)
-                return None
-
-        with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(ask, questions))
-        if failed:
-            raise failed[0]
-        return [answer for answer in found if answer is not None]
 
     def _asked(self, body: Body) -> Answer:
         for attempt in range(self.config.retries + 1):
@@ -133,7 +112,7 @@ class Client:
                 else:
                     reason = f"an answer that is no chat completion: {quoted!r}"
             if attempt < self.config.retries:
-                self.sleep(max(wait, delay(self.config.first_delay_seconds, attempt)))
+                time.sleep(max(wait, delay(self.config.first_delay_seconds, attempt)))
         raise EndpointError(
             f"{self.config.url} failed {self.config.retries + 1} times for one request, the last time with: {reason}. Nothing "
             "is scored from part of the answers. Those received are in the cache: run the same command again to go on."
@@ -196,15 +175,11 @@ class EndpointJudge:
         questions = [
             (example, first, turn) for example in examples for turn, first in enumerate(presentations(example, self.protocol))
         ]
-        mine, problem, asked = questions[rank() :: world_size()], "", list[Answer]()
-        try:
-            with open_client(self.config) as client:
-                asked = client.answers(mine, self._body, max(1, self.config.concurrency // world_size()))
-        except EndpointError as error:
-            problem = str(error)
-        problems, parts = zip(*gather((problem, asked)), strict=True)
-        if any(problems):
-            raise EndpointError(next(filter(None, problems)))
+        gathered = gather(self._ask(questions[rank() :: world_size()]))
+        problems = [problem for _, problem in gathered if problem]
+        if problems:
+            raise EndpointError(problems[0])
+        parts = [part for part, _ in gathered]
         self.answers = [parts[number % len(parts)][number // len(parts)] for number in range(len(questions))]
         if self.answers and all(answer.refusal for answer in self.answers):
             raise EndpointError(f"{self.config.url} refused every request; the first: {self.answers[0].refusal}")
@@ -215,6 +190,29 @@ class EndpointJudge:
             ]
         )
         return [Verdict(votes=tuple(next(votes) for _ in presentations(example, self.protocol))) for example in examples]
+
+    def _ask(self, questions: Sequence[Question]) -> tuple[list[Answer], str]:
+        """Return the answers in order and "", or what is wrong as soon as one request fails for good.
+
+        What is under way then is finished (and cached), the rest is not asked.
+        """
+        problems: list[str] = []
+
+        def ask(question: Question) -> Answer | None:
+            try:
+                return None if problems else client.answer(self._body(question))
+            except EndpointError as error:
+                problems.append(str(error))
+                return None
+
+        found: list[Answer | None] = []
+        try:
+            threads = max(1, self.config.concurrency // world_size())
+            with open_client(self.config) as client, ThreadPoolExecutor(threads) as pool:
+                found = list(pool.map(ask, questions))
+        except EndpointError as error:
+            problems.append(str(error))
+        return [answer for answer in found if answer is not None], problems[0] if problems else ""
 
     def notes(self) -> tuple[str, ...]:
         """Return what must be said beside the figures: also what judging cost."""
@@ -240,7 +238,7 @@ class EndpointJudge:
             found.append(f"{cut_off} judgements were cut off at the limit of new tokens.")
         return (*self.about, *found)
 
-    def _body(self, question: tuple[Example, Side, int]) -> dict[str, Any]:
+    def _body(self, question: Question) -> dict[str, Any]:
         """Return the request for one judgement; each has a seed of its own, so that votes differ and repeat."""
         example, first, turn = question
         seed = hashlib.sha256(f"{self.protocol.seed}/{example.key}/{turn}".encode()).digest()

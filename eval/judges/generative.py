@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from time import perf_counter
 from typing import Any
 
@@ -25,7 +26,7 @@ from eval.judges.critic import JudgingCost
 from eval.judges.packed_inference import Packed, run_packed
 from eval.protocol import Example, ProtocolConfig, Side, Verdict, Vote, presentations
 from models.encoder import Encoder
-from models.generation import Generation, SamplingConfig, generate
+from models.generation import SamplingConfig, generate
 from models.packing.groups import Group, PackedBatch
 
 
@@ -137,12 +138,10 @@ class GenerativeJudge:
         seeds = [f"{self.protocol.seed}/{one.example.key}/{turn}" for one in shown for turn in one.turns]
         end = tokenizer.convert_tokens_to_ids("<|im_end|>")
         forbidden = [self.encode.encoder.vision.image]
-        written = iter(generate(self.model, batch, end=end, forbidden=forbidden, sampling=self.sampling, seeds=seeds))
+        written = generate(self.model, batch, end=end, forbidden=forbidden, sampling=self.sampling, seeds=seeds)
 
-        def counted(one: Generation) -> tuple[str, int, bool]:
-            return tokenizer.decode(one.ids), len(one.ids) + 1, one.truncated
-
-        return [[counted(next(written)) for _ in one.turns] for one in shown]
+        counted = ((tokenizer.decode(one.ids), len(one.ids) + 1, one.truncated) for one in written)
+        return [list(islice(counted, len(one.turns))) for one in shown]
 
 
 def generative_judge(
@@ -157,7 +156,7 @@ def generative_judge(
             f"{protocol.votes} greedy votes are all alike. Give a YAML file with `type: generative`, `checkpoint` and a "
             "`temperature` above 0 (R1-Reward's is 1), or ask for 1 vote."
         )
-    template, notes = config.template or (found.card and found.card.template), found.notes
+    template, notes = config.template or (found.card.template if found.card else None), found.notes
     if template is None:
         template, unknown = (
             "r1_reward",

@@ -65,8 +65,9 @@ def _yaml(path: Path) -> dict[str, Any]:
     except (YAMLError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} is no YAML: {error}") from error
     if not isinstance(found, dict) or "type" not in found:
-        *kinds, last = (f"`{kind}`" for kind in JUDGES)
-        raise CheckpointError(f"{path}: required is a mapping with `type`: {', '.join(kinds)} or {last}.")
+        raise CheckpointError(
+            f"{path}: required is a mapping with `type: scalar`, `ensemble`, `critic`, `generative` or `endpoint`."
+        )
     return found
 
 
@@ -119,10 +120,6 @@ def _ensemble(path: Path, runtime: Runtime, config: EnsembleConfig) -> JudgeFor:
     return lambda benchmark, protocol: EnsembleJudge(config, [member(benchmark, protocol) for member in members], combined)
 
 
-def _endpoint(path: Path, runtime: Runtime, config: EndpointConfig) -> JudgeFor:
-    return partial(endpoint_judge, config)
-
-
 CLASSES = {"ScalarRewardModel": "scalar", "CriticRewardModel": "critic", "Qwen2_5_VLForConditionalGeneration": "generative"}
 """Class of a checkpoint to the `type` of judge that it is."""
 ADAPTED = {"naive": "scalar", "critic": "critic", "language_model": "generative", "stable_reinforce": "generative"}
@@ -132,6 +129,6 @@ JUDGES: dict[str, tuple[type[JudgeConfig], Callable[[Path, Runtime, Any], JudgeF
     "critic": (CriticJudgeConfig, _critic),
     "generative": (GenerativeJudgeConfig, _generative),
     "ensemble": (EnsembleConfig, _ensemble),
-    "endpoint": (EndpointConfig, _endpoint),
+    "endpoint": (EndpointConfig, lambda path, runtime, config: partial(endpoint_judge, config)),
 }
 """`type` of a judge to its settings and to what loads it. A new kind of judge is a row here."""

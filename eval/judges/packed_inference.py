@@ -26,12 +26,8 @@ CHUNK = 64
 """Items that are encoded and packed together: enough to fill rows well, few enough to hold their pixels."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedItems:
-    """A row and the items whose groups it holds, in order."""
-
-    batch: PackedBatch
-    items: tuple[int, ...]
+PackedItems = tuple[PackedBatch, tuple[int, ...]]
+"""A row and the items whose groups it holds, in order."""
 
 
 class Chunks(Dataset[list[PackedItems]], Generic[Item]):
@@ -50,7 +46,7 @@ class Chunks(Dataset[list[PackedItems]], Generic[Item]):
         chunk = self.chunks[number]
         groups = [self.encode(self.items[i]) for i in chunk]
         rows = pack_first_fit([group.cost for group in groups], self.budget)
-        return [PackedItems(self.encoder.pack([groups[i] for i in row]), tuple(chunk[i] for i in row)) for row in rows]
+        return [(self.encoder.pack([groups[i] for i in row]), tuple(chunk[i] for i in row)) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +83,8 @@ def run_packed(
     for _ in range(max_over_ranks(len(loader), packed.device)):
         rows: list[PackedItems] = next(chunks, [])
         for number in range(max_over_ranks(len(rows), packed.device)):
-            row = rows[number] if number < len(rows) else PackedItems(packed.encoder.pack([]), ())
-            found |= zip(row.items, run(row.batch.to(packed.device), row.items), strict=True)
+            batch, inside = rows[number] if number < len(rows) else (packed.encoder.pack([]), ())
+            found |= zip(inside, run(batch.to(packed.device), inside), strict=True)
     whole = {index: one for part in gather(found) for index, one in part.items()}
     return [whole[index] for index in range(len(items))]
 

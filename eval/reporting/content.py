@@ -91,7 +91,7 @@ def read_run(folder: Path) -> Content:
         shown=shown,
         why_shown=why,
         provenance=provenance,
-        recipe=run.file.read_text(encoding="utf-8") if run else "",
+        recipe=(folder / RECIPE).read_text(encoding="utf-8") if run else "",
         log=log,
         rollouts=rollouts(folder, problems),
         benchmarks=run.benchmarks if run else (),

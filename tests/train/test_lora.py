@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from data.errors import UserError
-from eval.judges.checkpoint import Runtime
+from eval.judges.checkpoint import Runtime, load_checkpoint
 from eval.judges.packed_inference import Scorer
 from eval.judges.scalar import ResponsesEncoder, ScalarJudge
 from eval.running.suite import Suite
