@@ -12,18 +12,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.errors import CheckpointError, UserError
+from data.errors import UserError
+from eval.cli import command
 from eval.judges.checkpoint import backbone_of, card_of_adapters
 from models.adapters import is_adapter, with_adapters
 from models.backbone import load_critic, load_language_model, load_processor, load_scalar
-from models.portable.reward import IncompleteCheckpointError
 
 
 def merge(checkpoint: Path, folder: Path) -> None:
     """Write the adapters of `checkpoint` and their base, added up in the base's dtype, into `folder`.
 
     A base that was kept in 4 bits while training is taken in its own dtype, so that no quantised weights are written.
-    Raises: UserError, CheckpointError, CheckpointError, CheckpointError or IncompleteCheckpointError.
+    Raises: UserError or IncompleteCheckpointError.
     """
     if not is_adapter(checkpoint):
         raise UserError(f"{checkpoint} holds no adapters (adapter_config.json); give a checkpoint-N folder of a LoRA run.")
@@ -46,10 +46,8 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    try:
+    with command():
         merge(options.checkpoint, options.folder)
-    except (UserError, CheckpointError, IncompleteCheckpointError) as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

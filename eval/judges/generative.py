@@ -169,7 +169,7 @@ def generative_judge(
         encode=ShownEncoder(found.encoder, own if template == "benchmark" else JudgePrompt.of_template(template)),
         device=found.device,
         token_budget=found.token_budget,
-        sampling=SamplingConfig(**{name: getattr(config, name) for name in SamplingConfig.model_fields}),
+        sampling=SamplingConfig(temperature=config.temperature, top_p=config.top_p, max_new_tokens=config.max_new_tokens),
         protocol=protocol,
         workers=found.workers,
         about=notes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, TypeVar
 
 import torch
@@ -105,9 +106,9 @@ class Scorer:
 
         `encode` makes an item's group with read positions.
         """
-        packed = Packed(self.encoder, self.device, self.token_budget, self.workers)
-        return run_packed(packed, items, encode, self._run)
 
-    def _run(self, batch: PackedBatch, items: Sequence[int]) -> list[list[float]]:
-        scores = iter(self.model(**batch.score_inputs()).tolist())
-        return [[next(scores) for _ in range(size)] for size in batch.group_sizes]
+        def run(batch: PackedBatch, places: Sequence[int]) -> list[list[float]]:
+            scores = iter(self.model(**batch.score_inputs()).tolist())
+            return [list(islice(scores, size)) for size in batch.group_sizes]
+
+        return run_packed(Packed(self.encoder, self.device, self.token_budget, self.workers), items, encode, run)

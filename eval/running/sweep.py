@@ -49,7 +49,7 @@ class Sweep:
                 torch.cuda.empty_cache()
             if problem:
                 self.broken[str(judge)] = problem
-                self._say(f"{judge}: broken, passed over. {problem}")
+                self._say(f"{judge}: broken, skipped. {problem}")
             else:
                 self.marks[judge] = marks
 

@@ -13,9 +13,11 @@ from train.supervised.checkpoints import COMPLETE
 
 KEPT = {
     "README.md",
+    "judge.json",
     "config.json",
     "model.safetensors",
     "reward.py",
+    "decoding.py",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
