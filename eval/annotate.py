@@ -17,12 +17,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.mixture import Mixture, section_of
 from data.prompts import TEMPLATES
+from eval.cli import command
 from eval.judges.config import EndpointConfig
 from eval.judges.endpoint import open_client
 from eval.running.annotation import Annotator, Journal, annotate
@@ -30,23 +30,6 @@ from eval.running.annotation import Annotator, Journal, annotate
 
 def main() -> None:
     """Read the command line and annotate."""
-    options = parse()
-    try:
-        config = EndpointConfig.model_validate(YAML(typ="safe", pure=True).load(options.endpoint))
-        mixture = Mixture(section_of(options.recipe))
-        indices = track(range(min(len(mixture), options.limit or len(mixture))), "annotating")
-        with open_client(config) as client:
-            ask = Annotator(client.answer, config.model, options.template, tuple(options.temperatures), options.max_tokens)
-            done = annotate(mixture, indices, ask, options.out, options.failures)
-    except (ValueError, OSError, YAMLError) as error:
-        sys.exit(f"error: {error}")
-    lines = Journal.beside(options.out).lines()
-    right = sum(line["right"] for line in lines)
-    Console().print(f"{done:,} records done now, {len(lines):,} in all, {right:,} of them got right; saved as {options.out}")
-
-
-def parse() -> argparse.Namespace:
-    """Return the command line's options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("endpoint", type=Path)
@@ -56,7 +39,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=2048)
     parser.add_argument("--failures", choices=("drop", "keep"), default="drop", help="keep: without a rationale")
     parser.add_argument("--limit", type=int, help="only the first records")
-    return parser.parse_args()
+    options = parser.parse_args()
+    with command():
+        config = EndpointConfig.model_validate(YAML(typ="safe", pure=True).load(options.endpoint))
+        mixture = Mixture(section_of(options.recipe))
+        indices = track(range(min(len(mixture), options.limit or len(mixture))), "annotating")
+        with open_client(config) as client:
+            ask = Annotator(client.answer, config.model, options.template, tuple(options.temperatures), options.max_tokens)
+            done = annotate(mixture, indices, ask, options.out, options.failures)
+    lines = Journal.beside(options.out).lines()
+    right = sum(line["right"] for line in lines)
+    Console().print(f"{done:,} records done now, {len(lines):,} in all, {right:,} of them got right; saved as {options.out}")
 
 
 if __name__ == "__main__":

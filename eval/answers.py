@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,9 +22,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from dataclasses import dataclass
-
-from data.preference import Message, text
+from data.preference import text
 from data.synthetic.wording import VERDICTS
 from data.synthetic.world import Item, ShapesWorld, as_preference
 from eval.judges.packed_inference import Packed, run_packed
@@ -40,16 +39,15 @@ KINDS = ("answer", "verdict", "likelihood")
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """An item as two groups: the bare question, and both responses with the verdict `yes` after each."""
+    """An item as a group: the bare question twice, or both responses with the verdict `yes` after each."""
 
     encoder: Encoder
     stated: bool
 
     def __call__(self, item: Item) -> Group:
         """Encode the item; runs in loader workers."""
-        picture = item.picture()
-        prompt: tuple[Message, ...] = as_preference(item, "").prompt
-        images = [] if picture is None else [picture]
+        image, prompt = item.picture(), as_preference(item, "").prompt
+        images = [] if image is None else [image]
         if not self.stated:
             return self.encoder.encode(images, [self.encoder.render(prompt)] * 2, None)
         turns = [(*prompt, text("assistant", response)) for response in (item.chosen, item.rejected)]
@@ -57,77 +55,40 @@ class AskedQuestion:
         return self.encoder.encode(images, spans, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Examiner:
-    """Asks a language model about items of the embedded world."""
+@torch.no_grad()
+def examine(model: LanguageModel, encoder: Encoder, items: Sequence[Item]) -> list[dict[str, float]]:
+    """Return for every item what is right of KINDS: 0 or 1, and for the verdict the mean over both responses."""
+    tokenizer, sampling = encoder.tokenizer, SamplingConfig(max_new_tokens=64)
+    end, yes, no = tokenizer.convert_tokens_to_ids(["<|im_end|>", VERDICTS[True], VERDICTS[False]])
 
-    model: LanguageModel
-    encoder: Encoder
-    packed: Packed
+    def answer(batch: PackedBatch, places: Sequence[int]) -> list[str]:
+        forbidden, seeds = [encoder.vision.image], [""] * (2 * len(places))
+        found = generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=seeds)
+        return [tokenizer.decode(one.ids) for one in found[::2]]
 
-    @torch.no_grad()
-    def examine(self, items: Sequence[Item]) -> list[dict[str, float]]:
-        """Return for every item what is right of KINDS: 0 or 1, and for the verdict the mean over both responses."""
-        written = run_packed(self.packed, items, AskedQuestion(self.encoder, stated=False), self._answers)
-        judged = run_packed(self.packed, items, AskedQuestion(self.encoder, stated=True), self._judge)
-        return [
-            {"answer": float(answer in item.true.phrasings), "verdict": verdict, "likelihood": likelihood}
-            for item, answer, (verdict, likelihood) in zip(items, written, judged, strict=True)
-        ]
-
-    def _answers(self, batch: PackedBatch, items: Sequence[int]) -> list[str]:
-        end = self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
-        found = generate(
-            self.model,
-            batch,
-            end=end,
-            forbidden=[self.encoder.vision.image],
-            sampling=SamplingConfig(max_new_tokens=64),
-            seeds=[""] * (2 * len(items)),
-        )
-        return [self.encoder.tokenizer.decode(one.ids) for one in found[::2]]
-
-    def _judge(self, batch: PackedBatch, items: Sequence[int]) -> list[tuple[float, float]]:
-        hidden = self.model.model(**batch.model_inputs()).last_hidden_state[0]
-        logits: Tensor = self.model.lm_head(hidden[batch.label_positions]).log_softmax(-1)
+    def judge(batch: PackedBatch, places: Sequence[int]) -> list[tuple[float, float]]:
+        hidden = model.model(**batch.model_inputs()).last_hidden_state[0]
+        logits: Tensor = model.lm_head(hidden[batch.label_positions]).log_softmax(-1)
         own = logits.gather(1, batch.labels[:, None])[:, 0]
-        yes, no = self.encoder.tokenizer.convert_tokens_to_ids([VERDICTS[True], VERDICTS[False]])
         found = []
-        for number in range(len(items)):
+        for number in range(len(places)):
             chosen, rejected = ((batch.label_owners == 2 * number + side).nonzero()[:, 0] for side in (0, 1))
             says = [bool(logits[place[-1], yes] > logits[place[-1], no]) for place in (chosen, rejected)]
             likelier = bool(own[chosen[:-1]].sum() > own[rejected[:-1]].sum())
             found.append(((says[0] + (not says[1])) / 2, float(likelier)))
         return found
 
-
-def table(items: Sequence[Item], found: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Return n and the mean of each of KINDS by question type, `all` last."""
-    rows: dict[str, list[dict[str, float]]] = {}
-    for item, one in zip(items, found, strict=True):
-        for name in (item.kind, "all"):
-            rows.setdefault(name, []).append(one)
-    ordered = sorted(rows, key=lambda name: (name == "all", name))
-    return {
-        name: {"n": len(rows[name])} | {kind: sum(one[kind] for one in rows[name]) / len(rows[name]) for kind in KINDS}
-        for name in ordered
-    }
-
-
-def show(figures: dict[str, dict[str, float]], title: str) -> Table:
-    """Return the figures with Wilson's 95 % intervals, in percent."""
-    shown = Table("question", "n", *(f"{kind} [95 %]" for kind in KINDS), title=title)
-    for name, row in figures.items():
-        cells = []
-        for kind in KINDS:
-            low, high = wilson(row[kind] * row["n"], int(row["n"]))
-            cells.append(f"{100 * row[kind]:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
-        shown.add_row(name, str(int(row["n"])), *cells)
-    return shown
+    packed = Packed(encoder, torch.device("cpu"), 4096)
+    written = run_packed(packed, items, AskedQuestion(encoder, stated=False), answer)
+    judged = run_packed(packed, items, AskedQuestion(encoder, stated=True), judge)
+    return [
+        {"answer": float(reply in item.true.phrasings), "verdict": verdict, "likelihood": likelihood}
+        for item, reply, (verdict, likelihood) in zip(items, written, judged, strict=True)
+    ]
 
 
 def main() -> None:
-    """Read the command line."""
+    """Read the command line, examine, print and write: n and the mean of each of KINDS by question type, `all` last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint")
     parser.add_argument("--level", default="demo")
@@ -137,11 +98,20 @@ def main() -> None:
     config = BackboneConfig(path=options.checkpoint, dtype="float32", min_pixels=784, max_pixels=200704)
     processor = load_processor(config)
     encoder = Encoder(processor.tokenizer, processor.image_processor, config, window_size(config))
-    examiner = Examiner(load_language_model(config).eval(), encoder, Packed(encoder, torch.device("cpu"), 4096))
     world = ShapesWorld(options.level, seed=0, split="validation")
     items = [world.item(index) for index in range(options.items)]
-    figures = table(items, examiner.examine(items))
-    Console(width=120).print(show(figures, f"{options.checkpoint}: {options.items} items of {options.level}, split validation"))
+    found = examine(load_language_model(config).eval(), encoder, items)
+    title = f"{options.checkpoint}: {options.items} items of {options.level}, split validation"
+    table, figures = Table("question", "n", *(f"{kind} [95 %]" for kind in KINDS), title=title), {}
+    for name in [*sorted({item.kind for item in items}), "all"]:
+        rows = [one for item, one in zip(items, found, strict=True) if name in (item.kind, "all")]
+        n, cells = len(rows), []
+        figures[name] = {"n": n} | {kind: sum(one[kind] for one in rows) / n for kind in KINDS}
+        for kind in KINDS:
+            low, high = wilson(figures[name][kind] * n, n)
+            cells.append(f"{100 * figures[name][kind]:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+        table.add_row(name, str(n), *cells)
+    Console(width=120).print(table)
     if options.output:
         options.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 

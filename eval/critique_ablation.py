@@ -1,117 +1,83 @@
-"""How true a critic's words are: its critiques of the embedded world, whose truth is known, read back and compared.
-
-What a critic's critiques are worth on the embedded world: scores without one, after its own, after the ground truth.
+"""What a critic's critiques are worth on the embedded world: scores without one, after its own, after the ground truth.
 
 python eval/critique_ablation.py runs/shapes/critic/best --rows 600 --scalar runs/shapes/naive/best
 deepspeed eval/critique_ablation.py runs/shapes/critic/best --samples 4 --temperature 0.7
 
-Prints the accuracy of each, how true the written critiques are, and what a judgement costs beside the scalar judge's; writes
-the same as JSON, by default to CHECKPOINT/eval/critique_ablation.json.
+Prints the accuracy of each, how true the written critiques are (read back and compared with what holds in the scenes), and
+what a judgement costs beside the scalar judge's; writes the same as JSON, by default to
+CHECKPOINT/eval/critique_ablation.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from dataclasses import dataclass
-
 from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import CritiqueTruth, read_critique
 from data.synthetic.world import Item, ShapesWorld, as_preference
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.cli import format_error, processes
-from eval.judges.checkpoint import Runtime
+from eval.cli import add_ranks, command, processes
+from eval.judges.checkpoint import Runtime, load_checkpoint
 from eval.judges.config import CriticJudgeConfig
-from eval.judges.critic import CriticJudge, as_example, load_critic_checkpoint
+from eval.judges.critic import as_example, critic_judge
 from eval.judges.loading import load_judge
 from eval.protocol import Example, ProtocolConfig, Verdict
 from eval.results.outcomes import outcomes
-from eval.results.result import Accuracy, Frozen, figure
+from eval.results.result import Accuracy, figure
 from eval.results.tables import percent
+from models.backbone import load_critic
 from models.distributed import rank
 
-
-class CritiqueAccuracy(Frozen):
-    """How many critiques assert what holds; a critique that cannot be read asserts nothing."""
-
-    n: int
-    readable: int
-    """In the form that `data.synthetic.wording.write_critique` gives them."""
-    verdict: int
-    """Rightly say whether the response is right."""
-    fact: int
-    """State what holds, word for word."""
-    both: int
-
-    def share(self, count: int) -> float:
-        """Return `count` of all critiques; 0 where there is none."""
-        return count / self.n if self.n else 0.0
+WRITTEN = {"readable": "readable", "verdict": "right verdict", "fact": "right fact", "both": "both"}
+"""What is counted of written critiques, and the heads of its columns."""
 
 
-def critique_accuracy(written: Sequence[str], truths: Sequence[CritiqueTruth]) -> CritiqueAccuracy:
-    """Compare critiques with what the correct critique of the same response asserts, one to one."""
+def critique_accuracy(written: Sequence[str], truths: Sequence[CritiqueTruth]) -> dict[str, int]:
+    """Count the critiques that can be read, rightly say whether the response is right, state what holds, and do both.
+
+    One that cannot be read asserts nothing. `truths` are the correct critiques of the same responses, one to one.
+    """
     pairs = [(read_critique(text), truth) for text, truth in zip(written, truths, strict=True)]
-    read = [(found, truth) for found, truth in pairs if found is not None]
-    return CritiqueAccuracy(
-        n=len(pairs),
-        readable=len(read),
-        verdict=sum(found.right == truth.right for found, truth in read),
-        fact=sum(found.fact == truth.fact for found, truth in read),
-        both=sum(accurate(found, truth) for found, truth in read),
-    )
+    read = [(found.right == truth.right, found.fact == truth.fact) for found, truth in pairs if found is not None]
+    verdict, fact, both = (sum(column) for column in zip((0, 0, 0), *((*one, all(one)) for one in read), strict=True))
+    return {"n": len(pairs), "readable": len(read), "verdict": verdict, "fact": fact, "both": both}
 
 
-def accurate(found: CritiqueTruth | None, truth: CritiqueTruth) -> bool:
-    """Say whether a critique states the right fact and the right verdict."""
-    return found is not None and (found.fact, found.right) == (truth.fact, truth.right)
+def truth_of_critiques(
+    items: Sequence[Item], examples: Sequence[Example], verdicts: Sequence[Verdict]
+) -> tuple[dict[str, dict[str, int]], dict[str, Accuracy]]:
+    """Return how true the written critiques are, and the accuracy where both of a row are true and where one is not.
 
-
-@dataclass(frozen=True, slots=True)
-class CritiqueRows:
-    """Items of the embedded world as examples, the right response first, with their truth."""
-
-    items: tuple[Item, ...]
-    examples: tuple[Example, ...]
-
-    @classmethod
-    def of(cls, world: ShapesWorld, count: int) -> CritiqueRows:
-        """Return the first `count` items."""
-        items = tuple(world.item(index) for index in range(count))
-        return cls(items, tuple(as_example(as_preference(item, world.source)) for item in items))
-
-
-def truth_of_critiques(rows: CritiqueRows, verdicts: Sequence[Verdict]) -> dict[str, CritiqueAccuracy]:
-    """Return how true the written critiques are: all, by the response that they are of, and by category."""
-    parts: dict[str, list[tuple[str, Item, bool]]] = {}
-    for item, verdict in zip(rows.items, verdicts, strict=True):
-        for chosen, critique in zip((True, False), verdict.critiques or (), strict=True):
-            for name in ("all", "of right responses" if chosen else "of wrong responses", item.category):
-                parts.setdefault(name, []).append((critique, item, chosen))
-    return {
-        name: critique_accuracy([text for text, _, _ in part], [item.critique_truth(chosen) for _, item, chosen in part])
-        for name, part in parts.items()
-    }
-
-
-def accuracy_by_truth(rows: CritiqueRows, verdicts: Sequence[Verdict]) -> dict[str, Accuracy]:
-    """Return the accuracy where both critiques of a row are true, and where one of them is not."""
-    found: dict[str, tuple[list[Example], list[Verdict]]] = {"both critiques true": ([], []), "a critique false": ([], [])}
-    for item, example, verdict in zip(rows.items, rows.examples, verdicts, strict=True):
-        read = [read_critique(text) for text in verdict.critiques or ()]
-        true = all(accurate(one, item.critique_truth(chosen)) for one, chosen in zip(read, (True, False), strict=True))
-        examples, same = found["both critiques true" if true else "a critique false"]
-        examples.append(example)
-        same.append(verdict)
-    return {name: accuracy(examples, same) for name, (examples, same) in found.items()}
+    The first by the response that the critiques are of, and by category.
+    """
+    parts: dict[str, tuple[list[str], list[CritiqueTruth]]] = {}
+    rows: dict[str, tuple[list[Example], list[Verdict]]] = {"both critiques true": ([], []), "a critique false": ([], [])}
+    for item, example, verdict in zip(items, examples, verdicts, strict=True):
+        assert verdict.critiques is not None
+        truths = item.critique_truth(True), item.critique_truth(False)
+        of = ("of right responses", "of wrong responses")
+        for response, critique, truth in zip(of, verdict.critiques, truths, strict=True):
+            for name in ("all", response, item.category):
+                texts, same = parts.setdefault(name, ([], []))
+                texts.append(critique)
+                same.append(truth)
+        true = critique_accuracy(verdict.critiques, truths)["both"] == 2
+        seen, judged = rows["both critiques true" if true else "a critique false"]
+        seen.append(example)
+        judged.append(verdict)
+    whole = {name: critique_accuracy(*part) for name, part in parts.items()}
+    return whole, {name: accuracy(*part) for name, part in rows.items()}
 
 
 def accuracy(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> Accuracy:
@@ -119,85 +85,57 @@ def accuracy(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> Accura
     return figure(outcomes(examples, verdicts, ProtocolConfig()), "wrong")
 
 
-class ScoredRows(Frozen):
-    """One way to judge."""
+def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
+    """Judge the same rows, the right response first, in every way; all ranks call together.
 
-    accuracy: Accuracy
-    cost: dict[str, float]
-    """See `eval.judges.critic.JudgingCost.figures`; seconds are wall-clock time over the rows, on all ranks together."""
-
-
-class CritiqueAblation(Frozen):
-    """The whole table, and which rows it is of."""
-
-    checkpoint: str
-    world: str
-    rows: int
-    critic: dict[str, object]
-    """How it was asked: see `eval.judges.config`."""
-    judges: dict[str, ScoredRows]
-    critiques: dict[str, CritiqueAccuracy]
-    """Of the written critiques: all, of right responses, of wrong ones, by category."""
-    by_truth: dict[str, Accuracy]
-    """Accuracy with written critiques on rows of which both are true, and on the others."""
-
-
-def ablate(options: argparse.Namespace, runtime: Runtime) -> CritiqueAblation:
-    """Judge the same rows in every way; all ranks call together."""
+    `judges` holds accuracy and cost (see `JudgingCost.figures`; seconds are wall-clock time over the rows, on all ranks
+    together), `critiques` and `by_truth` what `truth_of_critiques` returns.
+    """
     world = ShapesWorld(options.level, options.seed, "benchmark")
-    rows = CritiqueRows.of(world, options.rows)
+    items = [world.item(index) for index in range(options.rows)]
+    examples = [as_example(as_preference(item, world.source)) for item in items]
     config = CriticJudgeConfig(
         type="critic", checkpoint=str(options.checkpoint), samples=options.samples, temperature=options.temperature
     )
-    critic = load_critic_checkpoint(options.checkpoint, runtime)
-    given = {item.identity: (item.critique(True), item.critique(False)) for item in rows.items}
-    judges: dict[str, CriticJudge] = {
-        "no critique": critic.judge(config, "none"),
-        "own critique": critic.judge(config, "own"),
-        "ground-truth critique": critic.judge(config, "given", given),
+    critic = load_checkpoint(options.checkpoint, runtime, load_critic)
+    given = {item.identity: (item.critique(True), item.critique(False)) for item in items}
+    judges: dict[str, Any] = {
+        "no critique": critic_judge(critic, config, "none"),
+        "own critique": critic_judge(critic, config, "own"),
+        "ground-truth critique": critic_judge(critic, config, "given", given),
     }
-    verdicts = {name: judge.judge(rows.examples) for name, judge in judges.items()}
-    found = {
-        name: ScoredRows(accuracy=accuracy(rows.examples, verdicts[name]), cost=judge.spent.figures())
-        for name, judge in judges.items()
-    }
+    verdicts = {name: judge.judge(examples) for name, judge in judges.items()}
+    cost = {name: judge.spent.figures() for name, judge in judges.items()}
     if options.scalar is not None:
-        found["scalar"] = scalar(options.scalar, rows, runtime)
-    return CritiqueAblation(
-        checkpoint=str(options.checkpoint),
-        world=f"{world.source}, split benchmark, seed {options.seed}",
-        rows=options.rows,
-        critic=config.model_dump(exclude={"checkpoint"}),
-        judges=found,
-        critiques=truth_of_critiques(rows, verdicts["own critique"]),
-        by_truth=accuracy_by_truth(rows, verdicts["own critique"]),
-    )
+        scalar = load_judge(options.scalar, runtime)(PREFERENCE_FOLDER, ProtocolConfig())
+        started = perf_counter()
+        verdicts["scalar"] = scalar.judge(examples)
+        cost["scalar"] = {"seconds_per_judgement": (perf_counter() - started) / len(examples)}
+    critiques, by_truth = truth_of_critiques(items, examples, verdicts["own critique"])
+    return {
+        "checkpoint": str(options.checkpoint),
+        "world": f"{world.source}, split benchmark, seed {options.seed}",
+        "rows": options.rows,
+        "critic": config.model_dump(exclude={"checkpoint"}),
+        "judges": {name: {"accuracy": accuracy(examples, found), "cost": cost[name]} for name, found in verdicts.items()},
+        "critiques": critiques,
+        "by_truth": by_truth,
+    }
 
 
-def scalar(path: Path, rows: CritiqueRows, runtime: Runtime) -> ScoredRows:
-    """Judge with another checkpoint, for comparison; loading it is not in the cost."""
-    judge = load_judge(path, runtime)(PREFERENCE_FOLDER, ProtocolConfig()).judge
-    started = perf_counter()
-    verdicts = judge.judge(rows.examples)
-    cost = {"seconds_per_judgement": (perf_counter() - started) / len(rows.examples)}
-    return ScoredRows(accuracy=accuracy(rows.examples, verdicts), cost=cost)
-
-
-def tables(found: CritiqueAblation) -> list[Table]:
+def tables(found: dict[str, Any]) -> list[Table]:
     """Return the table of judges and that of the written critiques."""
-    judges = Table("scored after", "accuracy [95 %]", "ties", "s per judgement", "tokens/s", "cut off", title=found.checkpoint)
-    for name, one in found.judges.items():
-        cost = one.cost
+    judges = Table("scored after", "accuracy [95 %]", "ties", "s per judgement", "tokens/s", "cut off", title=found["checkpoint"])
+    for name, one in found["judges"].items():
+        right, cost = one["accuracy"], one["cost"]
         speed = f"{cost['generated_tokens_per_second']:.0f}" if "generated_tokens_per_second" in cost else "–"
         cut = f"{100 * cost['truncated']:.1f} %" if "truncated" in cost else "–"
-        seconds = f"{cost['seconds_per_judgement']:.4f}"
-        judges.add_row(name, percent(one.accuracy), str(one.accuracy.ties), seconds, speed, cut)
-    for name, figure_of_part in found.by_truth.items():
-        judges.add_row(f"  own, {name}: n = {figure_of_part.n}", percent(figure_of_part), str(figure_of_part.ties), "", "", "")
-    truth = Table("written critiques", "n", "readable", "right verdict", "right fact", "both", title=found.world)
-    for name, one_part in found.critiques.items():
-        counts = (one_part.readable, one_part.verdict, one_part.fact, one_part.both)
-        truth.add_row(name, str(one_part.n), *(f"{100 * one_part.share(count):.1f} %" for count in counts))
+        judges.add_row(name, percent(right), str(right.ties), f"{cost['seconds_per_judgement']:.4f}", speed, cut)
+    for name, right in found["by_truth"].items():
+        judges.add_row(f"  own, {name}: n = {right.n}", percent(right), str(right.ties), "", "", "")
+    truth = Table("written critiques", "n", *WRITTEN.values(), title=found["world"])
+    for name, counts in found["critiques"].items():
+        truth.add_row(name, str(counts["n"]), *(f"{100 * counts[key] / max(counts['n'], 1):.1f} %" for key in WRITTEN))
     return [judges, truth]
 
 
@@ -212,23 +150,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=1, help="critiques of each response, their scores averaged")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--output", type=Path, help="the JSON file")
-    parser.add_argument("--token-budget", type=int, help="tokens of one packed row; default: the recipe's, or by the device")
-    parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher and ignored; the environment says it")
+    add_ranks(parser)
     options = parser.parse_args(arguments)
-    try:
-        with processes() as device:
-            found = ablate(options, Runtime(device, options.token_budget))
-            if not rank():
-                show(found, options.output or options.checkpoint / "eval" / "critique_ablation.json")
-    except (ValueError, OSError) as error:
-        sys.exit(format_error(error))
-
-
-def show(found: CritiqueAblation, target: Path) -> None:
-    """Print the tables and write the JSON file."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    Console(width=max(Console().width, 110)).print(*tables(found), f"saved as {target}")
+    with command(), processes() as device:
+        found = ablate(options, Runtime(device, options.token_budget))
+        if rank():
+            return
+        target = options.output or options.checkpoint / "eval" / "critique_ablation.json"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(found, indent=1, ensure_ascii=False, default=Accuracy.model_dump)
+        target.write_text(text + "\n", encoding="utf-8")
+        Console(width=max(Console().width, 110)).print(*tables(found), f"saved as {target}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Find the training records of which a picture, a question or the pair of responses occurs in a benchmark.
+"""Find the training records of which an image, a question or the pair of responses occurs in a benchmark.
 
 python eval/overlap.py recipes/basereward.yaml --benchmarks vl_rewardbench=hub mm_rlhf_rewardbench=hub --output overlap.txt
 
@@ -11,7 +11,7 @@ Every row of the recipe's sources is looked at, whatever its filters, caps and w
 and nearly equal: fingerprints.py and index.py in eval/contamination. A record is left out if one of its images occurs in a
 benchmark, or one of its questions or its pair of responses, unless that text is a common one (COMMON in
 eval/contamination/report.py).
-A question inside a long instruction of a source's own is not recognised as the question; its picture and responses are.
+A question inside a long instruction of a source's own is not recognised as the question; its image and responses are.
 
 Memory does not grow with the training data. A run that was stopped continues where it was if it is started again.
 """
@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from ruamel.yaml.error import YAMLError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
@@ -36,8 +35,8 @@ from data.preparation.scan import code
 from data.sources.shared.base import Source
 from data.storage.code import code_digest
 from data.storage.files import digest
-from eval.benchmarks.table import BenchmarkConfig, load
-from eval.cli import benchmark
+from eval.benchmarks.table import load
+from eval.cli import add_benchmarks, command
 from eval.contamination.index import OverlapIndex
 from eval.contamination.report import Overlap, report
 from eval.contamination.search import Search, run
@@ -57,52 +56,35 @@ def find(
     key = digest(" ".join([code(), own, index.fingerprint, *(f"{source.fingerprint()} {len(source)}" for source in sources)]))
     parts = output.with_name(f"{output.name}.parts")
     found = run(Search(sources, index, parts / key), workers, console)
-    blank = [f"{index.blank} blank pictures, which identify nothing, were not compared"] if index.blank else []
+    blank = [f"{index.blank} blank images, which identify nothing, were not compared"] if index.blank else []
     overlap = report(found, index, output, [*about, *blank])
     shutil.rmtree(parts)
     return overlap
-
-
-def _rows(configs: Sequence[BenchmarkConfig], console: Console) -> tuple[list[Example], list[str]]:
-    """Return the rows of the benchmarks, and a line about each."""
-    examples: list[Example] = []
-    about = []
-    for config in configs:
-        loaded = load(config)
-        examples += loaded.examples
-        about.append(f"{config.name}={loaded.origin.location}: {len(loaded.examples)} rows")
-        for note in (*loaded.origin.notes, *loaded.origin.unavailable):
-            console.print(f"{config.name}: {note}", style="yellow", markup=False)
-    return examples, about
 
 
 def main() -> None:
     """Read the command line, look for overlap, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
-    parser.add_argument(
-        "--benchmarks",
-        nargs="+",
-        type=benchmark,
-        required=True,
-        metavar="NAME=PLACE",
-        help="PLACE is `hub`, `embedded` or a path, then ,revision=… ,image_root=… ,limit=… as needed",
-    )
+    add_benchmarks(parser, required=True)
     parser.add_argument("--output", type=Path, required=True, help="the file of fingerprints; details go beside it (.jsonl)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.output.suffix == ".jsonl":
         parser.error("--output must not end in .jsonl: that is the name of the details")
     console = Console(width=max(160, Console().width))
-    try:
+    with command():
         section = section_of(options.recipe)
         cache = Path(section.cache).expanduser() if section.cache else CACHE
         sources = [source.open(cache) for source in section.sources]
-        examples, about = _rows(options.benchmarks, console)
-        about = [f"Records of {options.recipe} {WRITER} in", *about]
+        examples, about = list[Example](), [f"Records of {options.recipe} {WRITER} in"]
+        for config in options.benchmarks:
+            loaded = load(config)
+            examples += loaded.examples
+            about.append(f"{config.name}={loaded.origin.location}: {len(loaded.examples)} rows")
+            for note in (*loaded.origin.notes, *loaded.origin.unavailable):
+                console.print(f"{config.name}: {note}", style="yellow", markup=False)
         overlap = find(sources, examples, options.output, options.workers, about, Console(stderr=True))
-    except (ValueError, OSError, YAMLError) as error:
-        sys.exit(f"error: {error}")
     console.print(overlap.table())
     for source in sources:
         if source.generated and overlap.sources[source.name]["left_out"]:

@@ -29,11 +29,7 @@ from data.config.section import Section
 from data.preference import EncodedImage, Message
 
 Floats = NDArray[np.floating[Any]]
-
-
 Ints = NDArray[np.integer[Any]]
-
-
 Side = Literal[0, 1]
 """An index into `Example.responses`."""
 Order = Literal["both", "official", "winner_first"]
@@ -75,6 +71,12 @@ class Vote:
     names: Side | None
     """The response that it names as the better one; None where the text cannot be read."""
 
+    @classmethod
+    def at(cls, text: str, first: Side, position: Side | None) -> Vote:
+        """Return the vote for the response that stood at `position` (0 first, 1 second)."""
+        shown: tuple[Side, Side] = (0, 1) if first == 0 else (1, 0)
+        return cls(text, first, None if position is None else shown[position])
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -96,6 +98,14 @@ class Judge(Protocol):
         ...
 
 
+class NotedJudge(Judge, Protocol):
+    """A judge that knows what must be said beside its figures."""
+
+    def notes(self) -> tuple[str, ...]:
+        """Return it; asked after judging."""
+        ...
+
+
 class ProtocolConfig(Section):
     """How a benchmark is run. The defaults are the protocol described above; every deviation is named in the result."""
 
@@ -105,7 +115,7 @@ class ProtocolConfig(Section):
     votes: int = Field(default=1, ge=1, le=64)
     """Rounds of votes of a pairwise judge."""
     images: Images = "real"
-    """`none`, `grey` and `shuffled` are ablations: what remains of the score without the picture."""
+    """`none`, `grey` and `shuffled` are ablations: what remains of the score without the image."""
     ties: Ties = "wrong"
     """What a tie adds to the headline: 0, 0.5 or 1."""
     seed: int = 0

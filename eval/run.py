@@ -17,7 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -27,7 +28,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from eval.benchmarks.table import BENCHMARKS
-from eval.cli import Task, add_shared, task_of
+from eval.cli import add_shared, command, processes, task_of
 from eval.protocol import Images
 from eval.results.comparison import comparison_table
 from eval.results.predictions import score_file
@@ -47,24 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
     options = parse(arguments)
     console = Console(width=max(Console().width, 125), highlight=False)
-    try:
+    with command():
         if options.score:
             score(options, console)
         elif options.compare:
             console.print(comparison_table(*options.compare))
         else:
             judge_all(options, console)
-    except user_errors() as error:
-        from eval.cli import format_error
-
-        sys.exit(format_error(error))
-
-
-def user_errors() -> tuple[type[Exception], ...]:
-    """Return what ends with its message; imported when something has gone wrong, for that needs torch."""
-    from eval.cli import USER
-
-    return USER
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -100,8 +90,6 @@ def score(options: argparse.Namespace, console: Console) -> None:
 
 def judge_all(options: argparse.Namespace, console: Console) -> None:
     """Evaluate every judge; on several ranks all take part and the first one prints and writes."""
-    from eval.cli import processes
-
     with processes() as device:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
@@ -113,9 +101,13 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
             task, folder = task_of(options, judge), folder_of(options, judge)
             suite = loaded(task.benchmarks, task.protocol)
             results, ablations = evaluate(load_judge(judge, runtime), suite, folder, ablations=options.ablations)
-            if not rank():
-                show(str(judge), task, results, ablations, console)
-                console.print(f"results and predictions: {folder}", soft_wrap=True)
+            if rank():
+                continue
+            console.print(results_table(results, title=str(judge), baselines=task.baselines, ablations=ablations))
+            for name, result in results.items():
+                for note in result.notes:
+                    console.print(f"{name}: {note}", soft_wrap=True)
+            console.print(f"results and predictions: {folder}", soft_wrap=True)
 
 
 def folder_of(options: argparse.Namespace, judge: Path) -> Path:
@@ -133,21 +125,13 @@ def evaluate(judge_for: JudgeFor, suite: Suite, folder: Path, *, ablations: bool
     """
     found: dict[Images, Results] = {}
     for images in dict.fromkeys([suite.protocol.images, *(ABLATED if ablations else [])]):
-        seen = suite.under(suite.protocol.model_copy(update={"images": images}))
+        seen = replace(suite, protocol=suite.protocol.model_copy(update={"images": images}))
         place = folder if images == REAL else folder / "ablations" / images
         found[images] = {}
         for name, (benchmark, _) in seen.benchmarks.items():
-            seated = judge_for(benchmark, seen.protocol)
-            found[images][name] = seen.evaluate(name, seated.judge, place, seated.notes)
+            judge = judge_for(benchmark, seen.protocol)
+            found[images][name] = seen.evaluate(name, judge, place, judge.notes)
     return found.pop(suite.protocol.images), found
-
-
-def show(title: str, task: Task, results: Results, ablations: Mapping[Images, Results], console: Console) -> None:
-    """Print the table, and below it what must be said of its figures."""
-    console.print(results_table(results, title=title, baselines=task.baselines, ablations=ablations))
-    for name, result in results.items():
-        for note in result.notes:
-            console.print(f"{name}: {note}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,20 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
 from rich.console import Console
-from ruamel.yaml.error import YAMLError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import UserError
 from data.mixture import Mixture, section_of
 from data.preference import Preference
-from eval.protocol import Example, Judge, ProtocolConfig
+from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from eval.cli import command
+from eval.judges.checkpoint import Runtime
+from eval.judges.critic import as_example
+from eval.judges.loading import load_judge
+from eval.protocol import Judge, ProtocolConfig
 from eval.running.annotation import Journal, append, as_row, check, hard
 
 CHUNK = 256
@@ -31,41 +36,42 @@ CHUNK = 256
 
 def main() -> None:
     """Read the command line and select."""
-    options = parse()
-    try:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="by", required=True)
+    tries, rate = commands.add_parser("tries"), commands.add_parser("pass-rate")
+    for one in (tries, rate):
+        one.add_argument("recipe", type=Path)
+        one.add_argument("--out", type=Path, required=True, help="a .jsonl file")
+    tries.add_argument("annotated", type=Path, help="the file that eval/annotate.py wrote")
+    tries.add_argument("--least", type=int, default=2, help="tries that make a pair hard")
+    rate.add_argument("judge", type=Path)
+    rate.add_argument("--votes", type=int, default=4, help="rounds of votes, each in both orders")
+    rate.add_argument("--band", type=float, nargs=2, default=[0.2, 0.8], metavar=("LOW", "HIGH"))
+    options = parser.parse_args()
+    with command():
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
-        mixture = Mixture(section_of(options.recipe))
-        chosen = by_tries(mixture, options) if options.by == "tries" else by_pass_rate(mixture, options)
-        count = 0
-        for index in chosen:
+        mixture, count = Mixture(section_of(options.recipe)), 0
+        for index in by_tries(mixture, options) if options.by == "tries" else by_pass_rate(mixture, options):
             append(options.out, as_row(mixture[index], None))
             count += 1
-    except (ValueError, OSError, YAMLError) as error:
-        sys.exit(f"error: {error}")
     Console().print(f"{count:,} of {len(mixture):,} pairs selected; saved as {options.out}")
 
 
 def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     """Return the indices of hard records by the journal of their annotation."""
-    lines = Journal.beside(options.annotated).lines()
+    journal = Journal.beside(options.annotated)
+    lines = journal.lines()
     if not lines:
-        raise UserError(f"{Journal.beside(options.annotated).path} is empty or missing: annotate the pairs first.")
+        raise UserError(f"{journal.path} is empty or missing: annotate the pairs first.")
     check(lines, mixture)
     return hard(lines, options.least)
 
 
 def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     """Yield the indices of records that the judge gets right in a share of its votes within the band."""
-    import torch
-
-    from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-    from eval.judges.checkpoint import Runtime
-    from eval.judges.loading import load_judge
-
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    protocol = ProtocolConfig(votes=options.votes)
-    judge = load_judge(options.judge, Runtime(device))(PREFERENCE_FOLDER, protocol).judge
+    judge = load_judge(options.judge, Runtime(device))(PREFERENCE_FOLDER, ProtocolConfig(votes=options.votes))
     low, high = options.band
     for start in range(0, len(mixture), CHUNK):
         indices = range(start, min(start + CHUNK, len(mixture)))
@@ -75,29 +81,8 @@ def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]
 
 def pass_rates(judge: Judge, records: Sequence[Preference]) -> list[float]:
     """Return for each record the share of the judge's votes that name its chosen response; an unreadable vote is no such."""
-    examples = [
-        Example(one.identity, one.images, one.prompt, (one.chosen, one.rejected), 0, one.category, one.source, one.identity, {})
-        for one in records
-    ]
-    return [sum(vote.names == 0 for vote in verdict.votes) / max(len(verdict.votes), 1) for verdict in judge.judge(examples)]
-
-
-def parse() -> argparse.Namespace:
-    """Return the command line's options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="by", required=True)
-    tries = commands.add_parser("tries")
-    rate = commands.add_parser("pass-rate")
-    for command in (tries, rate):
-        command.add_argument("recipe", type=Path)
-    tries.add_argument("annotated", type=Path, help="the file that eval/annotate.py wrote")
-    tries.add_argument("--least", type=int, default=2, help="tries that make a pair hard")
-    rate.add_argument("judge", type=Path)
-    rate.add_argument("--votes", type=int, default=4, help="rounds of votes, each in both orders")
-    rate.add_argument("--band", type=float, nargs=2, default=[0.2, 0.8], metavar=("LOW", "HIGH"))
-    for command in (tries, rate):
-        command.add_argument("--out", type=Path, required=True, help="a .jsonl file")
-    return parser.parse_args()
+    verdicts = judge.judge([as_example(record) for record in records])
+    return [sum(vote.names == 0 for vote in verdict.votes) / max(len(verdict.votes), 1) for verdict in verdicts]
 
 
 if __name__ == "__main__":

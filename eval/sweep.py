@@ -21,10 +21,10 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from eval.cli import Task, add_shared, task_of
-from eval.judges.checkpoint import recorded
-from eval.reporting.sweep_tables import best_of, draw, markdown, write_csv, write_json
-from eval.results.store import STEP, Store, Summary
+from eval.cli import add_shared, command, processes, task_of
+from eval.judges.card import recorded
+from eval.reporting.sweep_tables import best_of, draw, log, markdown, write_csv, write_json
+from eval.results.store import STEP, Store
 
 if TYPE_CHECKING:
     import torch
@@ -32,45 +32,45 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
-    options, console = parse(arguments), Console(highlight=False, soft_wrap=True)
-    from eval.cli import USER, format_error, processes
-
-    try:
-        with processes() as device:
-            run(options, device, console)
-    except USER as error:
-        sys.exit(format_error(error))
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser("eval/sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judges", nargs="+", type=Path, metavar="JUDGE", help="run folders, checkpoint folders, YAML files")
     add_shared(parser)
     parser.add_argument("--wandb", metavar="PROJECT", help="also log there; without a login the wandb run stays in the output")
     parser.set_defaults(output=Path("runs/sweep"))
-    return parser.parse_args(arguments)
+    options, console = parser.parse_args(arguments), Console(highlight=False, soft_wrap=True)
+    with command(), processes() as device:
+        run(options, device, console)
 
 
 def run(options: argparse.Namespace, device: torch.device, console: Console) -> None:
-    """Evaluate what is missing and write the summary; all ranks call together, the first one writes and prints."""
+    """Evaluate what is missing and write the summary; all ranks call together, the first one writes and prints.
+
+    All judges get one task: the options', and for what they leave open that of the first recipe there is.
+    """
     from eval.judges.checkpoint import Runtime
     from eval.running.suite import Suite
     from eval.running.sweep import Sweep
     from models.distributed import rank
 
     judges = expand(options.judges)
-    task = task_for(options, judges)
+    task = task_of(options, next((judge for judge in judges if judge.is_dir() and recorded(judge)), judges[0]))
     suite = Suite.load(task.benchmarks, task.protocol)
     sweep = Sweep(suite, Store(options.output / "results"), Runtime(device, options.token_budget), console)
     sweep.fill(judges)
-    if not rank():
-        summary = sweep.summary()
-        write(summary, options.output, console)
-        if options.wandb and summary.standings:
-            from eval.reporting.sweep_tables import log
-
-            log(summary, options.wandb, options.output)
+    if rank():
+        return
+    summary, folder = sweep.summary(), options.output
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(summary, folder / "sweep.csv")
+    write_json(summary, folder / "sweep.json")
+    (folder / "sweep.md").write_text(markdown(summary), encoding="utf-8")
+    if summary.standings:
+        draw(summary, folder / "sweep.png")
+    for name, standings in summary.standings.items():
+        console.print(f"{name}: {best_of(standings)}")
+    console.print(f"written: {folder}/sweep.csv, sweep.json, sweep.md, sweep.png and results/")
+    if options.wandb and summary.standings:
+        log(summary, options.wandb, folder)
 
 
 def expand(places: Sequence[Path]) -> list[Path]:
@@ -82,24 +82,6 @@ def expand(places: Sequence[Path]) -> list[Path]:
         for path in [path for _, path in inside] or [place]:
             found.setdefault(path.resolve(), path)
     return list(found.values())
-
-
-def task_for(options: argparse.Namespace, judges: Sequence[Path]) -> Task:
-    """Return one task for all judges: the options', and for what they leave open that of the first recipe there is."""
-    return task_of(options, next((judge for judge in judges if judge.is_dir() and recorded(judge)), judges[0]))
-
-
-def write(summary: Summary, folder: Path, console: Console) -> None:
-    """Write all files of the summary, and say what the best is and where things lie."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_csv(summary, folder / "sweep.csv")
-    write_json(summary, folder / "sweep.json")
-    (folder / "sweep.md").write_text(markdown(summary), encoding="utf-8")
-    if summary.standings:
-        draw(summary, folder / "sweep.png")
-    for name, standings in summary.standings.items():
-        console.print(f"{name}: {best_of(standings)}")
-    console.print(f"written: {folder}/sweep.csv, sweep.json, sweep.md, sweep.png and results/")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import UserError
-from eval.judges.checkpoint import backbone_of, run_of_adapters
+from eval.cli import command
+from eval.judges.checkpoint import backbone_of, card_of_adapters
 from models.adapters import is_adapter, with_adapters
 from models.backbone import load_critic, load_language_model, load_processor, load_scalar
-from models.portable.reward import IncompleteCheckpointError
 
 
 def merge(checkpoint: Path, folder: Path) -> None:
@@ -28,7 +28,7 @@ def merge(checkpoint: Path, folder: Path) -> None:
         raise UserError(f"{checkpoint} holds no adapters (adapter_config.json); give a checkpoint-N folder of a LoRA run.")
     if folder.exists():
         raise UserError(f"{folder} exists already, and nothing is written over; give a new folder.")
-    run = run_of_adapters(checkpoint)
+    run = card_of_adapters(checkpoint)
     loaders: dict[str, Any] = {
         "naive": lambda: load_scalar(run.backbone, run.head),
         "critic": lambda: load_critic(run.backbone, run.head),
@@ -45,10 +45,8 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    try:
+    with command():
         merge(options.checkpoint, options.folder)
-    except (UserError, IncompleteCheckpointError) as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -1,27 +1,7 @@
-"""How judges whose checkpoints do not say it all are asked; imports no torch, so that a recipe is checked in a moment.
-
-How a critic judges; imports no torch, so that a judge's YAML file is checked in a moment.
-
-A checkpoint folder given as a judge writes one greedy critique of each response, as its config.json says. A YAML file asks for
-something else:
-
-    type: critic
-    checkpoint: runs/critic/best
-    samples: 8              # critiques of each response, their scores averaged
-    temperature: 0.7
-
-The YAML file of a judge behind an OpenAI-compatible endpoint, and what asking it has cost.
-
-type: endpoint
-url: http://127.0.0.1:8000/v1              # a vLLM server, or a provider
-model: Qwen/Qwen2.5-VL-72B-Instruct
-key_variable: OPENAI_API_KEY               # where the key is; it is never written anywhere
-"""
+"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -69,7 +49,13 @@ class ScalarJudgeConfig(Section):
 
 
 class CriticJudgeConfig(Section):
-    """A critic and how it is asked; the defaults are the paper's inference (arXiv 2502.10391): one greedy critique."""
+    """A critic and how it is asked; the defaults are the paper's inference (arXiv 2502.10391): one greedy critique.
+
+    type: critic
+    checkpoint: runs/critic/best
+    samples: 8              # critiques of each response, their scores averaged
+    temperature: 0.7
+    """
 
     type: Literal["critic"]
     checkpoint: str
@@ -96,7 +82,13 @@ NotNegative = Field(default=None, ge=0.0, allow_inf_nan=False)
 
 
 class EndpointConfig(Section):
-    """Who is asked, how, and at what price."""
+    """A judge behind an OpenAI-compatible endpoint: who is asked, how, and at what price.
+
+    type: endpoint
+    url: http://127.0.0.1:8000/v1              # a vLLM server, or a provider
+    model: Qwen/Qwen2.5-VL-72B-Instruct
+    key_variable: OPENAI_API_KEY               # where the key is; it is never written anywhere
+    """
 
     type: Literal["endpoint"]
     url: str = Field(pattern=r"^https?://.+")
@@ -119,48 +111,3 @@ class EndpointConfig(Section):
     """Folder of the answers, by a digest of the request; what it holds is not asked again."""
     dollars_per_million_input: float | None = NotNegative
     dollars_per_million_output: float | None = NotNegative
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a number of requests came to. Tokens as the endpoint counts them."""
-
-    judgements: int = 0
-    from_cache: int = 0
-    refused: int = 0
-    """Requests that the endpoint would not answer (HTTP 400, 413, 422): votes that nobody can read."""
-    cut_off: int = 0
-    """Judgements that ended at the limit of new tokens."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    asked_input_tokens: int = 0
-    """Of these, what was not in the cache."""
-    asked_output_tokens: int = 0
-
-    @classmethod
-    def total(cls, parts: Iterable[Usage]) -> Usage:
-        """Return the sum."""
-        return cls(*(sum(column) for column in zip(*(astuple(part) for part in (cls(), *parts)), strict=True)))
-
-    def lines(self, config: EndpointConfig, first_refusal: str) -> tuple[str, ...]:
-        """Say it in words."""
-        found = [
-            f"{config.model}: {self.judgements} judgements ({self.from_cache} from the cache), "
-            f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out; asked now: {self.asked_input_tokens:,} and "
-            f"{self.asked_output_tokens:,}{self._dollars(config)}."
-        ]
-        if self.refused:
-            found.append(f"{self.refused} requests were refused and count as unreadable votes; the first: {first_refusal}")
-        if self.cut_off:
-            found.append(f"{self.cut_off} judgements were cut off at the limit of new tokens.")
-        return tuple(found)
-
-    def _dollars(self, config: EndpointConfig) -> str:
-        prices = config.dollars_per_million_input, config.dollars_per_million_output
-        if None in prices:
-            return ""
-        whole, now = (
-            sum(n * (price or 0.0) / 1e6 for n, price in zip(tokens, prices, strict=True))
-            for tokens in ((self.input_tokens, self.output_tokens), (self.asked_input_tokens, self.asked_output_tokens))
-        )
-        return f"; {whole:.4f} dollars in all, {now:.4f} of them now"

@@ -1,28 +1,24 @@
 """Critics as judges: write a critique of each response, then score it, or score given critiques, or none.
 
-From a critic's checkpoint folder to a judge; request and limit of a critique come with the checkpoint.
+Request and limit of a critique come with the checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import torch
 
 from data.errors import RecordError
 from data.preference import Message, Preference, text
 from data.prompts import CRITIQUE_REQUEST, with_critique
-from eval.judges.checkpoint import LoadedCheckpoint, Runtime, load_with_head, recorded
+from eval.judges.checkpoint import LoadedCheckpoint
 from eval.judges.config import CriticJudgeConfig
 from eval.judges.packed_inference import Packed, run_packed
 from eval.protocol import Example, Verdict
-from models.adapters import is_adapter
-from models.backbone import load_critic
 from models.config import CritiqueConfig, StoredRead
 from models.encoder import VISION_TEXT, Encoder
 from models.generation import SamplingConfig, generate
@@ -60,7 +56,7 @@ class CritiqueEncoder:
     given: Mapping[str, tuple[str, str]] | None = None
     """Critiques of both responses by the example's key, for `given`."""
     forgiving: bool = False
-    """For an example that cannot be encoded take a stand-in instead of an error: training will pass that record over."""
+    """For an example that cannot be encoded take a stand-in instead of an error: training will skip that record."""
 
     def __call__(self, example: Example) -> Group:
         """Encode both responses; `own` ends where the critique is to be written."""
@@ -105,12 +101,8 @@ class JudgingCost:
         return found
 
 
-class JudgedResponse(NamedTuple):
-    """A verdict and what it cost; ranks gather it."""
-
-    verdict: Verdict
-    tokens: int = 0
-    truncated: int = 0
+Judged = tuple[Verdict, int, int]
+"""A verdict, the tokens of its critiques, and how many of them were cut off; ranks gather it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +119,12 @@ class CriticJudge:
     device: torch.device
     token_budget: int
     sampling: SamplingConfig
-    spent: JudgingCost
+    spent: JudgingCost = field(default_factory=JudgingCost)
     """Of all ranks together."""
     workers: int = 0
     seed: int = 0
+    about: tuple[str, ...] = ()
+    """What must be said beside its figures, whatever judging costs."""
 
     @torch.no_grad()
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
@@ -141,23 +135,24 @@ class CriticJudge:
         found = run_packed(packed, examples, self.encode, lambda batch, items: run(batch, [examples[i].key for i in items]))
         self.spent.judgements += len(examples)
         self.spent.critiques += 2 * self.encode.samples * len(examples) if self.encode.mode == "own" else 0
-        self.spent.tokens += sum(one.tokens for one in found)
-        self.spent.truncated += sum(one.truncated for one in found)
+        self.spent.tokens += sum(tokens for _, tokens, _ in found)
+        self.spent.truncated += sum(truncated for _, _, truncated in found)
         self.spent.seconds += perf_counter() - started
-        return [one.verdict for one in found]
+        return [verdict for verdict, _, _ in found]
 
     def notes(self) -> tuple[str, ...]:
-        """Say how many critiques were cut off, if any were."""
+        """Return what must be said beside the figures: also how many critiques were cut off, if any were."""
         if not self.spent.truncated:
-            return ()
+            return self.about
         limit = f"the limit of {self.sampling.max_new_tokens} tokens"
-        return (f"{self.spent.truncated} of {self.spent.critiques} critiques were cut off by {limit} and scored as they are.",)
+        cut = f"{self.spent.truncated} of {self.spent.critiques} critiques were cut off by {limit} and scored as they are."
+        return (*self.about, cut)
 
-    def _given(self, batch: PackedBatch, keys: Sequence[str]) -> list[JudgedResponse]:
+    def _given(self, batch: PackedBatch, keys: Sequence[str]) -> list[Judged]:
         scores = self.model(**batch.joint_inputs())[0].view(len(keys), 2).tolist()
-        return [JudgedResponse(Verdict(scores=(first, second))) for first, second in scores]
+        return [(Verdict(scores=(first, second)), 0, 0) for first, second in scores]
 
-    def _own(self, batch: PackedBatch, keys: Sequence[str]) -> list[JudgedResponse]:
+    def _own(self, batch: PackedBatch, keys: Sequence[str]) -> list[Judged]:
         samples = self.encode.samples
         seeds = [f"{self.seed}/{key}/{n}" for key in keys for n in range(2 * samples)]
         tokenizer = self.encode.encoder.tokenizer
@@ -173,48 +168,31 @@ class CriticJudge:
             ours = written[2 * samples * n : 2 * samples * (n + 1)]
             critiques = tokenizer.decode(ours[0].ids), tokenizer.decode(ours[samples].ids)
             verdict = Verdict(scores=(first, second), critiques=critiques)
-            found.append(JudgedResponse(verdict, sum(len(one.ids) + 1 for one in ours), sum(one.truncated for one in ours)))
+            found.append((verdict, sum(len(one.ids) + 1 for one in ours), sum(one.truncated for one in ours)))
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedCritic:
-    """A critic, loaded once for any number of judges."""
-
-    model: Any
-    """The unwrapped critic; adapters stay in its layers."""
-    critique: CritiqueConfig
-    checkpoint: LoadedCheckpoint
-
-    def judge(
-        self, config: CriticJudgeConfig, mode: Critiques | None = None, given: Mapping[str, tuple[str, str]] | None = None
-    ) -> CriticJudge:
-        """Return a judge that has spent nothing yet; `mode` (None: the config's) and `given` are those of the encoder."""
-        found, mode = self.checkpoint, mode or config.critiques
-        return CriticJudge(
-            model=self.model,
-            encode=CritiqueEncoder(found.encoder, mode, self.critique.request, config.samples if mode == "own" else 1, given),
-            device=found.device,
-            token_budget=found.token_budget,
-            sampling=SamplingConfig(
-                temperature=config.temperature,
-                top_p=config.top_p,
-                max_new_tokens=config.max_new_tokens or self.critique.max_new_tokens,
-            ),
-            spent=JudgingCost(),
-            workers=found.workers,
-            seed=config.seed,
-        )
-
-
-def load_critic_checkpoint(path: Path, runtime: Runtime) -> LoadedCritic:
-    """Load a critic, whole or as adapters on their base; adapters take their request and limit from the run's recipe.
-
-    Raises: CheckpointError, CheckpointError, CheckpointError or IncompleteCheckpointError for what is no whole checkpoint;
-    SafetensorError for cut off weights.
-    """
-    run, adapted = recorded(path), is_adapter(path)
-    load = partial(load_critic, critique=run.critique if run and adapted else None)
-    found = load_with_head(path, runtime, load)
-    model = found.model.get_base_model() if adapted else found.model
-    return LoadedCritic(model, CritiqueConfig.model_validate(model.config.critique), found)
+def critic_judge(
+    found: LoadedCheckpoint,
+    config: CriticJudgeConfig,
+    mode: Critiques | None = None,
+    given: Mapping[str, tuple[str, str]] | None = None,
+) -> CriticJudge:
+    """Return a judge that has spent nothing yet; `mode` (None: the config's) and `given` are those of the encoder."""
+    mode = mode or config.critiques
+    asked = found.card and found.card.critique
+    critique = asked or CritiqueConfig.model_validate(found.model.config.critique)
+    return CriticJudge(
+        model=found.model,
+        encode=CritiqueEncoder(found.encoder, mode, critique.request, config.samples if mode == "own" else 1, given),
+        device=found.device,
+        token_budget=found.token_budget,
+        sampling=SamplingConfig(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            max_new_tokens=config.max_new_tokens or critique.max_new_tokens,
+        ),
+        workers=found.workers,
+        seed=config.seed,
+        about=found.notes,
+    )

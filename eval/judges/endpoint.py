@@ -1,6 +1,6 @@
 """A judge behind an OpenAI-compatible endpoint, asked with the benchmark's own prompt and read with its own parser.
 
-Requests to an OpenAI-compatible endpoint: repeated where that helps, answers kept on disk.
+Requests are repeated where that helps, and answers are kept on disk.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from PIL import Image
@@ -29,158 +29,12 @@ from data.preference import EncodedImage, Message
 from data.storage.files import write_whole
 from eval.benchmarks.benchmark import Benchmark, PairwisePrompt
 from eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
-from eval.judges.config import EndpointConfig, Usage
+from eval.judges.config import EndpointConfig
 from eval.protocol import Example, ProtocolConfig, Side, Verdict, Vote, presentations
 from models.distributed import gather, rank, world_size
 
 SENT_AS_IT_IS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
-"""What such endpoints read; other formats, and pictures that are stored turned, transparent or in 16 bits, are sent as PNG."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One judgement to ask for."""
-
-    example: Example
-    first: Side
-    turn: int
-
-
-@dataclass(slots=True)
-class EndpointJudge:
-    """Asks once for each presentation that the protocol names."""
-
-    config: EndpointConfig
-    prompt: PairwisePrompt
-    protocol: ProtocolConfig
-    unofficial: str = ""
-    """What to say where the prompt is not the benchmark's own."""
-    usage: Usage = field(default_factory=Usage)
-    first_refusal: str = ""
-
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
-        """Return the votes on every example, on every rank; ranks share the requests and must call together.
-
-        Raises: EndpointError if a request fails for good on some rank, or all are refused.
-        """
-        mine = range(rank(), len(examples), world_size())
-        asked = {index: self._questions(examples[index]) for index in mine}
-        answers = iter(self._answers([question for questions in asked.values() for question in questions]))
-        votes = {
-            index: tuple(self._vote(question, next(answers)) for question in questions) for index, questions in asked.items()
-        }
-        whole = {index: cast for part in gather(votes) for index, cast in part.items()}
-        return [Verdict(votes=whole[index]) for index in range(len(examples))]
-
-    def notes(self) -> tuple[str, ...]:
-        """Say what judging cost, and what else must stand beside the figures."""
-        return (*([self.unofficial] if self.unofficial else []), *self.usage.lines(self.config, self.first_refusal))
-
-    def body(self, question: Question) -> dict[str, Any]:
-        """Return the request for one judgement; each has a seed of its own, so that votes differ and repeat."""
-        example = question.example
-        seed = hashlib.sha256(f"{self.protocol.seed}/{example.key}/{question.turn}".encode()).digest()
-        request = {
-            "model": self.config.model,
-            "messages": messages(self.prompt.ask(example, question.first), example.images, example.identity),
-            "max_tokens": self.prompt.max_new_tokens,
-            "temperature": self.prompt.temperature,
-            "top_p": self.prompt.top_p,
-            "seed": int.from_bytes(seed[:4]) >> 1,
-            **self.config.request,
-        }
-        return {name: value for name, value in request.items() if value is not None}
-
-    def _questions(self, example: Example) -> list[Question]:
-        return [Question(example, first, turn) for turn, first in enumerate(presentations(example, self.protocol))]
-
-    def _answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """Ask, and count over all ranks; a rank that fails tells the others, so that none waits for it."""
-        problem, answers = "", list[Answer]()
-        try:
-            with open_client(self.config) as client:
-                answers = client.answers(questions, self.body, max(1, self.config.concurrency // world_size()))
-        except EndpointError as error:
-            problem = str(error)
-        refusal = next((answer.refusal for answer in answers if answer.refusal), "")
-        problems, usages, refusals = zip(*gather((problem, usage_of(answers), refusal)), strict=True)
-        self.usage, self.first_refusal = Usage.total(usages), next(filter(None, refusals), "")
-        if self.usage.judgements and self.usage.refused == self.usage.judgements:
-            problems = (f"{self.config.url} refused every request; the first: {self.first_refusal}", *problems)
-        if any(problems):
-            raise EndpointError(next(filter(None, problems)))
-        return answers
-
-    def _vote(self, question: Question, answer: Answer) -> Vote:
-        side = None if answer.refusal else self.prompt.read(answer.text)
-        return Vote(answer.text, question.first, None if side is None else SHOWN[question.first][side])
-
-
-SHOWN: tuple[tuple[Side, Side], tuple[Side, Side]] = ((0, 1), (1, 0))
-"""By the response shown first, the response at each position."""
-
-
-def endpoint_judge(config: EndpointConfig, benchmark: Benchmark, protocol: ProtocolConfig) -> EndpointJudge:
-    """Return the judge for a benchmark."""
-    if benchmark.prompt is not None:
-        return EndpointJudge(config, benchmark.prompt, protocol)
-    said = f"{benchmark.name} publishes no prompt that shows both responses; asked with the words of Multimodal RewardBench."
-    return EndpointJudge(config, GENERAL_PROMPT, protocol, said)
-
-
-def messages(conversation: Sequence[Message], images: Sequence[EncodedImage], record: str) -> list[dict[str, Any]]:
-    """Return a conversation as chat completions take it, its image parts filled with `images` in order, as data URIs."""
-    pictures = iter(images)
-    return [
-        {
-            "role": turn["role"],
-            "content": [
-                {"type": "text", "text": part["text"]}
-                if part["type"] == "text"
-                else {"type": "image_url", "image_url": {"url": data_uri(next(pictures), record)}}
-                for part in turn["content"]
-            ],
-        }
-        for turn in conversation
-    ]
-
-
-def data_uri(image: EncodedImage, record: str) -> str:
-    """Return an image as a data URI: its own file where an endpoint can read it, else PNG."""
-    content = image if isinstance(image, bytes) else image.read_bytes()
-    mime = _mime(content)
-    if mime is None:
-        buffer = io.BytesIO()
-        decode(image, record).save(buffer, "PNG")
-        mime, content = "image/png", buffer.getvalue()
-    return f"data:{mime};base64,{base64.b64encode(content).decode()}"
-
-
-def _mime(content: bytes) -> str | None:
-    """Return the type of a file that every reader shows alike, None for any other."""
-    with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-        plain = opened.mode in ("L", "P", "RGB") and "transparency" not in opened.info and orientation(opened) == 1
-        return SENT_AS_IT_IS.get(opened.format or "") if plain else None
-
-
-def usage_of(answers: Sequence[Answer]) -> Usage:
-    """Count what answers came to."""
-    asked = [answer for answer in answers if not answer.cached]
-    return Usage(
-        judgements=len(answers),
-        from_cache=len(answers) - len(asked),
-        refused=sum(bool(answer.refusal) for answer in answers),
-        cut_off=sum(answer.cut_off for answer in answers),
-        input_tokens=sum(answer.input_tokens for answer in answers),
-        output_tokens=sum(answer.output_tokens for answer in answers),
-        asked_input_tokens=sum(answer.input_tokens for answer in asked),
-        asked_output_tokens=sum(answer.output_tokens for answer in asked),
-    )
-
-
-Body = Mapping[str, Any]
-Request = TypeVar("Request")
-
+"""What such endpoints read; other formats, and images that are stored turned, transparent or in 16 bits, are sent as PNG."""
 AGAIN = (408, 425, 429)
 """Statuses that may pass; so may 500 and above."""
 REFUSED = (400, 413, 422)
@@ -188,6 +42,10 @@ REFUSED = (400, 413, 422)
 LONGEST_DELAY = 60.0
 CONNECT_SECONDS = 20.0
 QUOTED = 300
+
+Body = Mapping[str, Any]
+Question = tuple[Example, Side, int]
+"""An example, the response shown first, and the place among the votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,19 +56,11 @@ class Answer:
     cut_off: bool
     """It ended at the limit of new tokens."""
     input_tokens: int
+    """As the endpoint counts them."""
     output_tokens: int
     refusal: str = ""
     """Why the endpoint would not answer; the text is then empty."""
     cached: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What may be better next time."""
-
-    reason: str
-    wait: float = 0.0
-    """Seconds that the endpoint asks for before the next try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,79 +70,53 @@ class Client:
     config: EndpointConfig
     http: httpx.Client
     cache: Path
-    sleep: Callable[[float], None] = time.sleep
 
     def answer(self, body: Body) -> Answer:
         """Return the answer to a request, from the cache if it is there; what fails or is refused is not kept.
 
         Raises: EndpointError once no retry is left, or for a status that no retry can help (a wrong key, model or path).
         """
-        file = self._file(body)
-        if file.is_file():
-            return Answer(**json.loads(file.read_text(encoding="utf-8")), cached=True)
-        answer = self._asked(body)
-        if not answer.refusal:
-            kept = {name: value for name, value in asdict(answer).items() if name not in ("refusal", "cached")}
-            write_whole(file, json.dumps(kept, ensure_ascii=False))
-        return answer
-
-    def answers(self, questions: Sequence[Request], body: Callable[[Request], Body], threads: int) -> list[Answer]:
-        """Return the answers in order; `body` makes a question's request when its turn comes.
-
-        Raises: EndpointError as soon as one request fails for good. What is under way is finished (and cached), the rest
-        is not asked.
-        """
-        failed: list[EndpointError] = []
-
-        def ask(question: Request) -> Answer | None:
-            if failed:
-                return None
-            try:
-                return self.answer(body(question))
-            except EndpointError as error:
-                failed.append(error)
-                return None
-
-        with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(ask, questions))
-        if failed:
-            raise failed[0]
-        return [answer for answer in found if answer is not None]
-
-    def _file(self, body: Body) -> Path:
         request = json.dumps({"url": self.config.url, "body": body}, sort_keys=True)
         digest = hashlib.sha256(request.encode()).hexdigest()
-        return self.cache / digest[:2] / f"{digest}.json"
+        file = self.cache / digest[:2] / f"{digest}.json"
+        if file.is_file():
+            return Answer(**json.loads(file.read_text(encoding="utf-8")) | {"cached": True})
+        answer = self._asked(body)
+        if not answer.refusal:
+            kept = json.dumps(asdict(answer), ensure_ascii=False)
+            write_whole(file, kept)
+        return answer
 
     def _asked(self, body: Body) -> Answer:
-        reason = ""
         for attempt in range(self.config.retries + 1):
-            found = self._once(body)
-            if isinstance(found, Answer):
-                return found
-            reason = found.reason
+            wait = 0.0
+            try:
+                response = self.http.post("chat/completions", json=body)
+            except httpx.TransportError as error:
+                reason = f"{type(error).__name__} {error}".strip()
+            else:
+                status, quoted = response.status_code, response.text[:QUOTED]
+                reason = f"HTTP {status}: {quoted}"
+                if status in REFUSED:
+                    return Answer("", False, 0, 0, refusal=reason)
+                if status in AGAIN or status >= 500:
+                    retry_after = response.headers.get("retry-after", "")  # seconds; a date is not read
+                    wait = min(LONGEST_DELAY, float(retry_after)) if retry_after.isdigit() else 0.0
+                elif status != 200:
+                    raise EndpointError(
+                        f"{self.config.url} said {reason}. Check `url`, `model` and the key "
+                        f"(`key_variable: {self.config.key_variable}`)."
+                    )
+                elif answer := read_answer(response.content):
+                    return answer
+                else:
+                    reason = f"an answer that is no chat completion: {quoted!r}"
             if attempt < self.config.retries:
-                self.sleep(max(found.wait, delay(self.config.first_delay_seconds, attempt)))
+                time.sleep(max(wait, delay(self.config.first_delay_seconds, attempt)))
         raise EndpointError(
             f"{self.config.url} failed {self.config.retries + 1} times for one request, the last time with: {reason}. Nothing "
             "is scored from part of the answers. Those received are in the cache: run the same command again to go on."
         )
-
-    def _once(self, body: Body) -> Answer | Failure:
-        try:
-            response = self.http.post("chat/completions", json=body)
-        except httpx.TransportError as error:
-            return Failure(f"{type(error).__name__} {error}".strip())
-        said = f"HTTP {response.status_code}: {response.text[:QUOTED]}"
-        if response.status_code in REFUSED:
-            return Answer("", False, 0, 0, refusal=said)
-        if response.status_code in AGAIN or response.status_code >= 500:
-            return Failure(said, _seconds(response.headers.get("retry-after", "")))
-        if response.status_code != 200:
-            raise EndpointError(
-                f"{self.config.url} said {said}. Check `url`, `model` and the key (`key_variable: {self.config.key_variable}`)."
-            )
-        return read_answer(response.content) or Failure(f"an answer that is no chat completion: {response.text[:QUOTED]!r}")
 
 
 @contextmanager
@@ -331,6 +155,138 @@ def read_answer(content: bytes) -> Answer | None:
     return answer if isinstance(text, str) else None
 
 
-def _seconds(retry_after: str) -> float:
-    """Return the seconds of a Retry-After header, 0 if it holds a date or nothing."""
-    return min(LONGEST_DELAY, float(retry_after)) if retry_after.isdigit() else 0.0
+@dataclass(slots=True)
+class EndpointJudge:
+    """Asks once for each presentation that the protocol names."""
+
+    config: EndpointConfig
+    prompt: PairwisePrompt
+    protocol: ProtocolConfig
+    about: tuple[str, ...] = ()
+    """What must be said beside its figures, whatever judging costs."""
+    answers: list[Answer] = field(default_factory=list)
+    """Of the last call, all ranks together."""
+
+    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+        """Return the votes on every example, on every rank; ranks share the requests and must call together.
+
+        Raises: EndpointError on all ranks if a request fails for good on one of them, or all are refused.
+        """
+        questions = [
+            (example, first, turn) for example in examples for turn, first in enumerate(presentations(example, self.protocol))
+        ]
+        gathered = gather(self._ask(questions[rank() :: world_size()]))
+        problems = [problem for _, problem in gathered if problem]
+        if problems:
+            raise EndpointError(problems[0])
+        parts = [part for part, _ in gathered]
+        self.answers = [parts[number % len(parts)][number // len(parts)] for number in range(len(questions))]
+        if self.answers and all(answer.refusal for answer in self.answers):
+            raise EndpointError(f"{self.config.url} refused every request; the first: {self.answers[0].refusal}")
+        votes = iter(
+            [
+                Vote.at(answer.text, first, None if answer.refusal else self.prompt.read(answer.text))
+                for (_, first, _), answer in zip(questions, self.answers, strict=True)
+            ]
+        )
+        return [Verdict(votes=tuple(next(votes) for _ in presentations(example, self.protocol))) for example in examples]
+
+    def _ask(self, questions: Sequence[Question]) -> tuple[list[Answer], str]:
+        """Return the answers in order and "", or what is wrong as soon as one request fails for good.
+
+        What is under way then is finished (and cached), the rest is not asked.
+        """
+        problems: list[str] = []
+
+        def ask(question: Question) -> Answer | None:
+            try:
+                return None if problems else client.answer(self._body(question))
+            except EndpointError as error:
+                problems.append(str(error))
+                return None
+
+        found: list[Answer | None] = []
+        try:
+            threads = max(1, self.config.concurrency // world_size())
+            with open_client(self.config) as client, ThreadPoolExecutor(threads) as pool:
+                found = list(pool.map(ask, questions))
+        except EndpointError as error:
+            problems.append(str(error))
+        return [answer for answer in found if answer is not None], problems[0] if problems else ""
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what must be said beside the figures: also what judging cost."""
+        asked = [answer for answer in self.answers if not answer.cached]
+        (whole_in, whole_out), (now_in, now_out) = (
+            (sum(answer.input_tokens for answer in part), sum(answer.output_tokens for answer in part))
+            for part in (self.answers, asked)
+        )
+        price_in, price_out = self.config.dollars_per_million_input, self.config.dollars_per_million_output
+        dollars = ""
+        if price_in is not None and price_out is not None:
+            whole, now = ((n * price_in + m * price_out) / 1e6 for n, m in ((whole_in, whole_out), (now_in, now_out)))
+            dollars = f"; {whole:.4f} dollars in all, {now:.4f} of them now"
+        found = [
+            f"{self.config.model}: {len(self.answers)} judgements ({len(self.answers) - len(asked)} from the cache), "
+            f"{whole_in:,} tokens in and {whole_out:,} out; asked now: {now_in:,} and {now_out:,}{dollars}."
+        ]
+        refusals = [answer.refusal for answer in self.answers if answer.refusal]
+        if refusals:
+            found.append(f"{len(refusals)} requests were refused and count as unreadable votes; the first: {refusals[0]}")
+        cut_off = sum(answer.cut_off for answer in self.answers)
+        if cut_off:
+            found.append(f"{cut_off} judgements were cut off at the limit of new tokens.")
+        return (*self.about, *found)
+
+    def _body(self, question: Question) -> dict[str, Any]:
+        """Return the request for one judgement; each has a seed of its own, so that votes differ and repeat."""
+        example, first, turn = question
+        seed = hashlib.sha256(f"{self.protocol.seed}/{example.key}/{turn}".encode()).digest()
+        request = {
+            "model": self.config.model,
+            "messages": messages(self.prompt.ask(example, first), example.images, example.identity),
+            "max_tokens": self.prompt.max_new_tokens,
+            "temperature": self.prompt.temperature,
+            "top_p": self.prompt.top_p,
+            "seed": int.from_bytes(seed[:4]) >> 1,
+            **self.config.request,
+        }
+        return {name: value for name, value in request.items() if value is not None}
+
+
+def endpoint_judge(config: EndpointConfig, benchmark: Benchmark, protocol: ProtocolConfig) -> EndpointJudge:
+    """Return the judge for a benchmark."""
+    if benchmark.prompt is not None:
+        return EndpointJudge(config, benchmark.prompt, protocol)
+    note = f"{benchmark.name} publishes no prompt that shows both responses; asked with the words of Multimodal RewardBench."
+    return EndpointJudge(config, GENERAL_PROMPT, protocol, (note,))
+
+
+def messages(conversation: Sequence[Message], images: Sequence[EncodedImage], record: str) -> list[dict[str, Any]]:
+    """Return a conversation as chat completions take it, its image parts filled with `images` in order, as data URIs."""
+    left = iter(images)
+    return [
+        {
+            "role": turn["role"],
+            "content": [
+                {"type": "text", "text": part["text"]}
+                if part["type"] == "text"
+                else {"type": "image_url", "image_url": {"url": data_uri(next(left), record)}}
+                for part in turn["content"]
+            ],
+        }
+        for turn in conversation
+    ]
+
+
+def data_uri(image: EncodedImage, record: str) -> str:
+    """Return an image as a data URI: its own file where every endpoint shows it alike, else PNG."""
+    content = image if isinstance(image, bytes) else image.read_bytes()
+    with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+        plain = opened.mode in ("L", "P", "RGB") and "transparency" not in opened.info and orientation(opened) == 1
+        mime = SENT_AS_IT_IS.get(opened.format or "") if plain else None
+    if mime is None:
+        buffer = io.BytesIO()
+        decode(image, record).save(buffer, "PNG")
+        mime, content = "image/png", buffer.getvalue()
+    return f"data:{mime};base64,{base64.b64encode(content).decode()}"

@@ -22,7 +22,7 @@ from data.config.section import Section
 from data.errors import CheckpointError
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.protocol import Example, Floats, Ints, Judge, Verdict
+from eval.protocol import Example, Floats, Judge, NotedJudge, Verdict
 
 Combine = Literal["mean", "standardised", "accuracy", "margin"]
 
@@ -53,39 +53,14 @@ class EnsembleConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberStanding:
-    """How a member does on the validation data."""
-
-    pairs: int
-    accuracy: float
-    """Ties are wrong."""
-    margin: float
-    """Mean of score(better) - score(other)."""
-    mean: float
-    deviation: float
-    """Of all scores, both responses of every pair."""
-
-
-@dataclass(frozen=True, slots=True)
 class Combination:
-    """score = sum of weight * (member's score - offset) / scale."""
+    """score = sum of weight * (member's score - offset) / scale; arrays of shape (members,) fp64."""
 
-    weights: tuple[float, ...]
-    offsets: tuple[float, ...]
-    scales: tuple[float, ...]
-    standings: tuple[MemberStanding, ...] = ()
-
-    def scores(self, members: Floats) -> Floats:
-        """Combine members' scores (members, ...) fp64 into (...) fp64; what is not finite stays so."""
-        each = zip(self.weights, members, self.offsets, self.scales, strict=True)
-        total: Floats = np.sum([weight * (scores - offset) / scale for weight, scores, offset, scale in each], axis=0)
-        return total
-
-    def note(self, config: EnsembleConfig) -> str:
-        """Say how the members are combined."""
-        standing = [f" (validation: {s.accuracy:.3f} right, margin {s.margin:.4g}, {s.pairs} pairs)" for s in self.standings]
-        parts = zip(self.weights, config.members, standing or [""] * len(self.weights), strict=True)
-        return f"Ensemble, {config.combine}: " + " + ".join(f"{weight:.3f} x {name}{how}" for weight, name, how in parts) + "."
+    weights: Floats
+    offsets: Floats
+    scales: Floats
+    standings: tuple[str, ...]
+    """How each member does on the validation data; empty strings without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +68,22 @@ class EnsembleJudge:
     """Several judges that score, as one."""
 
     config: EnsembleConfig
-    members: tuple[Judge, ...]
+    members: Sequence[NotedJudge]
     combination: Combination
 
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
-        """Return the combined scores of every example; raises CheckpointError for a member that casts votes instead."""
-        each = [_scores(name, member, examples) for name, member in zip(self.config.members, self.members, strict=True)]
-        combined = self.combination.scores(np.stack(each))
+        """Return the combined scores of every example; what is not finite stays so."""
+        ways = self.combination
+        scores = _scores(self.config, self.members, examples)
+        weights, offsets, scales = (column[:, None, None] for column in (ways.weights, ways.offsets, ways.scales))
+        combined = (weights * (scores - offsets) / scales).sum(axis=0)
         return [Verdict(scores=(float(one), float(two))) for one, two in combined]
+
+    def notes(self) -> tuple[str, ...]:
+        """Say how the members are combined, and what must be said of each."""
+        parts = zip(self.combination.weights, self.config.members, self.combination.standings, strict=True)
+        sum_of = " + ".join(f"{weight:.3f} x {name}{standing}" for weight, name, standing in parts)
+        return f"Ensemble, {self.config.combine}: {sum_of}.", *(note for member in self.members for note in member.notes())
 
 
 def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination:
@@ -109,49 +92,42 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
     Raises: CheckpointError for members that the validation data give no usable number; UserError for unusable records.
     """
     n = len(members)
+    same, zeros, ones = np.full(n, 1 / n), np.zeros(n), np.ones(n)
     if config.validation is None:
-        return Combination((1 / n,) * n, (0.0,) * n, (1.0,) * n)
+        return Combination(same, zeros, ones, ("",) * n)
     examples = PREFERENCE_FOLDER.load(Location(location=config.validation)).examples
-    scores = [_scores(name, member, examples) for name, member in zip(config.members, members, strict=True)]
+    scores, rows = _scores(config, members, examples), np.arange(len(examples))
+    for name, found in zip(config.members, scores, strict=True):
+        unusable = int((~np.isfinite(found)).any(axis=1).sum())
+        if unusable or found.std() == 0:
+            what = f"{unusable} of {len(rows)} pairs get no finite scores" if unusable else "all scores are equal"
+            raise CheckpointError(f"{name}: on the validation data {what}; the checkpoint is broken or the wrong one.")
     better = np.array([example.better for example in examples])
-    standings = tuple(standing(name, found, better) for name, found in zip(config.members, scores, strict=True))
-    return combined(config, standings)
-
-
-def combined(config: EnsembleConfig, standings: tuple[MemberStanding, ...]) -> Combination:
-    """Return the combination that the members' standings give; raises CheckpointError for a member that gets no weight."""
-    n = len(standings)
+    margins = scores[:, rows, better] - scores[:, rows, 1 - better]
+    accuracy, margin = (margins > 0).mean(axis=1), margins.mean(axis=1)  # a tie is wrong
+    each = zip(accuracy, margin, strict=True)
+    standings = tuple(f" (validation: {right:.3f} right, margin {mean:.4g}, {len(rows)} pairs)" for right, mean in each)
     if config.combine == "standardised":
-        means, deviations = (tuple(s.mean for s in standings), tuple(s.deviation for s in standings))
-        return Combination((1 / n,) * n, means, deviations, standings)
-    worth = [s.accuracy if config.combine == "accuracy" else s.margin for s in standings]
+        flat = scores.reshape(n, -1)
+        return Combination(same, flat.mean(axis=1), flat.std(axis=1), standings)
+    worth = accuracy if config.combine == "accuracy" else margin
     for name, value in zip(config.members, worth, strict=True):
         if value <= 0:
             raise CheckpointError(
                 f"{name}: its validation {config.combine} is {value:.4g}; weights in proportion to it need more than 0. "
                 "Leave this member out, or choose `combine: mean`."
             )
-    return Combination(tuple(value / sum(worth) for value in worth), (0.0,) * n, (1.0,) * n, standings)
+    return Combination(worth / worth.sum(), zeros, ones, standings)
 
 
-def standing(name: str, scores: Floats, better: Ints) -> MemberStanding:
-    """Return how a member's scores (pairs, 2) do where response `better` (pairs,) is the better one.
-
-    Raises: CheckpointError for scores that are not finite, or all equal.
-    """
-    bad = int((~np.isfinite(scores)).any(axis=1).sum())
-    deviation = float(scores.std())
-    if bad or deviation == 0:
-        what = f"{bad} of {len(scores)} pairs get no finite scores" if bad else "all scores are equal"
-        raise CheckpointError(f"{name}: on the validation data {what}; the checkpoint is broken or the wrong one.")
-    rows = np.arange(len(scores))
-    margin = scores[rows, better] - scores[rows, 1 - better]
-    return MemberStanding(len(scores), float((margin > 0).mean()), float(margin.mean()), float(scores.mean()), deviation)
-
-
-def _scores(name: str, member: Judge, examples: Sequence[Example]) -> Floats:
-    """Return a member's scores, (examples, 2) fp64."""
-    verdicts = [verdict.scores for verdict in member.judge(examples)]
-    if any(scores is None for scores in verdicts):
-        raise CheckpointError(f"{name} compares responses and gives no scores; the members of an ensemble must be reward models.")
-    return np.array(verdicts, dtype=np.float64).reshape(-1, 2)
+def _scores(config: EnsembleConfig, members: Sequence[Judge], examples: Sequence[Example]) -> Floats:
+    """Return the members' scores, (members, examples, 2) fp64; raises CheckpointError for a member that casts votes instead."""
+    found = []
+    for name, member in zip(config.members, members, strict=True):
+        scores = [verdict.scores for verdict in member.judge(examples)]
+        if None in scores:
+            raise CheckpointError(
+                f"{name} compares responses and gives no scores; the members of an ensemble must be reward models."
+            )
+        found.append(np.array(scores, dtype=np.float64).reshape(-1, 2))
+    return np.stack(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, TypeVar
 
 import torch
@@ -26,12 +27,8 @@ CHUNK = 64
 """Items that are encoded and packed together: enough to fill rows well, few enough to hold their pixels."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedItems:
-    """A row and the items whose groups it holds, in order."""
-
-    batch: PackedBatch
-    items: tuple[int, ...]
+PackedItems = tuple[PackedBatch, tuple[int, ...]]
+"""A row and the items whose groups it holds, in order."""
 
 
 class Chunks(Dataset[list[PackedItems]], Generic[Item]):
@@ -50,7 +47,7 @@ class Chunks(Dataset[list[PackedItems]], Generic[Item]):
         chunk = self.chunks[number]
         groups = [self.encode(self.items[i]) for i in chunk]
         rows = pack_first_fit([group.cost for group in groups], self.budget)
-        return [PackedItems(self.encoder.pack([groups[i] for i in row]), tuple(chunk[i] for i in row)) for row in rows]
+        return [(self.encoder.pack([groups[i] for i in row]), tuple(chunk[i] for i in row)) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +84,8 @@ def run_packed(
     for _ in range(max_over_ranks(len(loader), packed.device)):
         rows: list[PackedItems] = next(chunks, [])
         for number in range(max_over_ranks(len(rows), packed.device)):
-            row = rows[number] if number < len(rows) else PackedItems(packed.encoder.pack([]), ())
-            found |= zip(row.items, run(row.batch.to(packed.device), row.items), strict=True)
+            batch, inside = rows[number] if number < len(rows) else (packed.encoder.pack([]), ())
+            found |= zip(inside, run(batch.to(packed.device), inside), strict=True)
     whole = {index: one for part in gather(found) for index, one in part.items()}
     return [whole[index] for index in range(len(items))]
 
@@ -109,9 +106,9 @@ class Scorer:
 
         `encode` makes an item's group with read positions.
         """
-        packed = Packed(self.encoder, self.device, self.token_budget, self.workers)
-        return run_packed(packed, items, encode, self._run)
 
-    def _run(self, batch: PackedBatch, items: Sequence[int]) -> list[list[float]]:
-        scores = iter(self.model(**batch.score_inputs()).tolist())
-        return [[next(scores) for _ in range(size)] for size in batch.group_sizes]
+        def run(batch: PackedBatch, places: Sequence[int]) -> list[list[float]]:
+            scores = iter(self.model(**batch.score_inputs()).tolist())
+            return [list(islice(scores, size)) for size in batch.group_sizes]
+
+        return run_packed(Packed(self.encoder, self.device, self.token_budget, self.workers), items, encode, run)

@@ -8,8 +8,11 @@ cheap ranking agrees with the full one is a property of the judge: `agreement` m
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from data.preference import EncodedImage, Message
 from eval.protocol import Example, Judge, Verdict
@@ -44,37 +47,26 @@ def rank(
     judge: Judge, prompt: Sequence[Message], images: Sequence[EncodedImage], candidates: Sequence[str], pairs: Sequence[Pair]
 ) -> Ranking:
     """Let a pairwise judge, whose protocol shows both orders, compare `pairs` of candidates; all ranks must call together."""
-    examples = [_example(prompt, images, candidates, pair) for pair in pairs]
+    examples = []
+    for one, two in pairs:
+        name = f"candidates {one} and {two}"
+        shown = candidates[one], candidates[two]
+        examples.append(Example(name, tuple(images), tuple(prompt), shown, 0, "", "", name, {}))
     return ranking(len(candidates), pairs, judge.judge(examples))
 
 
 def ranking(candidates: int, pairs: Sequence[Pair], verdicts: Sequence[Verdict]) -> Ranking:
     """Count what each candidate won of the votes that were cast on it."""
-    won, cast, unreadable = [0] * candidates, [0] * candidates, 0
-    for pair, verdict in zip(pairs, verdicts, strict=True):
-        for vote in verdict.votes:
-            unreadable += vote.names is None
-            for candidate in pair:
-                cast[candidate] += 1
-                won[candidate] += vote.names is not None and pair[vote.names] == candidate
-    shares = tuple(w / max(c, 1) for w, c in zip(won, cast, strict=True))
+    votes = [(pair, vote.names) for pair, verdict in zip(pairs, verdicts, strict=True) for vote in verdict.votes]
+    won = Counter(pair[names] for pair, names in votes if names is not None)
+    cast = Counter(candidate for pair, _ in votes for candidate in pair)
+    shares = tuple(won[i] / max(cast[i], 1) for i in range(candidates))
     order = tuple(sorted(range(candidates), key=lambda i: -shares[i]))
-    return Ranking(order, shares, sum(cast) // 2, unreadable)
+    return Ranking(order, shares, len(votes), sum(names is None for _, names in votes))
 
 
 def agreement(first: Ranking, second: Ranking) -> float:
     """Return Kendall's tau-a of two rankings of the same candidates: 1 alike, -1 reversed; a tie in either counts 0."""
-    pairs = all_pairs(len(first.shares))
-    signs = [_sign(first, pair) * _sign(second, pair) for pair in pairs]
-    return sum(signs) / max(len(pairs), 1)
-
-
-def _sign(found: Ranking, pair: Pair) -> int:
-    one, two = found.shares[pair[0]], found.shares[pair[1]]
-    return (one > two) - (one < two)
-
-
-def _example(prompt: Sequence[Message], images: Sequence[EncodedImage], candidates: Sequence[str], pair: Pair) -> Example:
-    name = f"candidates {pair[0]} and {pair[1]}"
-    shown = (candidates[pair[0]], candidates[pair[1]])
-    return Example(name, tuple(images), tuple(prompt), shown, 0, "", "", name, {})
+    one, two = (np.sign(np.subtract.outer(found.shares, found.shares)) for found in (first, second))
+    n = len(one)
+    return float((one * two).sum() / max(n * (n - 1), 1))

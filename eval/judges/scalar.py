@@ -1,4 +1,4 @@
-"""Judges: scalar checkpoints, and whatever compares two responses, behind one interface (`eval.protocol.Judge`)."""
+"""Scalar reward models as judges: the response with the higher score is the better one."""
 
 from __future__ import annotations
 
@@ -34,12 +34,18 @@ class ResponsesEncoder:
 
 @dataclass(frozen=True, slots=True)
 class ScalarJudge:
-    """A scalar reward model: the response with the higher score is the better one."""
+    """A scalar reward model."""
 
     scorer: Scorer
     encode: ResponsesEncoder
+    about: tuple[str, ...] = ()
+    """What must be said beside its figures."""
 
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
         """Return both scores of every example; all ranks must call together, and all get all verdicts."""
         found = self.scorer.scores(examples, self.encode)
         return [Verdict(scores=(scores[0], scores[1])) for scores in found]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what must be said beside the figures."""
+        return self.about

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from data.errors import UserError
 from eval.benchmarks.table import BenchmarkConfig
-from eval.judges.checkpoint import RECIPE, recorded
+from eval.judges.card import RECIPE, recorded
 from eval.reporting.rollouts import rollouts
 from eval.results.predictions import OWN, read_predictions
 from eval.results.result import Result
@@ -107,7 +107,7 @@ def read_run(folder: Path) -> Content:
         "the best of the run by its recipe" if shown and shown.name == best else "the last with results",
         problems,
         provenance,
-        run.file.read_text(encoding="utf-8") if run else "",
+        (folder / RECIPE).read_text(encoding="utf-8") if run else "",
         log,
         rollouts(folder, problems),
         run.benchmarks if run else (),

@@ -10,9 +10,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from data.errors import UserError
+from data.mixture import Mixture
 from data.preference import Preference
 from data.prompts import Answer, JudgeTemplate, ask, read, swapped
 from eval.judges.endpoint import Answer as Reply
@@ -23,18 +24,6 @@ Failures = Literal["drop", "keep"]
 """What becomes of a record that no try got right: it is left out, or written without a rationale."""
 Complete = Callable[[Mapping[str, Any]], Reply]
 """Sends a chat request and returns the reply; see `eval.judges.endpoint.Client.answer`."""
-
-
-class Pairs(Protocol):
-    """Preference records by index; a mixture is one."""
-
-    def __len__(self) -> int:
-        """Return their number."""
-        ...
-
-    def __getitem__(self, index: int) -> Preference:
-        """Return record `index`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +84,11 @@ class Journal:
     def append(self, index: int, record: Preference, found: Annotation, written: int) -> None:
         """Add a line."""
         line = {"index": index, "identity": record.identity, "tries": found.tries, "right": found.rationale is not None}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**line, "written": written}, ensure_ascii=False) + "\n")
+        append(self.path, {**line, "written": written})
 
 
 def annotate(
-    records: Pairs, indices: Iterable[int], annotator: Callable[[Preference], Annotation], path: Path, failures: Failures
+    records: Mixture, indices: Iterable[int], annotator: Callable[[Preference], Annotation], path: Path, failures: Failures
 ) -> int:
     """Annotate those of `records` that are not in the journal yet, write them to `path`, and return how many were done now.
 
@@ -110,7 +98,8 @@ def annotate(
     lines = journal.lines()
     check(lines, records)
     written = lines[-1]["written"] if lines else 0
-    keep_lines(path, written)
+    if path.exists():  # what a kill left behind the lines that the journal knows is written again
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:written]))
     done, count = {line["index"] for line in lines}, 0
     for index in indices:
         if index in done:
@@ -125,7 +114,7 @@ def annotate(
     return count
 
 
-def check(lines: Sequence[Mapping[str, Any]], records: Pairs) -> None:
+def check(lines: Sequence[Mapping[str, Any]], records: Mixture) -> None:
     """Raise UserError unless the journal's first and last line name records of `records`."""
     for line in (*lines[:1], *lines[-1:]):
         if line["index"] >= len(records) or records[line["index"]].identity != line["identity"]:
@@ -133,12 +122,6 @@ def check(lines: Sequence[Mapping[str, Any]], records: Pairs) -> None:
                 f"the journal's record {line['index']} is {line['identity']}, which is not that record of this recipe. Use the "
                 "recipe that the journal was written with, or another output file."
             )
-
-
-def keep_lines(path: Path, count: int) -> None:
-    """Cut a file after `count` lines: what a kill left behind them is not in the journal and will be written anew."""
-    if path.exists():
-        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:count]))
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:

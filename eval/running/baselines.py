@@ -1,9 +1,9 @@
-"""What every score should stand beside: judges that ignore the content, and examples without their picture."""
+"""What every score should stand beside: judges that ignore the content, and examples without their image."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from data.errors import UserError
@@ -16,28 +16,11 @@ Seen = tuple[str, ...]
 """Digests of the images of one row."""
 
 
-def _longest(example: Example, seed: int) -> tuple[float, float]:
-    return len(example.responses[0]), len(example.responses[1])
-
-
-def _shortest(example: Example, seed: int) -> tuple[float, float]:
-    return -len(example.responses[0]), -len(example.responses[1])
-
-
-def _first(example: Example, seed: int) -> tuple[float, float]:
-    return 1.0, 0.0
-
-
-def _random(example: Example, seed: int) -> tuple[float, float]:
-    chosen = draw(seed, example.key, "random baseline")
-    return (1.0, 0.0) if chosen == 0 else (0.0, 1.0)
-
-
 BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {
-    "longest": _longest,
-    "shortest": _shortest,
-    "first": _first,
-    "random": _random,
+    "longest": lambda example, seed: (len(example.responses[0]), len(example.responses[1])),
+    "shortest": lambda example, seed: (-len(example.responses[0]), -len(example.responses[1])),
+    "first": lambda example, seed: (1.0, 0.0),
+    "random": lambda example, seed: (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0),
 }
 """Name to scores: more characters, fewer characters, the response listed first, a coin."""
 
@@ -53,29 +36,15 @@ def ablate(examples: Sequence[Example], images: Images, seed: int = 0) -> list[E
 
     `none` takes image parts out of the prompt, `grey` keeps the size and loses the content, `shuffled` gives each row
     the images of another row that shows something else.
-    Raises: UserError if there are no two different pictures to shuffle.
+    Raises: UserError if there are no two different images to shuffle.
     """
     if images == "none":
         return [replace(example, images=(), prompt=_without_images(example.prompt)) for example in examples]
     if images == "grey":
-        return [
-            replace(example, images=tuple(grey_like(image, example.identity) for image in example.images)) for example in examples
-        ]
+        return [replace(one, images=tuple(grey_like(image, one.identity) for image in one.images)) for one in examples]
     if images == "shuffled":
         return _shuffled(examples, seed)
     return list(examples)
-
-
-def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
-    seen = [_seen(example.images) for example in examples]
-    partner = _partners([picture for picture in seen if picture], seed)
-    image: dict[str, EncodedImage] = {}
-    for picture, example in zip(seen, examples, strict=True):
-        image.update(zip(picture, example.images, strict=True))
-    return [
-        replace(example, images=tuple(image[digest] for digest in partner[picture])) if picture else example
-        for picture, example in zip(seen, examples, strict=True)
-    ]
 
 
 def _without_images(prompt: Sequence[Message]) -> tuple[Message, ...]:
@@ -85,33 +54,35 @@ def _without_images(prompt: Sequence[Message]) -> tuple[Message, ...]:
     )
 
 
-def _seen(images: Sequence[EncodedImage]) -> Seen:
-    """Return a digest of each image's file, so that rows which share a picture are not given it again."""
-    return tuple(map(content_digest, images))
+def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
+    seen = [tuple(map(content_digest, example.images)) for example in examples]
+    partner = _partners(filter(None, seen), seed)
+    image: dict[str, EncodedImage] = {}
+    for shown, example in zip(seen, examples, strict=True):
+        image.update(zip(shown, example.images, strict=True))
+    return [
+        replace(example, images=tuple(image[digest] for digest in partner[shown])) if shown else example
+        for shown, example in zip(seen, examples, strict=True)
+    ]
 
 
-def _partners(pictures: Sequence[Seen], seed: int) -> dict[Seen, Seen]:
-    """Return something else to show, of as many images, for each different picture.
+def _partners(seen: Iterable[Seen], seed: int) -> dict[Seen, Seen]:
+    """Return something else to show, of as many images, for each different tuple of images.
 
-    Pictures of as many images form one random cycle, which has no fixed point.
+    Those of as many images form one random cycle, which has no fixed point. The only one of its length gets images of
+    other rows.
     """
-    different = sorted(set(pictures))
+    different = sorted(set(seen))
     random.Random(seed).shuffle(different)
     by_count: dict[int, list[Seen]] = {}
-    for picture in different:
-        by_count.setdefault(len(picture), []).append(picture)
-    return {
-        picture: group[(place + 1) % len(group)] if len(group) > 1 else _from_all(picture, different)
-        for group in by_count.values()
-        for place, picture in enumerate(group)
-    }
-
-
-def _from_all(picture: Seen, different: Sequence[Seen]) -> Seen:
-    """Return images of other rows for the only picture of its size."""
-    pool = [digest for other in different if other != picture for digest in other]
-    for start in range(len(pool)):
-        found = tuple(pool[(start + place) % len(pool)] for place in range(len(picture)))
-        if found != picture:
-            return found
-    raise UserError("all rows with images show the same picture; shuffling needs at least two different ones.")
+    for shown in different:
+        by_count.setdefault(len(shown), []).append(shown)
+    partners = {shown: other for cycle in by_count.values() for shown, other in zip(cycle, cycle[1:] + cycle[:1], strict=True)}
+    for shown in [shown for shown, other in partners.items() if shown == other]:
+        pool = [digest for other in different if other != shown for digest in other]
+        turned = (tuple(pool[(start + place) % len(pool)] for place in range(len(shown))) for start in range(len(pool)))
+        found = next((images for images in turned if images != shown), None)
+        if found is None:
+            raise UserError("all rows with images show the same image; shuffling needs at least two different ones.")
+        partners[shown] = found
+    return partners

@@ -8,9 +8,9 @@ import numpy as np
 
 from data.errors import PredictionsError
 from eval.benchmarks.benchmark import Benchmark, Origin, macro
-from eval.protocol import Example, Ints, ProtocolConfig, Verdict
+from eval.protocol import Example, ProtocolConfig, Verdict
 from eval.results.diagnosis import calibration, length_bias, margin_histogram
-from eval.results.intervals import agreement, order_consistency, wilson
+from eval.results.intervals import agreement, order_consistency
 from eval.results.outcomes import Outcomes, outcomes, worst_mistakes
 from eval.results.result import Accuracy, Baseline, Result, Votes, figure, figures
 from eval.running.baselines import BASELINES, baseline
@@ -28,7 +28,8 @@ def evaluate(
     items, item_groups = _clusters(examples, found, benchmark)
     margins = found.margin[np.isfinite(found.margin)]
     read = np.flatnonzero(found.unparsable == 0)
-    better, other = _lengths(examples)
+    lengths = [(len(example.responses[example.better]), len(example.responses[1 - example.better])) for example in examples]
+    better, other = np.array(lengths, dtype=np.int64).reshape(-1, 2)[read].T
     return Result(
         benchmark=benchmark.name,
         origin=origin.location,
@@ -46,7 +47,7 @@ def evaluate(
         votes=_votes(examples, verdicts, protocol) if any(verdict.votes for verdict in verdicts) else None,
         calibration=calibration(margins),
         margins=margin_histogram(margins),
-        length=length_bias(better[read], other[read], found.credit("half")[read]),
+        length=length_bias(better, other, found.credit("half")[read]),
         worst=tuple(examples[row].key for row in worst_mistakes(found)),
         published=published(examples, verdicts, benchmark),
     )
@@ -69,23 +70,17 @@ def published(examples: Sequence[Example], verdicts: Sequence[Verdict], benchmar
 
 
 def _clusters(examples: Sequence[Example], found: Outcomes, benchmark: Benchmark) -> tuple[Accuracy | None, dict[str, Accuracy]]:
+    """Return the share of items with all rows right, of all and by the group of an item's first row."""
     if benchmark.item is None:
         return None, {}
-    rows: dict[str, list[int]] = {}
-    for index, example in enumerate(examples):
-        rows.setdefault(benchmark.item(example), []).append(index)
-    whole = {name: bool(found.correct[inside].all()) for name, inside in rows.items()}
-    by_group: dict[str, list[bool]] = {}
-    for name, inside in rows.items():
-        by_group.setdefault(examples[inside[0]].group, []).append(whole[name])
-    return _share(list(whole.values())), {group: _share(right) for group, right in by_group.items()}
-
-
-def _share(right: list[bool]) -> Accuracy:
-    n, hits = len(right), sum(right)
-    low, high = wilson(hits, n) if n else (None, None)
-    share = hits / n if n else None
-    return Accuracy(n=n, right=hits, ties=0, unparsable=0, accuracy=share, low=low, high=high, half=share)
+    items: dict[str, tuple[str, bool]] = {}
+    for example, correct in zip(examples, found.correct, strict=True):
+        group, right = items.get(name := benchmark.item(example), (example.group, True))
+        items[name] = group, right and bool(correct)
+    right_items = np.array([right for _, right in items.values()], dtype=np.int64)
+    none = np.zeros_like(right_items)
+    whole = Outcomes(right_items, 1 - right_items, none, none + np.nan)
+    return figure(whole, "wrong"), figures(whole, "wrong", [group for group, _ in items.values()])
 
 
 def _baseline(examples: Sequence[Example], protocol: ProtocolConfig, name: str) -> Baseline:
@@ -98,30 +93,19 @@ def _votes(examples: Sequence[Example], verdicts: Sequence[Verdict], protocol: P
     found = outcomes(examples, verdicts, protocol)
     cast = [vote for verdict in verdicts for vote in verdict.votes]
     read = [vote for vote in cast if vote.names is not None]
+    order = None
+    if protocol.order == "both":  # each round is a vote in either order; -1 is one that cannot be read
+        named = np.array([-1 if vote.names is None else vote.names for vote in cast], dtype=np.int64)
+        order = order_consistency(named[::2], named[1::2])
+    rounds = range(1, protocol.votes + 1)
     return Votes(
         votes=len(cast),
         unparsable=len(cast) - len(read),
         agreement=agreement(found.right, found.wrong),
         names_first=sum(vote.names == vote.first for vote in read) / len(read) if read else None,
-        order=order_consistency(*_named(verdicts)) if protocol.order == "both" else None,
-        accuracy_at={
-            rounds: figure(outcomes(examples, verdicts, protocol, rounds), protocol.ties)
-            for rounds in range(1, protocol.votes + 1)
-        },
+        order=order,
+        accuracy_at={n: figure(outcomes(examples, verdicts, protocol, n), protocol.ties) for n in rounds},
     )
-
-
-def _named(verdicts: Sequence[Verdict]) -> tuple[Ints, Ints]:
-    """Return what the votes name (-1: unreadable), of shape (rows x rounds,), in either order of presentation."""
-    named = [[-1 if vote.names is None else vote.names for vote in verdict.votes] for verdict in verdicts]
-    pairs = np.array([votes for votes in named if votes], dtype=np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
-
-
-def _lengths(examples: Sequence[Example]) -> tuple[Ints, Ints]:
-    lengths = [(len(example.responses[example.better]), len(example.responses[1 - example.better])) for example in examples]
-    better, other = np.array(lengths, dtype=np.int64).reshape(-1, 2).T
-    return better, other
 
 
 def _notes(examples: Sequence[Example], benchmark: Benchmark, protocol: ProtocolConfig) -> list[str]:

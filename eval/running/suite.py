@@ -38,10 +38,6 @@ class Suite:
             barrier()
         return cls(loaded, protocol)
 
-    def under(self, protocol: ProtocolConfig) -> Suite:
-        """Return the same rows under another protocol."""
-        return replace(self, protocol=protocol)
-
     def run(self, judge: Judge, folder: Path) -> dict[str, Result]:
         """Evaluate `judge` on every benchmark; all ranks call together, and `folder` is filled as `evaluate` says."""
         return {name: self.evaluate(name, judge, folder) for name in self.benchmarks}
@@ -73,9 +69,8 @@ def headline(results: Mapping[str, Result]) -> dict[str, float]:
     """
     found: dict[str, float | None] = {}
     for name, result in results.items():
-        found[f"{name}/accuracy"] = result.micro.accuracy
-        found[f"{name}/macro"] = result.macro
-        found[f"{name}/ties"] = result.micro.ties / max(result.micro.n, 1)
-        found[f"{name}/unparsable"] = result.micro.unparsable / max(result.micro.n, 1)
+        micro = result.micro
+        found |= {f"{name}/accuracy": micro.accuracy, f"{name}/macro": result.macro}
+        found |= {f"{name}/ties": micro.ties / max(micro.n, 1), f"{name}/unparsable": micro.unparsable / max(micro.n, 1)}
         found |= {f"{name}/{group}/accuracy": figure.accuracy for group, figure in result.groups.items()}
     return {name: value for name, value in found.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The work of a sweep: which results are missing, and how a judge that cannot be loaded is passed over by all ranks alike."""
+"""The work of a sweep: which results are missing, and how a judge that cannot be loaded is skipped by all ranks alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from rich.console import Console
 
 from data.errors import CheckpointError, EndpointError
-from eval.cli import BROKEN, reason
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import JudgeFor, load_judge
 from eval.results.store import Store, Summary, SweepEntry, summarise
@@ -22,6 +21,8 @@ from models.distributed import gather, rank, world_size
 
 Marks = Mapping[str, str]
 """Benchmark to the fingerprint of a judge's result on it."""
+BROKEN = (CheckpointError, OSError)
+"""What a judge that cannot be used raises."""
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class Sweep:
                 torch.cuda.empty_cache()
             if problem:
                 self.broken[str(judge)] = problem
-                self._say(f"{judge}: broken, passed over. {problem}")
+                self._say(f"{judge}: broken, skipped. {problem}")
             else:
                 self.marks[judge] = marks
 
@@ -68,7 +69,7 @@ class Sweep:
             try:
                 found[judge] = (judge_digest(judge), "")
             except BROKEN as error:
-                found[judge] = ("", reason(error))
+                found[judge] = ("", str(error))
         whole = {judge: one for part in gather(found) for judge, one in part.items()}
         return {judge: whole[judge] for judge in judges}
 
@@ -79,34 +80,30 @@ class Sweep:
             self._say(f"{judge}, {name}: stored")
         if not missing:
             return ""
-        judge_for, problem = self._load(judge)
-        if judge_for is None:
-            return problem
-        try:
-            for name in missing:
-                self._evaluate(judge_for, judge, name, {"judge_digest": digest, "fingerprint": marks[name]})
-        except (EndpointError, CheckpointError) as error:  # raised on all ranks alike
-            return str(error)
-        return ""
-
-    def _load(self, judge: Path) -> tuple[JudgeFor | None, str]:
         loaded, problem = None, ""
         try:
             loaded = load_judge(judge, self.runtime)
         except BROKEN as error:
-            problem = reason(error)
-        problems = [said for said in gather(problem) if said]
-        return (None, problems[0]) if problems else (loaded, "")
+            problem = str(error)
+        problems = list(filter(None, gather(problem)))
+        if loaded is None or problems:
+            return problems[0]
+        try:
+            for name in missing:
+                self._evaluate(loaded, judge, name, {"judge_digest": digest, "fingerprint": marks[name]})
+        except (EndpointError, CheckpointError) as error:  # raised on all ranks alike
+            return str(error)
+        return ""
 
-    def _evaluate(self, judge_for: JudgeFor, judge: Path, name: str, about: Mapping[str, str]) -> None:
+    def _evaluate(self, judge_for: JudgeFor, path: Path, name: str, about: Mapping[str, str]) -> None:
         folder = Path() if rank() else self.store.begin(about["fingerprint"])
-        seated = judge_for(self.suite.benchmarks[name][0], self.suite.protocol)
-        result = self.suite.evaluate(name, seated.judge, folder, seated.notes)
+        judge = judge_for(self.suite.benchmarks[name][0], self.suite.protocol)
+        result = self.suite.evaluate(name, judge, folder, judge.notes)
         if not rank():
             protocol = self.suite.protocol.model_dump()
-            said = {"judge": str(judge), "benchmark": name, **about, "protocol": protocol, "scoring": scoring_version()}
-            self.store.finish(about["fingerprint"], said)
-            self._say(f"{judge}, {name}: {percent(result.micro)}")
+            whole = {"judge": str(path), "benchmark": name, **about, "protocol": protocol, "scoring": scoring_version()}
+            self.store.finish(about["fingerprint"], whole)
+            self._say(f"{path}, {name}: {percent(result.micro)}")
 
     def _say(self, text: str) -> None:
         if not rank():

@@ -20,3 +20,7 @@ class PositionFollower:
             Verdict(votes=tuple(Vote("Answer 1 is better", first, first) for first in presentations(example, self.protocol)))
             for example in examples
         ]
+
+    def notes(self) -> tuple[str, ...]:
+        """Say what it is."""
+        return ("a double",)

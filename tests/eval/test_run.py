@@ -15,7 +15,8 @@ from rich.console import Console
 
 from eval.judges import loading as judge_loading
 from eval.judges.checkpoint import Runtime
-from eval.judges.loading import JudgeFor, Seated
+from eval.judges.config import GenerativeJudgeConfig
+from eval.judges.loading import JudgeFor
 from eval.results.result import Result
 from eval.run import main
 from models.backbone import load_processor, load_scalar, window_size
@@ -86,7 +87,7 @@ workers: 0
 def test_without_the_recipe_the_checkpoint_says_what_it_can_and_the_result_says_so(world: Path, tmp_path: Path) -> None:
     checkpoint = run_folders.checkpoint(world / "run" / "base", tmp_path / "checkpoint-1", seed=1)
     main([str(checkpoint), "--benchmarks", f"vl_rewardbench={world / 'vl'}"])
-    assert "No recipe.yaml" in result(checkpoint / "eval").notes[-1]
+    assert "no recipe.yaml" in result(checkpoint / "eval").notes[-1]
     with pytest.raises(SystemExit, match="no recipe beside it names a benchmark"):
         main([str(checkpoint)])
 
@@ -145,12 +146,12 @@ def test_two_processes_give_the_figures_of_one(world: Path, tmp_path: Path) -> N
 def test_a_generative_judge_goes_the_same_way(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A double that always names the response shown first: all ties in both orders, which the result must show."""
 
-    def load(path: Path, runtime: Runtime) -> JudgeFor:
-        return lambda benchmark, protocol: Seated(PositionFollower(protocol), lambda: ("a double",))
+    def load(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> JudgeFor:
+        return lambda benchmark, protocol: PositionFollower(protocol)
 
-    monkeypatch.setitem(judge_loading.LOADERS, "PositionFollower", load)
+    monkeypatch.setitem(judge_loading.JUDGES, "generative", (GenerativeJudgeConfig, load))
     (tmp_path / "judge").mkdir()
-    (tmp_path / "judge" / "config.json").write_text('{"architectures": ["PositionFollower"]}')
+    (tmp_path / "judge" / "config.json").write_text('{"architectures": ["Qwen2_5_VLForConditionalGeneration"]}')
     main([str(tmp_path / "judge"), "--benchmarks", f"vl_rewardbench={world / 'vl'}", "--protocol", "votes=2"])
     found = result(tmp_path / "judge" / "eval")
     assert (found.micro.ties, found.micro.n, found.notes[-1]) == (10, 10, "a double")

@@ -96,7 +96,7 @@ def test_a_folder_that_was_being_filled_counts_for_nothing(tmp_path: Path) -> No
     assert store.has("one")
 
 
-def test_everything_is_written_and_a_broken_checkpoint_is_passed_over(
+def test_everything_is_written_and_a_broken_checkpoint_is_skipped(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "run" / "checkpoint-3"
@@ -107,7 +107,7 @@ def test_everything_is_written_and_a_broken_checkpoint_is_passed_over(
     judges = [str(world / "run" / "checkpoint-1"), str(broken), str(tmp_path / "nowhere"), str(world / "run" / "checkpoint-2")]
     main([*judges, "--output", str(tmp_path / "sweep"), "--protocol", "seed=3"])
     shown = capsys.readouterr().out
-    assert f"{broken}: broken, passed over. a file of weights cannot be read" in shown
+    assert f"{broken}: broken, skipped. a file of weights cannot be read" in shown
     with (tmp_path / "sweep" / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["standing"] for row in rows].count("broken") == 2

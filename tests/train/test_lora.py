@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from data.errors import UserError
-from eval.judges.checkpoint import Runtime, load_scalar_checkpoint
+from eval.judges.checkpoint import Runtime, load_checkpoint
 from eval.judges.packed_inference import Scorer
 from eval.judges.scalar import ResponsesEncoder, ScalarJudge
 from eval.running.suite import Suite
@@ -84,7 +84,7 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(trained: Path, stage: str) 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_reloaded_checkpoint_has_the_figures_that_were_logged(trained: Path, stage: str, tmp_path: Path) -> None:
     evaluation = recipe_of(trained).evaluation
-    loaded = load_scalar_checkpoint(trained / stage / "best", Runtime(torch.device("cpu"), 400))
+    loaded = load_checkpoint(trained / stage / "best", Runtime(torch.device("cpu"), 400), load_scalar)
     scorer = Scorer(loaded.model, loaded.encoder, loaded.device, loaded.token_budget)
     judge = ScalarJudge(scorer, ResponsesEncoder(loaded.encoder, "end_of_turn"))
     found = Suite.load(evaluation.benchmarks, evaluation.protocol).run(judge, tmp_path)["vl_rewardbench"]
@@ -95,7 +95,7 @@ def test_a_reloaded_checkpoint_has_the_figures_that_were_logged(trained: Path, s
 def test_merged_adapters_are_an_ordinary_checkpoint_with_the_same_scores(trained: Path, tmp_path: Path) -> None:
     merge(trained / "zero3" / "best", tmp_path / "merged")
     group, found = worker.Written("it")[0].group, []
-    adapted = load_scalar_checkpoint(trained / "zero3" / "best", Runtime(torch.device("cpu"))).model
+    adapted = load_checkpoint(trained / "zero3" / "best", Runtime(torch.device("cpu")), load_scalar).model
     merged = load_scalar(BackboneConfig(path=str(tmp_path / "merged"), dtype="float32"), fresh_head=False).eval()
     for model in (adapted, merged):
         with torch.no_grad():

@@ -13,6 +13,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from data.storage.files import write_whole
+from eval.judges.card import CARD as JUDGE_CARD
+from eval.judges.card import judge_card
 from eval.results.result import Result
 from eval.results.tables import percent, shown
 from train.recipe.recipe import Recipe
@@ -89,8 +91,8 @@ class WriteCard(TrainerCallback):  # type: ignore[misc]
         """Write the card on the first rank."""
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            card = model_card(self.about, state.global_step, read_results(folder))
-            write_whole(folder / CARD, card)
+            write_whole(folder / CARD, model_card(self.about, state.global_step, read_results(folder)))
+            write_whole(folder / JUDGE_CARD, judge_card(self.about.recipe.resolved()).model_dump_json(indent=1))
 
 
 def model_card(about: About, step: int, results: Mapping[str, Result]) -> str:

@@ -18,7 +18,7 @@ from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
 from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, ask
 from eval.judges.checkpoint import Runtime
-from eval.judges.config import EndpointConfig, Usage
+from eval.judges.config import EndpointConfig
 from eval.judges.endpoint import EndpointJudge, data_uri, delay, endpoint_judge, read_answer
 from eval.judges.loading import load_judge
 from eval.protocol import ProtocolConfig
@@ -77,12 +77,11 @@ def test_votes_have_seeds_of_their_own_and_the_same_ones_every_time(server: Serv
 def test_what_was_answered_is_not_asked_again(server: Server, tmp_path: Path) -> None:
     first = judge(server, tmp_path, dollars_per_million_input=2.0, dollars_per_million_output=10.0)
     verdicts = first.judge(EXAMPLES[:2])
-    assert first.usage == Usage(4, 0, 0, 0, 400, 40, 400, 40)
+    assert "4 judgements (0 from the cache), 400 tokens in and 40 out; asked now: 400 and 40" in first.notes()[0]
     again = judge(server, tmp_path, dollars_per_million_input=2.0, dollars_per_million_output=10.0)
     assert again.judge(EXAMPLES)[:2] == verdicts
     assert len(server.requests) == 6
-    assert again.usage == Usage(6, 4, 0, 0, 600, 60, 200, 20)
-    assert "6 judgements (4 from the cache)" in again.notes()[0]
+    assert "6 judgements (4 from the cache), 600 tokens in and 60 out; asked now: 200 and 20" in again.notes()[0]
     assert "0.0018 dollars in all, 0.0006 of them now" in again.notes()[0]
     assert judge(server, tmp_path, retries=0).judge(EXAMPLES) == again.judge(EXAMPLES)
     assert len(server.requests) == 6
@@ -97,7 +96,7 @@ def test_what_may_pass_is_tried_again_and_never_kept(server: Server, tmp_path: P
     verdicts = asked.judge(EXAMPLES[:1])
     assert [vote.names for vote in verdicts[0].votes] == [0, 1]
     assert len(server.requests) == 4
-    assert asked.usage.judgements == 2
+    assert len(asked.answers) == 2
     assert {json.loads(path.read_text())["text"] for path in files(tmp_path)} == {RIGHT}
     assert len(files(tmp_path)) == 2
 
@@ -132,7 +131,6 @@ def test_a_refused_request_is_an_unreadable_vote_that_is_counted_and_not_kept(se
     asked = judge(server, tmp_path, concurrency=1)
     verdicts = asked.judge(EXAMPLES)
     assert [vote.names for verdict in verdicts for vote in verdict.votes] == [None, 1, 0, 1, 0, 1]
-    assert asked.usage.refused == 1
     assert "1 requests were refused and count as unreadable votes; the first: HTTP 400" in asked.notes()[1]
     assert len(files(tmp_path)) == 5
     server.always = 400
@@ -183,9 +181,9 @@ def test_a_provider_may_name_settings_otherwise(server: Server, tmp_path: Path) 
 def test_a_yaml_file_is_a_judge(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "judge.yaml"
     file.write_text(f"type: endpoint\nurl: {server.url}\nmodel: judge\ncache: {tmp_path / 'cache'}\n")
-    seated = load_judge(file, Runtime(device=None))(VL_REWARDBENCH, ProtocolConfig())  # type: ignore[arg-type]
-    assert len(seated.judge.judge(EXAMPLES)) == 3
-    assert "6 judgements" in seated.notes()[0]
+    judge = load_judge(file, Runtime(device=None))(VL_REWARDBENCH, ProtocolConfig())  # type: ignore[arg-type]
+    assert len(judge.judge(EXAMPLES)) == 3
+    assert "6 judgements" in judge.notes()[0]
 
 
 @pytest.mark.parametrize("attempt", range(12))

@@ -14,7 +14,7 @@ from data.preference import Message
 from data.prompts import question, write_judgement
 from eval.judges.critic import JudgingCost
 from eval.judges.generative import GenerativeJudge, JudgePrompt, ShownEncoder, position, showings
-from eval.protocol import Example, ProtocolConfig, presentations
+from eval.protocol import Example, ProtocolConfig, Vote, presentations
 from eval.results.outcomes import outcomes
 from models.backbone import load_language_model, set_attention
 from models.config import BackboneConfig
@@ -107,13 +107,10 @@ def test_greedy_judgements_are_those_of_plain_generation(checkpoint: str) -> Non
     assert found.votes[0].text == wanted
 
 
-def test_a_named_position_becomes_the_response_that_stood_there(checkpoint: str) -> None:
-    found = judge(checkpoint)
-    assert found._vote(write_judgement("r", 1), 0).names == 0
-    assert found._vote(write_judgement("r", 1), 1).names == 1
-    assert found._vote(write_judgement("r", 2), 1).names == 0
-    assert found._vote("no tags", 1).names is None
-    assert position(write_judgement("r", 2)) == 1
+def test_a_named_position_becomes_the_response_that_stood_there() -> None:
+    for answer, first, names in ((1, 0, 0), (1, 1, 1), (2, 1, 0), (2, 0, 1)):
+        assert Vote.at("r", first, position(write_judgement("r", answer))).names == names  # type: ignore[arg-type]
+    assert Vote.at("no tags", 1, position("no tags")).names is None
 
 
 def test_the_first_response_is_shown_as_response_1() -> None:

@@ -53,7 +53,7 @@ def test_shuffling_gives_every_row_something_else(rows: list[tuple[str, ...]], s
     pictures = {colour: png(colour) for colour in COLOURS}
     examples = [example(str(place), images=tuple(pictures[name] for name in row)) for place, row in enumerate(rows)]
     if any(rows) and (len({row for row in rows if row}) == 1 or len({colour for row in rows for colour in row}) == 1):
-        with pytest.raises(UserError, match="same picture"):
+        with pytest.raises(UserError, match="same image"):
             ablate(examples, "shuffled", seed)
         return
     shuffled = ablate(examples, "shuffled", seed)

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from data.storage.code import _tree, imported_modules
-from eval.judges.loading import LOADERS
 from eval.protocol import ProtocolConfig
 from eval.running import fingerprint as identity
-from eval.running.fingerprint import FILES, SCORES, fingerprint, judge_digest, rows_digest
+from eval.running.fingerprint import SCORES, fingerprint, judge_digest, rows_digest
 from tests.eval import run_folders
 from tests.eval.make import example, png
 
@@ -103,10 +102,6 @@ def test_an_ensemble_is_its_members_and_an_endpoint_its_model(checkpoint: Path, 
         return judge_digest(tmp_path / "j.yaml")
 
     assert endpoint("model: a") == endpoint("model: a\nconcurrency: 2\ntimeout_seconds: 9") != endpoint("model: b")
-
-
-def test_every_kind_of_judge_file_has_a_digest() -> None:
-    assert {kind for kind in LOADERS if kind.islower()} == FILES.keys()
 
 
 def test_rows_are_their_content(tmp_path: Path) -> None:

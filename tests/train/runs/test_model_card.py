@@ -20,16 +20,20 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from data.errors import ImageError
 from data.images import decode
 from data.preference import text
+from eval.judges.card import CARD as JUDGE_CARD
+from eval.judges.card import recorded
 from models.backbone import load_scalar
 from models.config import BackboneConfig
 from models.encoder import Encoder
 from tests.models import tiny
 from tests.train import worker
 from tests.train.minimal import write
+from tests.train.shipped import RECIPES
 from tests.train.worker import ended
 from train.recipe.parsing import read_recipe
 from train.runs.evaluation import read_results
 from train.runs.model_card import CARD, FOR_RESUME, SCALAR_USE, About, WriteCard, metadata, model_card, push, use
+from train.runs.provenance import recipe_yaml
 from train.supervised.checkpoints import COMPLETE, point_link
 
 DATA = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
@@ -230,3 +234,16 @@ def test_only_what_a_user_of_the_model_wants_is_uploaded(runs: Path) -> None:
     for stage in ("none", "zero2", "zero3"):
         found = {path.name for path in ended(runs / f"2-{stage}").iterdir()}
         assert {name for name in found if not any(fnmatch(name, pattern) for pattern in FOR_RESUME)} == KEPT
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_judge_card_is_what_the_recipe_of_an_older_run_gives(tmp_path: Path, path: Path) -> None:
+    recipe, folder = read_recipe(path), tmp_path / "checkpoint-3"
+    folder.mkdir()
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
+    older, state = recorded(folder), TrainerState(global_step=3, is_world_process_zero=True)
+    WriteCard(About(recipe, DATA, 3)).on_save(TrainingArguments(str(tmp_path), use_cpu=True), state, TrainerControl())
+    (tmp_path / "recipe.yaml").unlink()
+    assert (folder / JUDGE_CARD).is_file()
+    assert recorded(folder) == older is not None
+    assert (older.method, older.backbone) == (recipe.method.type, recipe.backbone)
