@@ -32,7 +32,7 @@ from data.errors import LeftOut, RecordError, UserError
 from data.images import check_shape, decode
 from data.mixture import Mixture, section_of
 from data.preference import Preference, validate
-from data.preparation.row_index import ORDER, RowIndex, normalised
+from data.preparation.row_index import ORDER, ROW, RowIndex, normalised
 from data.preparation.scan import BadRecordConfig
 from data.preparation.split import SourceSplit
 from data.sources.shared.base import Source
@@ -60,27 +60,25 @@ def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     """
     yield from contradictions(parts)
     for part in parts:
-        rows = range(0 if part.row_index is None else len(part.source))
+        rows = [] if part.row_index is None else range(len(part.source))
         for row in track(rows, f"looking through {part.source.name}", console=Console(stderr=True), transient=True):
             yield from _of_record(part.source, row)
 
 
 def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     """Yield the pairs that are preferred one way in one row and the other way in another, of any source."""
+    names: list[str] = []
+    noted = [np.empty(0, ROW)]
+    for part in parts:
+        if part.row_index is not None:
+            rows = np.concatenate([part.rows, part.held_out])
+            names += [f"{part.source.name}:{row}" for row in rows]
+            noted.append(part.row_index.rows[rows])
+    pairs = np.concatenate(noted)
+    keys, one_way = pairs["pair_key"], (pairs["flags"] & ORDER) > 0
     seen: dict[int, list[str]] = {}
-    one_way: set[int] = set()
-    other_way: set[int] = set()
-    read = [(part, part.row_index.rows) for part in parts if part.row_index is not None]
-    usable = [(part, noted, np.concatenate([part.rows, part.held_out])) for part, noted in read]
-    for _, noted, rows in usable:
-        chosen_first = (noted["flags"][rows] & ORDER) > 0
-        one_way.update(noted["pair_key"][rows[chosen_first]].tolist())
-        other_way.update(noted["pair_key"][rows[~chosen_first]].tolist())
-    both = one_way & other_way
-    for part, noted, rows in usable:
-        for row, key in zip(rows, noted["pair_key"][rows].tolist(), strict=True):
-            if key in both:
-                seen.setdefault(key, []).append(f"{part.source.name}:{row}")
+    for place in np.flatnonzero(np.isin(keys, np.intersect1d(keys[one_way], keys[~one_way]))):
+        seen.setdefault(int(keys[place]), []).append(names[place])
     for key in sorted(seen):
         yield Suspicion("contradictory labels", seen[key][0], "the same pair in " + ", ".join(seen[key]))
 

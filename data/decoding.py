@@ -1,4 +1,4 @@
-"""What an opened image becomes: upright RGB of 8 bits, the same in training, in evaluation and beside a saved checkpoint.
+"""Conversion of an opened image to upright 8-bit RGB, the same in training, in evaluation and beside a saved checkpoint.
 
 This file travels with every checkpoint that has a reward head, so it imports Pillow and nothing else.
 """

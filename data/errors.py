@@ -1,4 +1,4 @@
-"""Errors that a user can put right: one family, told without a traceback; a fault of ours ends with one.
+"""Errors that a user can put right: one family, printed without a traceback; a bug of ours ends with one.
 
 A message says what was found, what is required, why, and what to do.
 """
@@ -22,7 +22,7 @@ class ImageError(RecordError):
 
 
 class LeftOut(RecordError):
-    """A row that its source leaves out by its own rule (a tie, too small a gap): counted in the data card, not bad.
+    """A row that its source leaves out by its own rule (a tie, too small a gap): counted in the data card, not skipped.
 
     `reason` is one of `data.preparation.row_index.REASONS`.
     """
@@ -33,7 +33,7 @@ class LeftOut(RecordError):
 
 
 class CheckpointError(UserError):
-    """A path that is no whole checkpoint, run folder or judge; a sweep goes on with the next one."""
+    """A path that is not a complete checkpoint, run folder or judge; a sweep goes on with the next one."""
 
 
 class NonFiniteError(UserError):

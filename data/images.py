@@ -26,7 +26,7 @@ from data.errors import ImageError
 from data.preference import EncodedImage
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""What is read; Pillow's other plug-ins (EPS starts Ghostscript) stay shut."""
+"""What is read; Pillow's other plug-ins (EPS starts Ghostscript) are not used."""
 MAX_PIXELS = 89_478_485
 """The size at which Pillow itself begins to warn of a decompression bomb; a 24-bit image of 256 MiB."""
 MIN_PIXELS_OF_BACKBONE, MAX_PIXELS_OF_BACKBONE = 3136, 1_003_520

@@ -16,7 +16,7 @@ import numpy as np
 from data.errors import RecordError
 
 EncodedImage = bytes | Path
-"""An image file that nobody has decoded yet: its bytes, or the path at which it lies."""
+"""An image file that is not decoded yet: its bytes or its path."""
 
 
 class TextPart(TypedDict):
@@ -86,7 +86,7 @@ CONTROL_TOKENS = (
 )
 """Qwen's special tokens: as text inside a record they would be read as the end of a turn or as the place of an image."""
 LARGEST = float(np.finfo(np.float32).max)
-"""Of a margin: the loss is computed in float32."""
+"""The largest margin: the loss is computed in float32."""
 
 
 def validate(record: Preference) -> Preference:

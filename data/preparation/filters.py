@@ -14,7 +14,7 @@ from data.errors import UserError
 from data.preparation.row_index import IDENTICAL, MARKERS, REASONS, REFUSAL, RowIndex
 
 SCHEME, WRITER = "Fingerprints in which an image counts by its content", "found by eval/overlap.py"
-"""Remarks in a `leave_out` file: what eval/overlap.py writes, and what it always wrote; of old, images counted by their size."""
+"""Comments that eval/overlap.py writes into a `leave_out` file; files without the first identify images by their size alone."""
 
 
 class FilterConfig(Section):

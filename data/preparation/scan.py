@@ -37,7 +37,7 @@ class BadRecordConfig(Section):
 
     policy: Literal["strict", "skip"] = "skip"
     limit: float = Field(default=0.01, ge=0, le=1)
-    """Under `skip`: the largest share of a source's rows that may be bad before the run stops after all."""
+    """Under `skip`: the largest share of a source's rows that may be skipped before the run stops after all."""
 
 
 def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> RowIndex:

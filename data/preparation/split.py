@@ -1,4 +1,4 @@
-"""What a mixture holds of each source: the rows to train on, the rows held out, and the count of all others."""
+"""The split of each source of a mixture: the rows to train on, the rows held out, and the count of all others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SourceSplit:
     def pools(self, start: int, split: bool) -> list[Pool]:
         """Return the training rows as indices of the mixture, where they begin at `start`; by modality if `split`.
 
-        Raises: UserError if a generated source is to be split: nobody has looked which of its records hold images.
+        Raises: UserError if a generated source is to be split: it is not known which of its records hold images.
         """
         indices = np.arange(start, start + len(self.rows), dtype=np.int32)
         whole = Pool(self.config.label, None, indices, self.config.weight, self.config.repeat)

@@ -57,7 +57,7 @@ def test_weights_temperature_and_ratio(two: list[dict[str, Any]], tmp_path: Path
     assert drawn() == {"seen": 75, "told": 25}
 
 
-def test_a_part_drawn_is_drawn_anew_each_epoch(two: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_part_drawn_is_drawn_again_each_epoch(two: list[dict[str, Any]], tmp_path: Path) -> None:
     found = mixture(tmp_path, two, records=50)
     seen = {int(index) for epoch in range(12) for index in found.order(epoch)}
     assert len(seen) > 140
