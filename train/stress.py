@@ -1,7 +1,7 @@
 """Train one recipe as StableReinforce and as plain Reinforce++, several seeds each, and plot what became of them.
 
 python train/stress.py recipes/shapes/judge_stress.yaml --seeds 0 1 2
-python train/stress.py recipes/shapes/judge_stress.yaml --seeds 0 optim.max_steps=100
+python train/stress.py recipes/shapes/judge_stress.yaml optim.max_steps=100 --seeds 0
 
 A run that stops because its numbers are not finite any more counts as diverged. Runs that are there already are not repeated;
 each has its console in log.txt. The figure and its numbers go into the recipe's folder: stress.png and stress.json.

@@ -57,8 +57,7 @@ def differences(file: Path, run: Run) -> list[str]:
         there, asked = (flat(recipe.resolved()) for recipe in (read_recipe(file), run.recipe))
     except RecipeError as error:
         return [str(error)]
-    keys = dict.fromkeys([*there, *asked])
-    return [f"{key} {there.get(key)} / {asked.get(key)}" for key in keys if there.get(key) != asked.get(key)]
+    return [f"{key} {there.get(key)} / {asked.get(key)}" for key in there | asked if there.get(key) != asked.get(key)]
 
 
 def flat(tree: Any, key: str = "") -> dict[str, Any]:

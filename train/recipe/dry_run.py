@@ -201,9 +201,8 @@ def epoch_records(data: MixtureConfig) -> tuple[int | None, str]:
     """Return the length of an epoch, None if it depends on data that nobody has read, and how it is known."""
     if data.records is not None:
         return data.records, "data.records"
-    sizes = {source.label: source_rows(source)[0] for source in data.sources}
-    known = {name: count for name, count in sizes.items() if count is not None}
-    if len(known) < len(sizes) or any(part.modality != "all" for part in data.stages):
+    known = {source.label: rows for source in data.sources if (rows := source_rows(source)[0]) is not None}
+    if len(known) < len(data.sources) or any(part.modality != "all" for part in data.stages):
         return None, UNKNOWN
     if data.stages:
         drawn = [part.repeat * sum(known[name] for name in part.sources or known) for part in data.stages]
