@@ -241,7 +241,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
             write_whole(path, lambda file: file.write_text(json.dumps(found), encoding="utf-8"))
 
 
-class Critic(SupervisedMethod):
+class CriticMethod(SupervisedMethod):
     """A critic (MM-RLHF-Reward)."""
 
     mixture: Mixture

@@ -40,7 +40,7 @@ class Numbered:
         pair = (Continuation((7,) * (1 + index % 3), read=(0,)), Continuation((8,), read=(0,)))
         lengths = (1 + index % 3, 1)
         return TrainingExample(
-            Group((10 + index,), pair), margin=index / 10, response_tokens=lengths, passed_over=int(index % 4 == 0)
+            Group((10 + index,), pair), margin=index / 10, response_tokens=lengths, skipped=int(index % 4 == 0)
         )
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
@@ -113,7 +113,7 @@ def test_rows_hold_every_record_of_the_share_within_the_budget(shape: tuple[int,
         assert sum(row.records for row in step["rows"]) == len(drawn)
         assert step["rows"]
         assert all(row.batch.tokens - 3 <= budget or row.records == 1 for row in step["rows"])
-        assert step["passed_over"] == sum(index % 4 == 0 for index in drawn)
+        assert step["skipped"] == sum(index % 4 == 0 for index in drawn)
 
 
 def test_the_numbers_of_a_row_are_in_the_order_of_its_groups() -> None:
