@@ -56,14 +56,14 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
 
     from models.backbone import load_processor, window_size
     from models.encoder import Encoder
-    from train.reinforce.method import StableReinforce
+    from train.reinforce.method import StableReinforceMethod
     from train.runs.callbacks import run_callbacks
     from train.runs.evaluation import evaluation
     from train.runs.model import make_model
 
     processor = load_processor(recipe.backbone)
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-    method = StableReinforce(recipe.method, recipe, encoder, Console(quiet=True))
+    method = StableReinforceMethod(recipe.method, recipe, encoder, Console(quiet=True))
     arguments = method.arguments(resumes=resumes)
     callbacks = run_callbacks(method, arguments.max_steps)
     return method.trainer(evaluation(method), model=make_model(recipe), args=arguments, callbacks=callbacks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,11 @@ def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]],
             recipe = read_recipe(recipe_path, changes)
             objective, records = Short(limit), Written(kinds)
             costs = np.array([records[i].group.cost for i in range(len(kinds))]) if dealt else None
-            shape = {"records_per_step": 4, "steps": ceil(len(kinds) / 4), "token_budget": ceiling(10**6, Path(folder))}
+            shape: dict[str, Any] = {
+                "records_per_step": 4,
+                "steps": ceil(len(kinds) / 4),
+                "token_budget": ceiling(10**6, Path(folder)),
+            }
             steps = StepDataset(records, tiny.encoder().pack, **shape, rank=rank(), world_size=world_size(), costs=costs)
             arguments = training_arguments(recipe, shape["steps"], resumes=False)
             trainer = PlainTrainer(objective=objective, steps=steps, optim=recipe.optim, model=make_model(recipe), args=arguments)

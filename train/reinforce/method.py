@@ -30,7 +30,7 @@ from train.supervised.method import Method
 from train.supervised.non_finite import Evaluate
 
 
-class StableReinforce(Method):
+class StableReinforceMethod(Method):
     """Reinforcement learning of a generative judge."""
 
     columns: ClassVar[Mapping[str, str]] = {

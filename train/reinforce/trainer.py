@@ -33,7 +33,7 @@ ROLLOUTS = "rollouts-{rank}.pt"
 
 
 class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
-    """GRPOTrainer whose rows are places of `Prompts`; its arguments are those of `StableReinforce.arguments`."""
+    """GRPOTrainer whose rows are places of `Prompts`; its arguments are those of `StableReinforceMethod.arguments`."""
 
     def __init__(
         self,

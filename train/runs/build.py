@@ -18,23 +18,23 @@ from models.encoder import Encoder
 from models.portable.reward import IncompleteCheckpointError
 from train.recipe.methods import CriticConfig, LanguageModelConfig, NaiveConfig, StableReinforceConfig
 from train.recipe.parsing import Launch, refuse_missing_device
-from train.reinforce.method import StableReinforce
+from train.reinforce.method import StableReinforceMethod
 from train.runs.callbacks import run_callbacks, summarise
 from train.runs.evaluation import evaluation
 from train.runs.model import make_model
 from train.runs.provenance import write_provenance
 from train.runs.resume import check_resume_matches
 from train.supervised.checkpoints import find_resume
-from train.supervised.critic import Critic
-from train.supervised.judgements import LanguageModel
+from train.supervised.critic import CriticMethod
+from train.supervised.judgements import LanguageModelMethod
 from train.supervised.method import Method
-from train.supervised.naive import Naive
+from train.supervised.naive import NaiveMethod
 
 METHODS: dict[type, Callable[..., Method]] = {
-    NaiveConfig: Naive,
-    CriticConfig: Critic,
-    LanguageModelConfig: LanguageModel,
-    StableReinforceConfig: StableReinforce,
+    NaiveConfig: NaiveMethod,
+    CriticConfig: CriticMethod,
+    LanguageModelConfig: LanguageModelMethod,
+    StableReinforceConfig: StableReinforceMethod,
 }
 
 

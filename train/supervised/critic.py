@@ -241,7 +241,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
             write_whole(path, json.dumps(found))
 
 
-class Critic(SupervisedMethod):
+class CriticMethod(SupervisedMethod):
     """A critic (MM-RLHF-Reward)."""
 
     mixture: Mixture

@@ -112,7 +112,7 @@ def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> Gen
     )
 
 
-class LanguageModel(SupervisedMethod):
+class LanguageModelMethod(SupervisedMethod):
     """Supervised fine-tuning of a judge, or of the embedded backbone."""
 
     needs_rationale = True

@@ -17,7 +17,7 @@ from train.supervised.objectives import PairwiseScores
 from train.supervised.steps import MixtureRecords, PairEncoder, expected_costs
 
 
-class Naive(SupervisedMethod):
+class NaiveMethod(SupervisedMethod):
     """The Naive-RM."""
 
     def __init__(self, config: NaiveConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:

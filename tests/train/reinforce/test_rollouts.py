@@ -92,7 +92,7 @@ def test_every_place_has_its_prompt_and_half_of_an_epoch_has_the_winner_first() 
         assert to_write(one.group, 2).tokens == len(one.group.prompt_ids) + 1
 
 
-def test_a_prompt_that_is_too_long_is_passed_over_and_counted() -> None:
+def test_a_prompt_that_is_too_long_is_skipped_and_counted() -> None:
     lengths = [len(prompts()[place].group.prompt_ids) for place in range(8)]
     limit = max(lengths) - 1
     asked = prompts(limit=limit)

@@ -128,7 +128,6 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert "Not finite at step 1" in spoilt["error"]
     assert list((tmp_path / "spoilt").glob("non-finite-step-1-rank-0.pt"))
     assert (tmp_path / "whole" / "checkpoint-3" / "preprocessor_config.json").exists()
-    # One judgement of three has weights far above the cap.
     plain, truncated, dropped = (found["log"][0] for found in weighted)
     assert not [name for name in plain if name.startswith(("importance/", "sampling/"))]
     assert truncated["importance/truncated_tokens"] == pytest.approx(1 / 3)

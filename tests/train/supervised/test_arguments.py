@@ -17,7 +17,7 @@ from tests.train.minimal import MINIMAL, write
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.parsing import Entry, read_recipe
 from train.recipe.recipe import OptimConfig
-from train.reinforce.method import StableReinforce
+from train.reinforce.method import StableReinforceMethod
 from train.supervised import arguments as tracking
 from train.supervised.arguments import training_arguments
 
@@ -34,7 +34,7 @@ def arguments(folder: Path, entry: Entry, *changes: str) -> TrainingArguments:
     optim = f"optim={{learning_rate: 1e-4, records_per_step: 4, epochs: null, max_steps: {STEPS}}}"
     recipe = read_recipe(path, [optim, *changes, f"output.folder={folder / 'run'}"], entry=entry)
     if isinstance(recipe.method, StableReinforceConfig):
-        return StableReinforce(recipe.method, recipe, tiny.encoder(), Console(quiet=True)).arguments(resumes=False)
+        return StableReinforceMethod(recipe.method, recipe, tiny.encoder(), Console(quiet=True)).arguments(resumes=False)
     return training_arguments(recipe, STEPS, resumes=False)
 
 

@@ -205,7 +205,7 @@ def mixture(rows: int = 16) -> Mixture:
 
 def own_steps(kept: CritiqueStore, records: Mixture, steps: int) -> StepDataset:
     encode = CriticEncoder(tiny.encoder(), "judge it.", kept)
-    shape = {"records_per_step": 4, "steps": steps, "token_budget": 4096}
+    shape: dict[str, Any] = {"records_per_step": 4, "steps": steps, "token_budget": 4096}
     return StepDataset(MixtureRecords(records, encode), tiny.encoder().pack, **shape, prepare=kept.load)
 
 
