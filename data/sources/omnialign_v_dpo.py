@@ -3,8 +3,6 @@
 BaseReward tried 120k of it and left it out.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal, get_args
 

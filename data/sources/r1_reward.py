@@ -7,8 +7,6 @@ Not confirmed at the source: that `image` holds the image itself in base64 (give
 layout of the SFT file. A row of another form is refused.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -3,8 +3,6 @@
 Not confirmed at the source: that the column `text` is a JSON text {"question", "chosen", "rejected"}. Anything else is refused.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Literal
 
