@@ -58,8 +58,7 @@ class MmprConfig(ImageFilesConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns image (none, one or a list), question, chosen, rejected."""
-        names = row.optional("image", str | list) or []
-        images = tuple(row.images.find(name, row.identity) for name in (names if isinstance(names, list) else [names]))
+        images = row.all_images(row.optional("image", str | list) or None)
         prompt = question(row.text("question"), len(images))
         return Preference(row.identity, prompt, row.text("chosen"), row.text("rejected"), images)
 

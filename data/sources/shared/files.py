@@ -267,11 +267,13 @@ def _fetched(hub: str, revision: str | None, patterns: Sequence[str]) -> Path:
         ) from error
 
 
-def field(columns: Row, name: str, kind: type | UnionType) -> Any:
+def field(columns: Any, name: str, kind: type | UnionType) -> Any:
     """Return `columns[name]`.
 
-    Raises: RecordError if it is missing, not of type `kind`, or a number beyond every float.
+    Raises: RecordError if `columns` is no object, or its value is missing, not of type `kind`, or a number beyond every float.
     """
+    if not isinstance(columns, dict):
+        raise RecordError(f"an entry is a {type(columns).__name__}; required is an object with {name!r}.")
     if name not in columns:
         raise RecordError(f"there is no {name!r}; found are {', '.join(map(repr, sorted(columns)))}.")
     value = columns[name]
