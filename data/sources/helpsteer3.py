@@ -3,8 +3,6 @@
 A rating below zero prefers response 1, above zero response 2; zero is a tie.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -5,8 +5,6 @@ answer. Answers that call both equally good are ties. Where the template speaks 
 the rationale.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

@@ -3,8 +3,6 @@
 `dpo_pairs.jsonl` names an image or a video. A video is read as a folder of frames beside it: `x.mp4` as the folder `x`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

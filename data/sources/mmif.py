@@ -4,8 +4,6 @@ Versions 1.0 and 2 of the set differ; read is {images, conversations, chosen: {f
 and a row of another form is refused. BaseReward found the set of little use and left it out.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from data.sources.sharegpt import ShareGptConfig

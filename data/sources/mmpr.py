@@ -43,7 +43,13 @@ class MmprConfig(ImageFilesConfig):
             raise UserError(
                 f"{self.label}: the annotation files of {', '.join(missing)} are neither in annotations.zip nor unpacked."
             )
-        images = open_images(_image_places(located, self.images), cache)
+        if self.images is None:
+            places = [path for path in located.files if ".zip" in path.suffix and path.name.startswith("images")]
+            places = places or [located.root]
+        else:
+            place = Path(self.images).expanduser()
+            places = [place] if place.exists() else sorted(place.parent.glob(f"{place.name}*"))
+        images = open_images(places, cache)
         subsets = []
         for name, (annotation, root) in chosen.items():
             rows = JsonLines(annotations[annotation], cache)
@@ -52,8 +58,7 @@ class MmprConfig(ImageFilesConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns image (none, one or a list), question, chosen, rejected."""
-        names = row.optional("image", str | list) or []
-        images = tuple(row.images.find(name, row.identity) for name in (names if isinstance(names, list) else [names]))
+        images = row.all_images(row.optional("image", str | list) or None)
         prompt = question(row.text("question"), len(images))
         return Preference(row.identity, prompt, row.text("chosen"), row.text("rejected"), images)
 
@@ -123,11 +128,3 @@ def _annotations(located: LocatedFiles, cache: Path) -> dict[str, Path]:
         except (zipfile.BadZipFile, OSError) as error:
             raise UserError(f"{archive} cannot be read ({error}). Is it complete?") from error
     return found
-
-
-def _image_places(located: LocatedFiles, images: str | None) -> list[Path]:
-    if images is not None:
-        place = Path(images).expanduser()
-        return sorted(place.parent.glob(f"{place.name}*")) if not place.exists() else [place]
-    parts = [path for path in located.files if ".zip" in path.suffix and path.name.startswith("images")]
-    return parts or [located.root]

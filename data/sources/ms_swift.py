@@ -7,8 +7,6 @@ The last turn of `messages` is the chosen response. In place of `rejected_respon
 the whole other conversation.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from data.preference import Preference

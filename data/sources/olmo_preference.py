@@ -1,7 +1,5 @@
 """OLMo 2 preference mix (allenai/olmo-2-1124-7b-preference-mix): 378,341 text-only pairs (revision of January 2025)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -3,8 +3,6 @@
 BaseReward tried 120k of it and left it out.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -44,5 +42,5 @@ class OmniAlignVDpoConfig(ImageFilesConfig):
     def convert(self, row: SourceRow) -> Preference:
         """Columns image, prompt, chosen, rejected."""
         prompt = question(row.text("prompt").replace(MARKER, "").strip(), 1)
-        image = row.images.find(row.text("image"), row.identity)
-        return Preference(row.identity, prompt, row.text("chosen"), row.text("rejected"), (image,))
+        chosen, rejected = row.text("chosen"), row.text("rejected")
+        return Preference(row.identity, prompt, chosen, rejected, (row.image(row.text("image")),))

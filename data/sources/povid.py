@@ -4,8 +4,6 @@ Not confirmed at the source: the layout, a JSON list of {id, image, conversation
 conversations share the question, with images named as in COCO. A row of another form is refused.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from data.errors import RecordError

@@ -8,8 +8,6 @@ Without image parts the images stand before the user's first text. Optional: mar
 rejected_critique, rationale, source, category.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

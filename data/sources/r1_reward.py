@@ -7,8 +7,6 @@ Not confirmed at the source: that `image` holds the image itself in base64 (give
 layout of the SFT file. A row of another form is refused.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json
@@ -46,7 +44,7 @@ class R1RewardConfig(FormatConfig):
             raise RecordError("the user turn holds no '[Question]:', '[Response 1]:' and '[Response 2]:' in this order.")
         responses = shown["one"].strip(), shown["two"].strip()
         answers = row.optional("answer", list | str) or judgement
-        found = ANSWER.findall(" ".join(answers) if isinstance(answers, list) else answers)
+        found = ANSWER.findall(" ".join(map(str, answers)) if isinstance(answers, list) else answers)
         if len(set(found)) != 1:
             raise RecordError(f"the answer is {answers!r}; required is one <answer>1</answer> or <answer>2</answer>.")
         winner = int(found[0])

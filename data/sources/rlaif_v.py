@@ -1,7 +1,5 @@
 """RLAIF-V (openbmb/RLAIF-V-Dataset): 83,132 pairs, one image each; parquet with image structs."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from data.preference import Preference

@@ -3,8 +3,6 @@
 Not confirmed at the source: that the column `text` is a JSON text {"question", "chosen", "rejected"}. Anything else is refused.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Literal
 
@@ -25,9 +23,10 @@ class RlhfVConfig(FilesConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns image and text; the text is read as JSON."""
+        content = row.text("text")
         required = "expected is an object of question, chosen, rejected."
         try:
-            pair = json.loads(row.text("text"))
+            pair = json.loads(content)
         except ValueError as error:
             raise RecordError(f"'text' is no JSON ({error}); {required}") from error
         if not isinstance(pair, dict):

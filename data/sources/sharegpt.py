@@ -5,8 +5,6 @@
 {"instruction": "…", "input": "…", "chosen": "…", "rejected": "…", "images": ["1.jpg"]}
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from data.errors import RecordError

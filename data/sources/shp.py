@@ -4,8 +4,6 @@ One folder a domain with train.json, validation.json and test.json (JSON lines).
 Not confirmed at the source: that labels = 1 prefers answer A. The scores must agree with the label, or the row is refused.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -3,8 +3,6 @@
 Whole conversations under `chosen` and `rejected`. Version 0.1 holds items of RewardBench; 0.2 does not.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from data.preference import Preference

@@ -6,8 +6,6 @@ Standard:         `prompt`, `chosen`, `rejected` are texts; without `prompt` the
 Images lie in `images` (a list) or `image`. Other columns are not read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

@@ -3,8 +3,6 @@
 BaseReward names 65k pairs of it without saying which: `cap: 65000` draws as many.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from data.errors import RecordError

@@ -4,8 +4,6 @@
 the largest gap). A response's score is the mean of its aspects.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from data.preference import Preference, text

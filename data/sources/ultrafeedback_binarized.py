@@ -3,8 +3,6 @@
 For trl-lib/ultrafeedback_binarized take the source `trl`.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Ratings are texts. A response's score is the mean of its aspects; every two resp
 The parquet branch holds the images; the original JSON lines name them in `img_path`.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from data.preference import Preference

@@ -5,8 +5,6 @@ value is refused. Only battles whose conversations differ in the last answer alo
 model has had a conversation of its own.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,11 +38,11 @@ class Images(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Folder:
     """Images as files under a folder, which no name may leave."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    root: Path
 
     def find(self, name: str, record: str) -> EncodedImage:
         """Return the path of image `name`."""

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,10 +21,11 @@ import numpy.typing as npt
 
 from data.errors import RecordError, UserError
 from data.storage.arrow import open_tables
-from data.storage.files import derived, digest, stamp, whole_file, write_whole
+from data.storage.files import derived, digest, stamp, whole_file
 
 READ = 1 << 26
 """Bytes read at once while looking for line ends."""
+KINDS = (".jsonl", ".json", ".gz", ".parquet", ".arrow")
 Row = Mapping[str, Any]
 """One row of a table as it was read: column name to value."""
 
@@ -125,16 +126,14 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
 
     Raises: UserError for another kind of file, a damaged file, or a missing column.
     """
-    as_lines: dict[str, Callable[[Path, Path], Path]] = {".jsonl": lambda path, _: path, ".json": _as_lines, ".gz": _unpacked}
     kinds = sorted({path.suffix for path in paths})
+    if len(kinds) != 1 or kinds[0] not in KINDS:
+        raise UserError(f"files of kind {', '.join(kinds)}: required is one kind of {', '.join(KINDS)}.")
     tables: Sequence[Rows]
-    if kinds in ([".parquet"], [".arrow"]):
+    if kinds[0] in (".parquet", ".arrow"):
         tables = open_tables(paths, cache, columns)
-    elif len(kinds) == 1 and kinds[0] in as_lines:
-        tables = [JsonLines(as_lines[kinds[0]](path, cache), cache) for path in paths]
     else:
-        required = ", ".join([*as_lines, ".parquet", ".arrow"])
-        raise UserError(f"files of kind {', '.join(kinds)}: required is one kind of {required}.")
+        tables = [JsonLines(_as_lines(path, cache), cache) for path in paths]
     return tables[0] if len(tables) == 1 else Concatenated(tables)
 
 
@@ -156,28 +155,23 @@ def _line_offsets(path: Path) -> npt.NDArray[np.int64]:
     return np.stack([starts[filled], stops[filled]], axis=1)
 
 
-def _unpacked(path: Path, cache: Path) -> Path:
-    """Return the unpacked copy of a gzip file in the cache."""
-    lines = derived(path, cache, "lines", ".jsonl")
-    if not lines.exists():
-        try:
-            with gzip.open(path) as source, whole_file(lines, "wb") as target:
-                shutil.copyfileobj(source, target, READ)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{path}: the file cannot be unpacked ({error}). Is it complete?") from error
-    return lines
-
-
 def _as_lines(path: Path, cache: Path) -> Path:
-    """Return a JSON file that holds a list as JSON lines: itself if it is such already, else a copy in the cache."""
+    """Return a file as JSON lines: itself if it is such already, else its copy in the cache, unpacked or a line each item."""
     with path.open("rb") as file:
-        if file.read(64).lstrip()[:1] != b"[":
+        if path.suffix == ".jsonl" or (path.suffix == ".json" and file.read(64).lstrip()[:1] != b"["):
             return path
     lines = derived(path, cache, "lines", ".jsonl")
-    if not lines.exists():
-        try:
-            rows = json.loads(path.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}: the file is no valid JSON ({error}). Is it complete?") from error
-        write_whole(lines, "".join(json.dumps(row) + "\n" for row in rows))
+    if lines.exists():
+        return lines
+    try:
+        with whole_file(lines, "wb") as target:
+            if path.suffix == ".gz":
+                with gzip.open(path) as source:
+                    shutil.copyfileobj(source, target, READ)
+            else:
+                target.writelines(json.dumps(row).encode() + b"\n" for row in json.loads(path.read_bytes()))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: the file is no valid JSON ({error}). Is it complete?") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: the file cannot be unpacked ({error}). Is it complete?") from error
     return lines

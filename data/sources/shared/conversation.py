@@ -99,7 +99,7 @@ def sharegpt(turns: Any) -> list[Message]:
     """Return turns of {from, value} as messages of text."""
     if not isinstance(turns, list):
         raise RecordError(f"the conversation is a {type(turns).__name__}; required is a list of turns.")
-    return [text(_role(turn, "from", "value", SHAREGPT_ROLES), field(turn, "value", str)) for turn in turns]
+    return [text(_role(turn, "from", SHAREGPT_ROLES), field(turn, "value", str)) for turn in turns]
 
 
 def _message(turn: Any) -> Message:
@@ -107,7 +107,7 @@ def _message(turn: Any) -> Message:
 
     Arrow fills up structs, so that an image part comes back as {"type": "image", "text": None}: other keys are dropped.
     """
-    role = _role(turn, "role", "content", ROLES)
+    role = _role(turn, "role", ROLES)
     content = turn.get("content")
     if isinstance(content, str):
         return text(role, content)
@@ -122,11 +122,9 @@ def _message(turn: Any) -> Message:
     return {"role": role, "content": parts}
 
 
-def _role(turn: Any, role: str, content: str, roles: Mapping[str, Role]) -> Role:
-    """Return the role that a turn of the keys `role` and `content` names."""
-    if not isinstance(turn, dict):
-        raise RecordError(f"a turn is a {type(turn).__name__}; required is an object with {role!r} and {content!r}.")
-    found = field(turn, role, str)
+def _role(turn: Any, key: str, roles: Mapping[str, Role]) -> Role:
+    """Return the role that a turn names under `key`."""
+    found = field(turn, key, str)
     if found not in roles:
         raise RecordError(f"a turn has the role {found!r}; required is one of {', '.join(roles)}.")
     return roles[found]

@@ -46,12 +46,11 @@ class SourceRow:
 
     def text(self, name: str) -> str:
         """Return a column of text."""
-        found: str = self.value(name, str)
-        return found
+        return str(self.value(name, str))
 
     def label(self, name: str) -> str:
         """Return a column of text that may be missing, for grouping."""
-        return self.optional(name, str) or ""
+        return str(self.optional(name, str) or "")
 
     def number(self, name: str) -> float | None:
         """Return a column of numbers that may be missing."""
@@ -153,18 +152,27 @@ class FilesConfig(SourceConfig):
         """
         if self.path is None:
             folder = _fetched(str(self.hub), self.revision or self.BRANCH, self.patterns)
-            return LocatedFiles(_matching(folder, self.patterns, str(self.hub)), folder, folder.name)
-        place = Path(self.path).expanduser()
-        if place.is_file():
-            return LocatedFiles([place], place.parent, "local")
-        if not place.is_dir():
+        else:
+            folder = Path(self.path).expanduser()
+            if folder.is_file():
+                return LocatedFiles([folder], folder.parent, "local")
+            if not folder.is_dir():
+                raise UserError(
+                    f"source {self.label!r}: {folder} is neither a file nor a folder. Correct `path`, or fetch the data first."
+                )
+        wanted = re.compile("|".join(map(translate, self.patterns)))
+        files = [Path(place) / name for place, _, names in os.walk(folder) for name in names]
+        found = sorted(path for path in files if wanted.match(path.relative_to(folder).as_posix()))
+        if not found:
             raise UserError(
-                f"source {self.label!r}: {place} is neither a file nor a folder. Correct `path`, or fetch the data first."
+                f"source {self.label!r}: in {folder} there is no file like {' or '.join(self.patterns)} ({len(files)} other "
+                "files). A local copy must have the names of the data set's repository."
             )
-        found = _matching(place, self.patterns, self.label)
+        if self.path is None:
+            return LocatedFiles(found, folder, folder.name)
         if problem := shards_problem(found):
             raise UserError(f"source {self.label!r}: {problem} (To read one of them alone, let `path` name that file.)")
-        return LocatedFiles(found, place, "local")
+        return LocatedFiles(found, folder, "local")
 
 
 class ImageFilesConfig(FilesConfig):
@@ -246,18 +254,6 @@ def shards_problem(files: Sequence[Path]) -> str | None:
     return None
 
 
-def _matching(folder: Path, patterns: Sequence[str], label: str) -> list[Path]:
-    wanted = re.compile("|".join(map(translate, patterns)))
-    files = [(Path(place) / name) for place, _, names in os.walk(folder) for name in names]
-    found = sorted(path for path in files if wanted.match(path.relative_to(folder).as_posix()))
-    if not found:
-        raise UserError(
-            f"source {label!r}: in {folder} there is no file like {' or '.join(patterns)} ({len(files)} other files). "
-            "A local copy must have the names of the data set's repository."
-        )
-    return found
-
-
 def _fetched(hub: str, revision: str | None, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -271,11 +267,13 @@ def _fetched(hub: str, revision: str | None, patterns: Sequence[str]) -> Path:
         ) from error
 
 
-def field(columns: Row, name: str, kind: type | UnionType) -> Any:
+def field(columns: Any, name: str, kind: type | UnionType) -> Any:
     """Return `columns[name]`.
 
-    Raises: RecordError if it is missing, not of type `kind`, or a number beyond every float.
+    Raises: RecordError if `columns` is no object, or its value is missing, not of type `kind`, or a number beyond every float.
     """
+    if not isinstance(columns, dict):
+        raise RecordError(f"an entry is a {type(columns).__name__}; required is an object with {name!r}.")
     if name not in columns:
         raise RecordError(f"there is no {name!r}; found are {', '.join(map(repr, sorted(columns)))}.")
     value = columns[name]

@@ -83,15 +83,14 @@ def mean_rating(completion: dict[str, Any]) -> float | None:
 
     Raises: RecordError for anything else that is no number.
     """
-    ratings: list[float | None] = []
-    for aspect in field(completion, "annotations", dict).values():
+    aspects = field(completion, "annotations", dict).values()
+    ratings: list[float] = []
+    for aspect in aspects:
         rating = field(aspect, "Rating", object)
-        if rating is None or (isinstance(rating, str) and rating.strip().upper() in ("N/A", "NA", "")):
-            ratings.append(None)
+        if rating is None or str(rating).strip().upper() in ("N/A", "NA", ""):
             continue
         try:
             ratings.append(float(rating))
         except (TypeError, ValueError, OverflowError) as error:
             raise RecordError(f"the rating {rating!r} is no number.") from error
-    known = [rating for rating in ratings if rating is not None]
-    return sum(known) / len(known) if known and len(known) == len(ratings) else None
+    return sum(ratings) / len(ratings) if ratings and len(ratings) == len(aspects) else None

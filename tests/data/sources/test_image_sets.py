@@ -128,11 +128,14 @@ def test_vlfeedback_as_json_lines(tmp_path: Path) -> None:
     write_images(tmp_path / "set" / "merged_images", one=RED)
     rows = [{"id": "1", "prompt": "?", "models": [], "completions": FOUR, "img_path": "merged_images/one.png"}]
     rows.append(rows[0] | {"completions": [completion("a", "five", "5", "5"), *FOUR[1:]]})
+    rows.append(rows[0] | {"completions": [FOUR[0] | {"annotations": {"Helpfulness": "5"}}]})
     write_jsonl(tmp_path / "set" / "vlfeedback_80k.jsonl", rows)
     source = source_of(tmp_path, "vlfeedback")
     assert record(source).images == (tmp_path / "set" / "merged_images" / "one.png",)
     with pytest.raises(RecordError, match=r"vlfeedback:1\.0: the rating 'five' is no number"):
         source.record(6)
+    with pytest.raises(RecordError, match=r"vlfeedback:2\.5: an entry is a str; required is an object with 'Rating'"):
+        source.record(17)
 
 
 # MM-RLHF
@@ -227,6 +230,7 @@ def mmpr_files(folder: Path, unpacked: bool) -> None:
         pair | {"image": ["one.png", "two.png"], "question": "Compare <image>\nwith <image>\n."},
         pair | {"image": "gone.png", "question": "Which?"},
         pair | {"image": "one.png", "question": "<image> and <image>?"},
+        pair | {"image": [7], "question": "Which?"},
     ]
     files: dict[str, list[Any]] = {"ai2d_cot.jsonl": ai2d, "text.jsonl": [pair | {"question": "1 + 1?"}]}
     folder.mkdir(parents=True)
@@ -254,7 +258,7 @@ def mmpr_files(folder: Path, unpacked: bool) -> None:
 def test_mmpr(unpacked: bool, tmp_path: Path) -> None:
     mmpr_files(tmp_path / "set", unpacked)
     source = source_of(tmp_path, "mmpr")
-    assert len(source) == 5
+    assert len(source) == 6
     one, two = record(source, 0), record(source, 1)
     assert (asked(one), one.category, one.identity) == ([None, "Which?"], "ai2d_cot", "mmpr:ai2d_cot:0")
     assert [decode(image, "r").getpixel((0, 0)) for image in two.images] == [(255, 0, 0), (0, 0, 255)]
@@ -263,7 +267,9 @@ def test_mmpr(unpacked: bool, tmp_path: Path) -> None:
         source.record(2)
     with pytest.raises(RecordError, match=r"mmpr:ai2d_cot:3: .*2 times for 1 images"):
         source.record(3)
-    assert (record(source, 4).images, asked(record(source, 4))) == ((), ["1 + 1?"])
+    with pytest.raises(ImageError, match=r"mmpr:ai2d_cot:4: an image is a int"):
+        source.record(4)
+    assert (record(source, 5).images, asked(record(source, 5))) == ((), ["1 + 1?"])
     assert len(source_of(tmp_path, "mmpr", subsets=["text"])) == 1
     with pytest.raises(UserError, match="no subset wrong"):
         source_of(tmp_path, "mmpr", subsets=["wrong"])

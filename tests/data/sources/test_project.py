@@ -132,7 +132,11 @@ def test_a_folder_of_files_is_one_source(tmp_path: Path) -> None:
         ),
         ({"prompt": [{"role": "bot", "content": "?"}], "chosen": "a", "rejected": "b"}, "role 'bot'"),
         ({"prompt": [{"role": "user", "content": [{"type": "video"}]}], "chosen": "a", "rejected": "b"}, "of type 'video'"),
-        ({"prompt": ["?"], "chosen": "a", "rejected": "b"}, "a turn is a str"),
+        ({"prompt": ["?"], "chosen": "a", "rejected": "b"}, "an entry is a str; required is an object with 'role'"),
+        (
+            {"prompt": [{"role": "user", "content": ["text"]}], "chosen": "a", "rejected": "b"},
+            "a part of a turn is of type 'str'",
+        ),
         (
             {"prompt": [{"role": "user", "content": [{"type": "image"}]}], "chosen": "a", "rejected": "b"},
             "1 image parts for 0 images",

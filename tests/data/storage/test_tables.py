@@ -17,7 +17,7 @@ from data.errors import ImageError, UserError
 from data.storage import tables
 from data.storage.archives import Archive, Folder, open_images
 from data.storage.files import whole_file, write_whole
-from data.storage.tables import JsonLines
+from data.storage.tables import JsonLines, open_rows
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 
@@ -49,6 +49,14 @@ def test_rows_are_the_lines_that_are_not_blank(
     path.write_bytes((end.join(lines) + end * ended).encode())
     rows = JsonLines(path, tmp_path / "cache")
     assert [rows.row(index)["text"] for index in range(len(rows))] == [text for text in texts if text is not None]
+
+
+def test_the_lines_of_a_file_may_be_lists(tmp_path: Path) -> None:
+    """Only a .json file that begins with a bracket is one list; a .jsonl file is read by line."""
+    for name, rows in (("a.jsonl", 2), ("a.json", 3)):
+        path = tmp_path / name
+        path.write_text('[{"a": 1}, {"a": 2},\n{"a": 3}]\n')
+        assert len(open_rows([path], tmp_path / "cache")) == rows
 
 
 def test_a_changed_file_gets_a_new_index(tmp_path: Path) -> None:
