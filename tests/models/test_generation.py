@@ -77,16 +77,17 @@ def written(critic: Any, cases: Sequence[stock.Case], seeds: Sequence[str] = NAM
     return generate(critic, row(cases), end=END, forbidden=FORBIDDEN, sampling=config, seeds=seeds)
 
 
-def count_feeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def count_feeds(critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that will hold the number of rows of every decoding step."""
     fed: list[int] = []
-    feed = generation._feed
+    forward = critic.model.forward
 
-    def counted(model: Any, state: Any, tokens: Tensor) -> None:
-        fed.append(len(tokens))
-        feed(model, state, tokens)
+    def counted(*, input_ids: Tensor, **inputs: Any) -> Any:
+        if input_ids.shape[1] == 1:
+            fed.append(len(input_ids))
+        return forward(input_ids=input_ids, **inputs)
 
-    monkeypatch.setattr(generation, "_feed", counted)
+    monkeypatch.setattr(critic.model, "forward", counted)
     return fed
 
 
@@ -158,7 +159,7 @@ def test_what_the_limit_cuts_off_ends_all_the_same(critic: CriticRewardModel) ->
 def test_a_rank_without_work_and_one_that_is_done_keep_step(critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other ranks still write: this one must go on feeding until they are done, and give the same."""
     wanted = written(critic, CASES[:1], NAMES[:2])
-    fed = count_feeds(monkeypatch)
+    fed = count_feeds(critic, monkeypatch)
     assert written(critic, [], ()) == []
     assert fed == []
     monkeypatch.setattr(generation, "max_over_ranks", lambda value, device: 1)
@@ -169,7 +170,7 @@ def test_a_rank_without_work_and_one_that_is_done_keep_step(critic: CriticReward
 
 
 def test_rows_that_are_done_are_dropped(critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = count_feeds(monkeypatch)
+    fed = count_feeds(critic, monkeypatch)
     written(critic, CASES)
     assert fed[0] == 7
     assert fed[-1] <= 3
