@@ -159,9 +159,9 @@ def under(root: Path, reference: str, record: str) -> Path:
 
 def user_turn(text: str, images: int, images_last: bool = False) -> tuple[Message, ...]:
     """Return one user turn that shows images before the text, as Qwen2.5-VL was trained, or behind it, as official scripts do."""
-    shown: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
-    said: list[TextPart | ImagePart] = [{"type": "text", "text": text}]
-    return ({"role": "user", "content": said + shown if images_last else shown + said},)
+    parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
+    parts.insert(0 if images_last else images, {"type": "text", "text": text})
+    return ({"role": "user", "content": parts},)
 
 
 def content_key(prompt: Sequence[Message], responses: Sequence[str], references: Sequence[str]) -> str:

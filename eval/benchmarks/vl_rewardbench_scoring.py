@@ -98,10 +98,10 @@ def official_score(records: Records) -> dict[str, Any]:
             there = generator.randint(0, len(order) - 1)
             order[here], order[there] = order[there], order[here]
         items: dict[str, tuple[Counter[str], str]] = {}
-        for key, said, source in filter(None, order):
+        for key, vote, source in filter(None, order):
             counts, _ = items.setdefault(key, (Counter(), source))
             if counts.total() < limit:
-                counts[said] += 1
+                counts[vote] += 1
         detail[f"k={limit}"] = _figures(list(items.values()), limit)
     fewest = min(Counter(sample[0] for sample in samples if sample).values(), default=1)
     limit = max(count for count in VOTES if count <= fewest)
