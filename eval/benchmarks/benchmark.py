@@ -124,7 +124,7 @@ class Benchmark:
     item: Callable[[Example], str] | None = None
     """The item a row belongs to, where an accuracy over items with all rows right (Acc+) is defined."""
     official_note: str = ""
-    """What must be said beside a result in official order."""
+    """A note that stands beside a result in official order."""
 
 
 def differences(found: Mapping[str, int], known: Sequence[Known]) -> list[str]:

@@ -32,7 +32,7 @@ from eval.benchmarks.benchmark import (
     parse_rewards,
     reward_records,
 )
-from eval.benchmarks.rows import Row, content_key, encoded, limited, loaded, located_rows, require_texts, under, user_turn
+from eval.benchmarks.rows import Row, content_key, encoded, loaded, read_examples, require_texts, under, user_turn
 from eval.protocol import Example
 
 NAME = "mm_rlhf_rewardbench"
@@ -49,14 +49,13 @@ FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 def load(where: Location) -> LoadedBenchmark:
     """Return the rows; see the module's docstring for what is read."""
-    rows, root, place = located_rows(where, NAME, "MM-RLHF-RewardBench", HUB, FILES, image=None)
-    numbers = limited(len(rows), where.limit)
-    examples = [_example(rows[number], root, f"{NAME}:{number} ({rows[number].get('id')})") for number in numbers]
+    examples, root, place = read_examples(where, NAME, "MM-RLHF-RewardBench", HUB, FILES, None, _example)
     hidden = [example for example in examples if example.source == "video" and not example.images]
     unavailable = {f"{example.identity}: no frames of {example.row['video']} under {root}": "video" for example in hidden}
+    shown = [example for example in examples if example not in hidden]
     place = place if where.location in ("hub", "embedded") else where.location
-    found = loaded(NAME, [example for example in examples if example not in hidden], where, place, KNOWN, unavailable)
-    items = len({row["id"] for row in rows})
+    found = loaded(NAME, shown, where, place, KNOWN, unavailable)
+    items = len({example.row["id"] for example in examples})
     if items == ITEMS or where.limit is not None or where.location == "embedded":
         return found
     notes = (*found.origin.notes, f"{items} items; {KNOWN[0].name} has {ITEMS}.")

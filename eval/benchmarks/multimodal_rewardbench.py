@@ -31,7 +31,7 @@ from eval.benchmarks.benchmark import (
     reward_records,
     tally,
 )
-from eval.benchmarks.rows import Row, content_key, encoded, limited, loaded, located_rows, require_texts, user_turn
+from eval.benchmarks.rows import Row, content_key, encoded, loaded, read_examples, require_texts, user_turn
 from eval.protocol import Example, Side, Verdict
 
 NAME = "multimodal_rewardbench"
@@ -77,9 +77,7 @@ strictly following this format: "[[A]]" if assistant A is better, "[[B]]" if ass
 
 def load(where: Location) -> LoadedBenchmark:
     """Return the rows; see the module's docstring for what is read."""
-    rows, root, place = located_rows(where, NAME, "Multimodal RewardBench", HUB, FILES, "Image")
-    numbers = limited(len(rows), where.limit)
-    examples = [_example(rows[number], root, f"{NAME}:{number} ({rows[number].get('ID')})") for number in numbers]
+    examples, _, place = read_examples(where, NAME, "Multimodal RewardBench", HUB, FILES, "Image", _example)
     return loaded(NAME, examples, where, place, KNOWN, {})
 
 

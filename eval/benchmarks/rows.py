@@ -7,7 +7,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,8 @@ from eval.benchmarks.benchmark import Known, LoadedBenchmark, Location, Origin, 
 from eval.protocol import Example
 
 Row = dict[str, Any]
+Converter = Callable[[Row, Path, str], Example]
+"""Makes an example of a row, the folder of image files and the row's identity."""
 LISTED = 20
 """Broken items that an error lists by name."""
 
@@ -76,31 +78,35 @@ def read_json_lines(path: Path) -> list[Row | None]:
     return found
 
 
-def located_rows(
-    where: Location, name: str, title: str, hub: str, files: Sequence[str], image: str | None
-) -> tuple[list[Row], Path, str]:
+def read_examples(
+    where: Location, name: str, title: str, hub: str, files: Sequence[str], image: str | None, convert: Converter
+) -> tuple[list[Example], Path, str]:
     """Return the rows at a location, the folder of their image files, and the place in words.
 
     `hub` is the data set's id there, `files` what is looked for in a folder, `title` what errors call the benchmark.
     `image` names the column whose images stay encoded; without one the hub's repository is fetched whole, with its folders.
     """
-    place = f"{hub}@{where.revision or 'main'}"
+    place, root = f"{hub}@{where.revision or 'main'}", Path()
     if where.location == "hub" and image is not None:
         import datasets
 
         table = datasets.load_dataset(hub, split="test", revision=where.revision)
-        return list(table.cast_column(image, datasets.Image(decode=False))), Path(), place
-    if where.location == "hub":
-        from huggingface_hub import snapshot_download
-
-        folder = snapshot_download(hub, repo_type="dataset", revision=where.revision)
+        rows = list(table.cast_column(image, datasets.Image(decode=False)))
     else:
-        folder = str(edition(name)) if where.location == "embedded" else where.location
-    found = find_files(folder, files, title)
-    if where.location != "hub":
-        place = "embedded" if where.location == "embedded" else str(found[0] if len(found) == 1 else found[0].parent)
-    root = Path(where.image_root).expanduser() if where.image_root else found[0].parent
-    return [row for file in found for row in read_rows(file)], root, place
+        if where.location == "hub":
+            from huggingface_hub import snapshot_download
+
+            found = find_files(snapshot_download(hub, repo_type="dataset", revision=where.revision), files, title)
+        elif where.location == "embedded":
+            found, place = find_files(str(edition(name)), files, title), "embedded"
+        else:
+            found = find_files(where.location, files, title)
+            place = str(found[0] if len(found) == 1 else found[0].parent)
+        root = Path(where.image_root).expanduser() if where.image_root else found[0].parent
+        rows = [row for file in found for row in read_rows(file)]
+    numbered = ((number, rows[number]) for number in limited(len(rows), where.limit))
+    examples = [convert(row, root, f"{name}:{number} ({row.get('id', row.get('ID'))})") for number, row in numbered]
+    return examples, root, place
 
 
 def require_texts(row: Row, names: Sequence[str], record: str, hint: str = "") -> None:
@@ -153,9 +159,9 @@ def under(root: Path, reference: str, record: str) -> Path:
 
 def user_turn(text: str, images: int, images_last: bool = False) -> tuple[Message, ...]:
     """Return one user turn that shows images before the text, as Qwen2.5-VL was trained, or behind it, as official scripts do."""
-    shown: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
-    said: list[TextPart | ImagePart] = [{"type": "text", "text": text}]
-    return ({"role": "user", "content": said + shown if images_last else shown + said},)
+    parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
+    parts.insert(0 if images_last else images, {"type": "text", "text": text})
+    return ({"role": "user", "content": parts},)
 
 
 def content_key(prompt: Sequence[Message], responses: Sequence[str], references: Sequence[str]) -> str:

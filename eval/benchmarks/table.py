@@ -1,4 +1,4 @@
-"""The benchmarks by name. A new one is a file beside this one and a row here."""
+"""The benchmarks by name. A new one is a file beside this one (how to load it, its prompt, its official score) and a row here."""
 
 from __future__ import annotations
 

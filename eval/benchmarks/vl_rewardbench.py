@@ -23,7 +23,7 @@ from eval.benchmarks.benchmark import (
     preferred,
     rewards,
 )
-from eval.benchmarks.rows import Row, content_key, encoded, limited, loaded, located_rows, require_texts, user_turn
+from eval.benchmarks.rows import Row, content_key, encoded, loaded, read_examples, require_texts, user_turn
 from eval.benchmarks.vl_rewardbench_scoring import RULES, agreement, dataset, named_answer, official_group
 from eval.protocol import Example, Side, Verdict, Vote
 
@@ -63,9 +63,7 @@ elements of the task."""
 
 def load(where: Location) -> LoadedBenchmark:
     """Return the rows; see the module's docstring for what is read."""
-    rows, root, place = located_rows(where, NAME, "VL-RewardBench", HUB, FILES, "image")
-    numbers = limited(len(rows), where.limit)
-    examples = [_example(rows[number], root, f"{NAME}:{number} ({rows[number].get('id')})") for number in numbers]
+    examples, _, place = read_examples(where, NAME, "VL-RewardBench", HUB, FILES, "image", _example)
     return loaded(NAME, examples, where, place, KNOWN, {})
 
 

@@ -82,23 +82,29 @@ def agreement(number: int | None, rejected: int) -> str:
     return "doesntMatch" if number is None else "reject" if number == rejected else "agree"
 
 
-def official_score(records: Records, votes: Sequence[int] = VOTES) -> dict[str, dict[str, Any]]:
-    """Return what cal.py computes, under `k=1`, `k=3` …; `lines` hold what it prints, to the character.
+def official_score(records: Records) -> dict[str, Any]:
+    """Return the official figures; those of the largest K that every item has votes for stand at the top.
 
-    `records` are the lines of a predictions file; null lines are skipped but take part in the shuffle, whose generator is
-    seeded once and runs on from K to K. Accuracies are agree / (agree + reject): unreadable and split items leave the
-    denominator. Where the script divides by zero the figure is None and `fails` names the place.
-    Raises: PredictionsError where the script stops with an error before it prints anything.
+    `detail` holds what cal.py computes, under `k=1`, `k=3` …, and in `lines` what it prints, to the character. Null lines are
+    skipped but take part in the shuffle, whose generator is seeded once and runs on from K to K. Accuracies are
+    agree / (agree + reject): unreadable and split items leave the denominator. Where the script divides by zero the figure
+    is None and `fails` names the place; where it stops before it prints anything a PredictionsError says so.
     """
-    return _score(_samples(records), votes)
-
-
-def official_figures(records: Records) -> dict[str, Any]:
-    """Return the official figures; those of the largest K that every item has votes for stand at the top."""
-    samples = _samples(records)
+    samples, generator = _samples(records), random.Random(1234)
+    detail = {}
+    for limit in VOTES:
+        order = list(samples)
+        for here in range(len(order)):
+            there = generator.randint(0, len(order) - 1)
+            order[here], order[there] = order[there], order[here]
+        items: dict[str, tuple[Counter[str], str]] = {}
+        for key, vote, source in filter(None, order):
+            counts, _ = items.setdefault(key, (Counter(), source))
+            if counts.total() < limit:
+                counts[vote] += 1
+        detail[f"k={limit}"] = _figures(list(items.values()), limit)
     fewest = min(Counter(sample[0] for sample in samples if sample).values(), default=1)
     limit = max(count for count in VOTES if count <= fewest)
-    detail = _score(samples, VOTES)
     top = detail[f"k={limit}"]
     groups = group_figures(top["group_correct"], top["group_total"])
     return {"k": limit, "micro": top["overall"], "macro": top["macro"], "groups": groups, "detail": detail}
@@ -129,23 +135,6 @@ def _sample(record: Record) -> Sample:
     text, shown = record["meta"]["filter_choice"], record["meta"]["random_number"]
     rejected = record["ranking"].index(1 if shown == 0 else 0) + 1
     return key, agreement(named_answer(text), rejected), dataset(record["id"])
-
-
-def _score(samples: Sequence[Sample | None], votes: Sequence[int]) -> dict[str, dict[str, Any]]:
-    generator = random.Random(1234)
-    found = {}
-    for limit in votes:
-        order = list(samples)
-        for here in range(len(order)):
-            there = generator.randint(0, len(order) - 1)
-            order[here], order[there] = order[there], order[here]
-        items: dict[str, tuple[Counter[str], str]] = {}
-        for key, said, source in filter(None, order):
-            counts, _ = items.setdefault(key, (Counter(), source))
-            if counts.total() < limit:
-                counts[said] += 1
-        found[f"k={limit}"] = _figures(list(items.values()), limit)
-    return found
 
 
 def _figures(items: Sequence[tuple[Counter[str], str]], limit: int) -> dict[str, Any]:
@@ -223,7 +212,7 @@ def rewards_score(records: Records, group: Callable[[str], str], ties_right: boo
 
 RULES = {
     "official": ScoringRule(
-        "cal.py: unreadable and split items leave the denominator; groups 183/749/318", "official", official_figures
+        "cal.py: unreadable and split items leave the denominator; groups 183/749/318", "official", official_score
     ),
     "all_rows": ScoringRule(
         "the official groups over all rows, ties and unreadable wrong, as VLMEvalKit and lmms-eval divide",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from datasketch import MinHash, MinHashLSH
@@ -32,8 +32,7 @@ from eval.contamination.fingerprints import (
 )
 from eval.protocol import Example
 
-Kind = Literal["image_file", "image_pixels", "image_near", "question", "question_near", "pair", "pair_near"]
-KINDS: tuple[Kind, ...] = ("image_file", "image_pixels", "image_near", "question", "question_near", "pair", "pair_near")
+KINDS = ("image_file", "image_pixels", "image_near", "question", "question_near", "pair", "pair_near")
 IMAGE_KINDS = KINDS[:3]
 DISTANCE = 8
 """Bits of 64 in which the hashes of near images may differ: re-encoding at quality 20 and halving the size stay within,
@@ -56,7 +55,8 @@ REMEMBERED = 1 << 17
 class Hit(NamedTuple):
     """An entry of an index that was found, and how alike it is: 1 is equal; of near images, the correlation."""
 
-    kind: Kind
+    kind: str
+    """One of KINDS."""
     entry: int
     similarity: float
 
@@ -64,8 +64,8 @@ class Hit(NamedTuple):
 class TextIndex:
     """Distinct texts: found again exactly, else the most similar one."""
 
-    def __init__(self, exact: Kind, near: Kind, texts: Iterable[TextFingerprint]) -> None:
-        self.exact, self.near, self.texts = exact, near, list(texts)
+    def __init__(self, kind: str, texts: Iterable[TextFingerprint]) -> None:
+        self.kind, self.texts = kind, list(texts)
         self._by_key = {text.key: number for number, text in enumerate(self.texts)}
         self._occurs = np.zeros(1 << OCCURS_BITS, np.bool_)
         self._empty = MinHash(num_perm=PERMUTATIONS, hashfunc=int)
@@ -77,12 +77,12 @@ class TextIndex:
     def find(self, text: TextFingerprint) -> Hit | None:
         """Return the equal text, else the most similar one within the limit (of several, the first), else None."""
         if text.key in self._by_key:
-            return Hit(self.exact, self._by_key[text.key], 1.0)
+            return Hit(self.kind, self._by_key[text.key], 1.0)
         if not all(map(self._may_be_near, text.parts)):
             return None
         proposed = self._similar.query(self._signature(text))
         best, number = max(((similarity(text, self.texts[number]), -number) for number in proposed), default=(0.0, 0))
-        return Hit(self.near, -number, round(best, 4)) if best >= SIMILARITY else None
+        return Hit(f"{self.kind}_near", -number, round(best, 4)) if best >= SIMILARITY else None
 
     def _may_be_near(self, part: Hashes) -> bool:
         """Tell whether enough shingles occur in any text at all; the share within one text cannot be larger."""
@@ -168,33 +168,26 @@ class OverlapIndex:
 
     def __init__(self, examples: Iterable[Example]) -> None:
         """Index the rows; raises ImageError for an image that cannot be decoded."""
-        images, asked, pairs = (dict[object, IndexEntry]() for _ in range(3))
+        tables: dict[str, dict[object, IndexEntry]] = {"image": {}, "question": {}, "pair": {}}
         self.blank = 0
         """Blank images, which are not in the index."""
         for example in examples:
             row, names = example.identity, list(map(content_digest, example.images))
             for image, name in zip(example.images, names, strict=True):
-                if name not in images:
+                if name not in tables["image"]:
                     found = fingerprint_image(image, row)
                     if found is None:
                         self.blank += 1
                         continue
-                    images[name] = IndexEntry(IndexedImage(name, pixel_key(image, row), found), "")
-                images[name].add(row, "")
-            turns = asked_texts(example.prompt)
-            for text, content in turns:
-                asked.setdefault(text.key, IndexEntry(text, excerpt(content))).add(row, " ".join(names))
-            pair = fingerprint_text(*example.responses)
-            if pair is not None:
-                entry = pairs.setdefault(pair.key, IndexEntry(pair, excerpt(" | ".join(example.responses))))
-                entry.add(row, _keys(turns))
-        tables = {"image": images, "question": asked, "pair": pairs}
+                    tables["image"][name] = IndexEntry(IndexedImage(name, pixel_key(image, row), found), "")
+                tables["image"][name].add(row, "")
+            for table, text, content, context in _texts(example.prompt, example.responses, names):
+                tables[table].setdefault(text.key, IndexEntry(text, excerpt(content))).add(row, context)
         self.entries = {name: list(table.values()) for name, table in tables.items()}
         self.fingerprint = digest(repr(tables))
         """Changes with the contents of the rows."""
-        self._images = ImageIndex(entry.content for entry in images.values())
-        self._questions = TextIndex("question", "question_near", (entry.content for entry in asked.values()))
-        self._pairs = TextIndex("pair", "pair_near", (entry.content for entry in pairs.values()))
+        self._images = ImageIndex(entry.content for entry in self.entries["image"])
+        self._texts = {kind: TextIndex(kind, (entry.content for entry in self.entries[kind])) for kind in ("question", "pair")}
 
     def matches(self, record: Preference) -> list[tuple[Hit, str]]:
         """Return what of a record occurs in the benchmarks: its images, its user turns, its two responses.
@@ -203,15 +196,24 @@ class OverlapIndex:
         Raises: ImageError if an image cannot be decoded.
         """
         images = [self._images.find(image, record.identity) for image in record.images]
-        turns = asked_texts(record.prompt)
-        pair = fingerprint_text(record.chosen, record.rejected)
+        texts = _texts(record.prompt, (record.chosen, record.rejected), [name for name, _ in images])
         found = [(hit, "") for _, hit in images]
-        found += [(self._questions.find(text), " ".join(name for name, _ in images)) for text, _ in turns]
-        found += [(self._pairs.find(pair), _keys(turns))] if pair else []
+        found += [(self._texts[table].find(text), context) for table, text, _, context in texts]
         return [(hit, context) for hit, context in dict.fromkeys(found) if hit is not None]
 
 
-def table_of(kind: Kind) -> str:
+def _texts(
+    prompt: Sequence[Message], responses: Sequence[str], images: Sequence[str]
+) -> list[tuple[str, TextFingerprint, str, str]]:
+    """Return table, fingerprint, content and context of each text that has words: the questions, the pair of responses."""
+    asked = [(fingerprint_text(content), content) for content in questions(prompt)]
+    found = [("question", text, content, " ".join(images)) for text, content in asked if text is not None]
+    keys = " ".join(f"{text.key:016x}" for _, text, _, _ in found)
+    pair = fingerprint_text(*responses)
+    return [*found, ("pair", pair, " | ".join(responses), keys)] if pair else found
+
+
+def table_of(kind: str) -> str:
     """Return `image`, `question` or `pair`."""
     return kind.partition("_")[0]
 
@@ -220,15 +222,6 @@ def questions(prompt: Sequence[Message]) -> list[str]:
     """Return the text of each user turn."""
     turns = (message["content"] for message in prompt if message["role"] == "user")
     return [" ".join(part["text"] for part in parts if part["type"] == "text") for parts in turns]
-
-
-def asked_texts(prompt: Sequence[Message]) -> list[tuple[TextFingerprint, str]]:
-    """Return the user turns that have words."""
-    return [(text, content) for content in questions(prompt) if (text := fingerprint_text(content)) is not None]
-
-
-def _keys(turns: Sequence[tuple[TextFingerprint, str]]) -> str:
-    return " ".join(f"{text.key:016x}" for text, _ in turns)
 
 
 def excerpt(content: str) -> str:

@@ -59,7 +59,7 @@ class Votes(Frozen):
 
 
 class Result(Frozen):
-    """Everything that is said about one checkpoint on one benchmark."""
+    """Everything that is known of one checkpoint on one benchmark."""
 
     benchmark: str
     origin: str

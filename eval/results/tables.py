@@ -14,7 +14,7 @@ from eval.protocol import Images
 from eval.results.result import Accuracy, Result
 
 ABLATIONS: dict[Images, str] = {"none": "without images", "grey": "grey images", "shuffled": "shuffled images"}
-"""What is left of the score without the pictures: how the rows of the table are named."""
+"""What is left of the score without the images: how the rows of the table are named."""
 
 
 def percent(figure: Accuracy) -> str:

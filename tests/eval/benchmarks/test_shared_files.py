@@ -31,7 +31,7 @@ def scored(name: str) -> tuple[list[Any], Any]:
 
 def test_vl_rewardbench_to_the_last_digit() -> None:
     records, expected = scored("vl_rewardbench")
-    found = vl_rewardbench_official.official_score(records)
+    found = vl_rewardbench_official.official_score(records)["detail"]
     assert expected.keys() == found.keys() == {"k=1", "k=3", "k=5", "k=7", "k=9"}
     for limit, figures in expected.items():
         for name, value in figures.items():

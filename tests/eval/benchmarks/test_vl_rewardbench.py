@@ -216,14 +216,14 @@ def test_votes_are_written_as_the_official_script_writes_them(tmp_path: Path) ->
     assert [record["meta"]["flag_status"] for record in records] == ["agree", "agree", "doesntMatch", "agree"]
     assert records[0]["ranking"] == [1, 0]
     assert [records[0][name] for name in ("id", "models", "query_source")] == ["mathverse_2", ["m", "n"], "q"]
-    assert official_score(records, votes=(9,))["k=9"]["votes_used"] == {"agree": 3, "reject": 0, "doesntMatch": 1}
+    assert official_score(records)["detail"]["k=9"]["votes_used"] == {"agree": 3, "reject": 0, "doesntMatch": 1}
     assert reward_records([example], [Verdict(votes=(said, other_form, nothing, third))])[0]["rewards"] == [2, 2]
 
 
 def test_scores_are_written_as_the_sentence_that_the_prompt_asks_for(tmp_path: Path) -> None:
     examples = load(in_parquet(tmp_path)).examples
     verdicts = [Verdict(scores=pair) for pair in ((2.5, 1.0), (0.0, 0.25), (0.0, 1.0), (3.0, 3.0))]
-    figures = official_score(official_records(examples, verdicts))["k=1"]
+    figures = official_score(official_records(examples, verdicts))["detail"]["k=1"]
     assert figures["classes"] == {"agree": 2, "reject": 1, "doesntMatch": 1, "other": 0}
     records = reward_records(examples, verdicts)
     assert [record["rewards"] for record in records] == [[2.5, 1.0], [0.25, 0.0], [0.0, 1.0], [3.0, 3.0]]

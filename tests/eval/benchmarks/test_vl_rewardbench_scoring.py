@@ -13,7 +13,6 @@ from data.errors import PredictionsError
 from eval.benchmarks.vl_rewardbench_scoring import (
     dataset,
     named_answer,
-    official_figures,
     official_group,
     official_score,
     r1_group,
@@ -74,13 +73,13 @@ def test_the_official_pattern(text: str, number: int | None) -> None:
     ],
 )
 def test_whatever_is_not_the_rejected_answer_agrees(ranking: tuple[int, int], shown: int, text: str, said: str) -> None:
-    figures = official_score([sample(text=text, ranking=ranking, shown=shown)])["k=1"]
+    figures = official_score([sample(text=text, ranking=ranking, shown=shown)])["detail"]["k=1"]
     assert figures["classes"][said] == 1
 
 
 def test_unreadable_and_split_items_leave_the_denominator() -> None:
     split = [sample("RLAIF-V-1"), sample("RLAIF-V-1", TWO)]
-    figures = official_score([*WHOLE, *split, sample("svit-9", "no verdict")], votes=(2,))["k=2"]
+    figures = official_score([*WHOLE, *split, sample("svit-9", "no verdict")])["detail"]["k=3"]
     assert figures["items"] == 5
     assert figures["classes"] == {"agree": 2, "reject": 1, "doesntMatch": 1, "other": 1}
     assert figures["group_total"] == {"general": 1, "hallucination": 1, "reasoning": 1}
@@ -88,26 +87,26 @@ def test_unreadable_and_split_items_leave_the_denominator() -> None:
 
 
 def test_double_ids_are_items_of_their_own_unless_question_and_responses_are_equal_too() -> None:
-    assert official_score([*WHOLE, sample("mmmu-1", query="another")])["k=1"]["items"] == 4
+    assert official_score([*WHOLE, sample("mmmu-1", query="another")])["detail"]["k=1"]["items"] == 4
     swapped = {**sample("mmmu-1"), "response": ["two", "one"]}
-    assert official_score([*WHOLE, swapped])["k=1"]["items"] == 3
+    assert official_score([*WHOLE, swapped])["detail"]["k=1"]["items"] == 3
 
 
 def test_few_samples_never_exclude_an_item_and_unreadable_ones_count_as_votes() -> None:
     records = [*WHOLE, *[sample("svit-9", text) for text in (ONE, "no verdict", "no verdict")]]
-    figures = official_score(records)
+    figures = official_score(records)["detail"]
     assert figures["k=9"]["classes"] == {"agree": 2, "reject": 1, "doesntMatch": 1, "other": 0}
     assert figures["k=9"]["votes_used"] == {"agree": 3, "reject": 1, "doesntMatch": 2}
 
 
 def test_wrapped_records_are_unwrapped_and_null_ones_only_shuffle() -> None:
     records: list[Any] = [sample(f"{name}{row}", text) for row in range(9) for name in IDS for text in (ONE, TWO, ONE)]
-    plain = official_score(records)
-    assert official_score([{"0": record} for record in records]) == plain
-    with_null = official_score([*records, None])
+    plain = official_score(records)["detail"]
+    assert official_score([{"0": record} for record in records])["detail"] == plain
+    with_null = official_score([*records, None])["detail"]
     assert with_null["k=9"]["items"] == plain["k=9"]["items"]
     assert with_null["k=1"]["classes"] != plain["k=1"]["classes"]  # another shuffle, other first votes
-    assert official_score([{"0": record} for record in [*records, None]]) == with_null
+    assert official_score([{"0": record} for record in [*records, None]])["detail"] == with_null
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_files_on_which_the_script_stops_are_refused(records: list[Any], message
 
 
 def test_where_the_script_divides_by_zero_the_figure_is_none_and_named() -> None:
-    figures = official_score([sample("svit-1"), sample("wildvision-2", "no verdict")])["k=1"]
+    figures = official_score([sample("svit-1"), sample("wildvision-2", "no verdict")])["detail"]["k=1"]
     assert figures["group_acc"] == {"general": 1.0, "hallucination": None, "reasoning": None}
     assert (figures["overall"], figures["macro"]) == (1.0, None)
     assert figures["fails"] == ["data set wildvision-battle", "group hallucination", "group reasoning"]
@@ -135,7 +134,7 @@ def test_where_the_script_divides_by_zero_the_figure_is_none_and_named() -> None
 
 
 def test_the_printed_lines() -> None:
-    lines = official_score([*WHOLE, sample("mmmu-2"), sample("mmmu-3")])["k=1"]["lines"]
+    lines = official_score([*WHOLE, sample("mmmu-2"), sample("mmmu-3")])["detail"]["k=1"]["lines"]
     assert lines == [
         "k=1 ----------------",
         "Number of total items: 5",
@@ -153,7 +152,7 @@ def test_the_printed_lines() -> None:
 
 def test_only_the_printed_reasoning_accuracy_has_the_small_addend() -> None:
     records = [*WHOLE[:2], *[sample(f"mmmu-{row}", ONE if row < 3 else TWO) for row in range(4)]]
-    figures = official_score(records)["k=1"]
+    figures = official_score(records)["detail"]["k=1"]
     assert figures["group_acc"]["reasoning"] == 0.75
     assert figures["lines"][7] == f"100.00\t 100.00\t {100 * 3 / (4 + 1e-6):.2f}"
 
@@ -179,9 +178,9 @@ def test_three_maps_of_ids_to_groups(identity: str, source: str, groups: tuple[s
 
 def test_the_figures_at_the_top_use_as_many_votes_as_every_item_has() -> None:
     records = [sample(record["id"], record["meta"]["filter_choice"]) for record in WHOLE for _ in range(4)]
-    assert official_figures(records)["k"] == 3
-    assert official_figures([*records, sample("svit-1")])["k"] == 1
-    assert official_figures(records)["groups"]["reasoning"] == {"n": 1, "right": 0, "accuracy": 0.0}
+    assert official_score(records)["k"] == 3
+    assert official_score([*records, sample("svit-1")])["k"] == 1
+    assert official_score(records)["groups"]["reasoning"] == {"n": 1, "right": 0, "accuracy": 0.0}
 
 
 def reference(records: list[Any]) -> dict[int, dict[str, dict[str, int]]]:
@@ -220,7 +219,7 @@ SAMPLES = st.builds(
 @given(st.lists(SAMPLES, min_size=1, max_size=1), st.lists(SAMPLES | st.none(), max_size=80))
 def test_votes_are_the_first_k_of_the_official_shuffle(first: list[Any], rest: list[Any]) -> None:
     records = first + rest
-    figures = official_score(records)
+    figures = official_score(records)["detail"]
     for limit, votes in reference(records).items():
         used = {name: sum(item[name] for item in votes.values()) for name in ("agree", "reject", "doesntMatch")}
         classes = {"agree": 0, "reject": 0, "doesntMatch": 0, "other": 0}

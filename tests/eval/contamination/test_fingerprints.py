@@ -90,7 +90,7 @@ def test_the_text_index_finds_what_comparing_all_finds() -> None:
     vocabulary = [f"w{number}" for number in range(60)]
     originals = [[generator.choice(vocabulary) for _ in range(generator.randint(3, 60))] for _ in range(60)]
     texts = [text for text in (fingerprint_text(" ".join(one)) for one in originals) if text is not None]
-    index = TextIndex("question", "question_near", texts)
+    index = TextIndex("question", texts)
     found = 0
     for original in originals:
         edited = [word for word in original if generator.random() > 0.04] + ["end"] * generator.randint(0, 2)
@@ -102,7 +102,7 @@ def test_the_text_index_finds_what_comparing_all_finds() -> None:
         found += hit is not None
         assert hit is None or math.isclose(hit.similarity, best, abs_tol=1e-4)
     assert 10 < found < 60
-    assert TextIndex("question", "question_near", []).find(texts[0]) is None
+    assert TextIndex("question", []).find(texts[0]) is None
 
 
 def test_the_perceptual_hash_is_the_published_one() -> None:
