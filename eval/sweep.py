@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from eval.cli import Task, add_shared, task_of
 from eval.judges.checkpoint import recorded
-from eval.reporting.sweep_tables import best_of, draw, markdown, write_csv, write_json
+from eval.reporting.sweep_tables import best_of, draw, log, markdown, rows, write_json
 from eval.results.store import STEP, Store, Summary
+from eval.results.tables import write_rows
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +69,6 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
         summary = sweep.summary()
         write(summary, options.output, console)
         if options.wandb and summary.standings:
-            from eval.reporting.sweep_tables import log
-
             log(summary, options.wandb, options.output)
 
 
@@ -92,7 +91,7 @@ def task_for(options: argparse.Namespace, judges: Sequence[Path]) -> Task:
 def write(summary: Summary, folder: Path, console: Console) -> None:
     """Write all files of the summary, and say what the best is and where things lie."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_csv(summary, folder / "sweep.csv")
+    write_rows(rows(summary), folder / "sweep.csv")
     write_json(summary, folder / "sweep.json")
     (folder / "sweep.md").write_text(markdown(summary), encoding="utf-8")
     if summary.standings:

@@ -16,7 +16,7 @@ from eval.reporting.content import Content, Outcome
 from eval.reporting.examples import shown_rows
 from eval.reporting.figures import best_baseline, curves, diagnosis, steps
 from eval.results.predictions import difference
-from eval.results.result import Accuracy, Result
+from eval.results.result import Result
 from eval.results.tables import percent
 
 FOLDER = Path(__file__).parent
@@ -33,6 +33,8 @@ SECTIONS = (
     ("provenance", "Provenance", "provenance"),
 )
 """Anchor and name of each section, and what there must be for it."""
+PUBLISHED = ("about", "not_computed")
+"""What is said in words of a published rule."""
 
 
 def page(content: Content) -> str:
@@ -73,33 +75,22 @@ def _table(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
     A line is a name, a score, and the same rows' scores by the judges that see no content and without the images.
     """
     others = {**result.baselines, **{f"images {name}": found for name, found in ablations.items()}}
-
-    def lines(scores: Mapping[str, Accuracy | None]) -> list[tuple[str, Accuracy, list[float | None]]]:
-        beside = {
-            name: [other.groups[name].half if name in other.groups else None for other in others.values()] for name in scores
-        }
-        return [(name, score, beside[name]) for name, score in scores.items() if score is not None]
-
-    published = [
-        (
-            name,
-            rule.get("micro"),
-            rule.get("macro"),
-            ". Not computed: ".join(filter(None, [rule["about"], rule.get("not_computed")])),
-        )
-        for name, rule in result.published.items()
-    ]
+    items = {"every pair of an item right": result.clusters} if result.clusters else {}
+    items |= {f"… {name}": score for name, score in result.cluster_groups.items()}
     return {
         "result": result,
         "columns": list(others),
         "ablations": bool(ablations),
         "whole": [other.micro.half for other in others.values()],
-        "categories": lines(result.groups),
-        "wholes": lines(
-            {"every pair of an item right": result.clusters}
-            | {f"… {name}": score for name, score in result.cluster_groups.items()}
-        ),
-        "published": published,
+        "categories": {
+            name: (score, [other.groups[name].half if name in other.groups else None for other in others.values()])
+            for name, score in result.groups.items()
+        },
+        "items": items,
+        "published": [
+            (name, rule.get("micro"), rule.get("macro"), ". Not computed: ".join(rule[key] for key in PUBLISHED if key in rule))
+            for name, rule in result.published.items()
+        ],
         "blind": best_baseline(result),
         "figures": diagnosis(result),
     }
