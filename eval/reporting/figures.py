@@ -89,21 +89,21 @@ def _panel(title: str, inside: Series) -> Chart:
     shared = len({name.rpartition("/")[0] for name in inside}) == 1 < len(inside)
     lines: dict[tuple[Point, ...], list[str]] = defaultdict(list)
     for name, points in inside.items():
-        finite = tuple(point for point in points if math.isfinite(point[1]))
-        lines[finite].append(name.rpartition("/")[2] if shared else name)
-    broken = sum(not math.isfinite(value) for points in inside.values() for _, value in points)
+        line = tuple(point for point in points if math.isfinite(point[1]))
+        lines[line].append(name.rpartition("/")[2] if shared else name)
+    steps, values = zip(*(point for points in inside.values() for point in points), strict=True)
+    finite = [value for value in values if math.isfinite(value)]
     form = percent if title in FRACTIONS else plain
-    x = Axis.around([step for points in inside.values() for step, _ in points], "step", plain)
-    y = Axis.around([value for points in lines for _, value in points] or [0.0], "", form)
-    chart = Chart(title, x, y, f"Values that are not finite: {broken}." if broken else "")
-    for style, points in zip(cycle(STYLES), filter(None, lines)):
-        parts = np.array_split(points, min(POINTS, len(points)))
-        if len(points) > POINTS:
+    caption = f"Values that are not finite: {len(values) - len(finite)}." if len(finite) < len(values) else ""
+    chart = Chart(title, Axis.around(steps, "step", plain), Axis.around(finite or [0.0], "", form), caption)
+    for style, line in zip(cycle(STYLES), filter(None, lines)):
+        parts = np.array_split(line, min(POINTS, len(line)))
+        if len(line) > POINTS:
             low, high = ([(part[:, 0].mean(), edge(part[:, 1])) for part in parts] for edge in (np.min, np.max))
             chart.path([*low, *reversed(high)], f"band {style}")
         chart.path([part.mean(axis=0) for part in parts], f"line {style}")
-        name = ", ".join(lines[points])
-        chart.dot(*points[-1], style, f"{name} from {form(points[0][1])} to {form(points[-1][1])}")
+        name = ", ".join(lines[line])
+        chart.dot(*line[-1], style, f"{name} from {form(line[0][1])} to {form(line[-1][1])}")
         chart.legend.append((style, name))
     return chart
 

@@ -16,7 +16,7 @@ from eval.reporting.content import Content, Outcome
 from eval.reporting.examples import shown_rows
 from eval.reporting.figures import best_baseline, curves, diagnosis, steps
 from eval.results.predictions import difference
-from eval.results.result import Result
+from eval.results.result import Baseline, Result
 from eval.results.tables import percent
 
 FOLDER = Path(__file__).parent
@@ -74,7 +74,8 @@ def _table(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
 
     A line is a name, a score, and the same rows' scores by the judges that see no content and without the images.
     """
-    others = {**result.baselines, **{f"images {name}": found for name, found in ablations.items()}}
+    others: dict[str, Baseline | Result] = {**result.baselines}
+    others |= {f"images {name}": found for name, found in ablations.items()}
     items = {"every pair of an item right": result.clusters} if result.clusters else {}
     items |= {f"… {name}": score for name, score in result.cluster_groups.items()}
     return {
@@ -133,7 +134,7 @@ def _facts(content: Content) -> dict[str, str]:
     known = commit["commit"][:12] if commit["commit"] else "unknown: not run from a clone"
     devices = ", ".join(sorted({device["name"] for device in hardware["devices"]})) or f"CPU, {hardware['cores']} cores"
     versions = [f"{name} {packages[name]}" for name in PACKAGES if name in packages]
-    found = {
+    return {
         "Recipe": "/".join(Path(launch["recipe_path"]).parts[-2:])
         + (f", {changed} setting{'s' * (changed > 1)} changed at the start" if changed else ""),
         "Commit": known + (", with changed files" if commit["dirty"] else ""),
@@ -143,4 +144,3 @@ def _facts(content: Content) -> dict[str, str]:
         "Seeds": ", ".join(f"{name} {seed}" for name, seed in launch["seeds"].items()),
         "Versions": ", ".join([f"Python {launch['python']}", *versions]),
     }
-    return {name: value for name, value in found.items() if value}

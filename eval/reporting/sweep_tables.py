@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def log(summary: Summary, project: str, folder: Path) -> None:
     import wandb
 
     decided = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
-    mode = None if decided else "offline"
+    mode: Literal["offline"] | None = None if decided else "offline"
     with wandb.init(project=project, job_type="sweep", name=folder.name, dir=folder, mode=mode) as run:
         run.define_metric("*", step_metric="step")
         for line in curves(summary):
@@ -144,21 +144,20 @@ def draw(summary: Summary, path: Path) -> None:
                 _draw_run(axes, run if len(run) <= 40 else f"…{run[-39:]}", own, colour)
             blind, score = best_baseline(standings[0].entry.result)
             axes.axhline(100 * score, color="grey", linestyle=":", linewidth=1.2)
-            right = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-            axes.text(0.99, 100 * score, f"blind: {blind}", fontsize=8, color="grey", **right)
+            right = axes.get_yaxis_transform()
+            axes.text(0.99, 100 * score, f"blind: {blind}", fontsize=8, color="grey", transform=right, ha="right", va="bottom")
             axes.set(xlabel="optimizer step", ylabel="accuracy [95 %], %")
         for marker, size, label in MARKS.values():
             axes.plot([], [], marker, color="dimgrey", markersize=size, label=label)
 
 
 def _draw_run(axes: Axes, name: str, standings: Sequence[BenchmarkStanding], colour: str) -> None:
-    steps = [standing.entry.step for standing in standings]
     figures = [standing.entry.result.micro for standing in standings]
     scores, low, high = 100 * np.array([(one.accuracy or 0.0, one.low or 0.0, one.high or 0.0) for one in figures]).T
-    anchor = axes.transData
-    if steps == [None]:
-        axes.axhline(scores[0], color=colour, linestyle="--", linewidth=1.2, label=name)
+    steps, anchor = [float(standing.entry.step or 0) for standing in standings], axes.transData
+    if standings[0].entry.step is None:
         steps, anchor = [0.97], axes.get_yaxis_transform()
+        axes.axhline(scores[0], color=colour, linestyle="--", linewidth=1.2, label=name)
     else:
         axes.plot(steps, scores, color=colour, linewidth=1.5, label=name)
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
