@@ -5,11 +5,11 @@ Behind a score stand accuracy by category, calibration, margins, votes, and the 
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from itertools import cycle
 from typing import Any
 
@@ -21,28 +21,28 @@ from eval.results.diagnosis import Bin, Histogram, LengthBias
 from eval.results.intervals import wilson
 from eval.results.result import Accuracy, Result, Votes
 
-PANELS: dict[str, tuple[str, ...]] = {
-    "Loss": ("loss", "policy_loss", "score_loss", "critique_loss"),
-    "Perplexity": ("perplexity",),
-    "Accuracy on training pairs": ("accuracy", "ties"),
-    "Margin": ("margin",),
-    "Reward": ("reward", "reward_mean", "rewards/*"),
-    "Spread of the reward": ("reward_std", "reward_spread"),
-    "Length in tokens": ("completions/mean_*", "completions/min_*", "completions/max_*"),
-    "KL": ("kl",),
-    "Entropy": ("entropy",),
-    "Clipped": ("clip_ratio/*", "clipped/*", "completions/clipped_ratio"),
-    "Filtered": ("filtered/*", "frac_reward_zero_std"),
-    "Gradient norm": ("grad_norm",),
-    "Learning rate": ("learning_rate/*", "learning_rate"),
-    "Records per second": ("records_per_second",),
-    "Tokens per second": ("tokens_per_second",),
-    "Records dropped": ("dropped/*",),
+PANELS = {
+    "Loss": "loss policy_loss score_loss critique_loss",
+    "Perplexity": "perplexity",
+    "Accuracy on training pairs": "accuracy ties",
+    "Margin": "margin",
+    "Reward": "reward reward_mean rewards/*",
+    "Spread of the reward": "reward_std reward_spread",
+    "Length in tokens": "completions/mean_* completions/min_* completions/max_*",
+    "KL": "kl",
+    "Entropy": "entropy",
+    "Clipped": "clip_ratio/* clipped/* completions/clipped_ratio",
+    "Filtered": "filtered/* frac_reward_zero_std",
+    "Gradient norm": "grad_norm",
+    "Learning rate": "learning_rate/* learning_rate",
+    "Records per second": "records_per_second",
+    "Tokens per second": "tokens_per_second",
+    "Records dropped": "dropped/*",
 }
-"""Title of a panel to the names of its series, as patterns. A series that fits none of them gets a panel of its own."""
+"""Title of a panel to the patterns of its series' names. A series that fits none of them gets a panel of its own."""
 FRACTIONS = ("Accuracy on training pairs", "Clipped", "Filtered")
 """Panels whose numbers are fractions of 1."""
-LEFT_OUT = ("epoch", "data_epoch", "step", "num_tokens", "total_flos", "eval_*", "train_*")
+LEFT_OUT = "epoch data_epoch step num_tokens total_flos eval_* train_*"
 """Counters, and figures of evaluations and of the whole run: these are no curves."""
 POINTS = 200
 """Points of a line; a longer series is drawn as the means of as many stretches, with the range of each behind it."""
@@ -65,7 +65,7 @@ def series(log: Log) -> Series:
     found: dict[str, dict[float, float]] = defaultdict(dict)
     for line in log:
         for name, value in line.items():
-            if isinstance(value, int | float) and not any(fnmatchcase(name, pattern) for pattern in LEFT_OUT):
+            if isinstance(value, int | float) and not any(fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT.split()):
                 found[name][line["step"]] = value
     return {name: list(points.items()) for name, points in found.items()}
 
@@ -73,15 +73,13 @@ def series(log: Log) -> Series:
 def curves(log: Log) -> list[Chart]:
     """Return a chart for each panel of `log`, in the order of PANELS, then one for each other series."""
     rest, charts = series(log), []
-    for title, patterns in (PANELS | {name: (name,) for name in rest}).items():
-        inside = {
-            name: rest.pop(name) for pattern in patterns for name in list(rest) if name == pattern or fnmatchcase(name, pattern)
-        }
+    for title, patterns in PANELS.items():
+        inside = {name: rest.pop(name) for pattern in patterns.split() for name in fnmatch.filter(rest, pattern)}
         if len(inside) > 1:
             inside.pop("learning_rate", None)  # Trainer's own: the first group's, as it was before the step
         if inside:
             charts.append(_panel(title, inside))
-    return charts
+    return charts + [_panel(name, {name: points}) for name, points in rest.items()]
 
 
 def _panel(title: str, inside: Series) -> Chart:

@@ -20,7 +20,7 @@ from eval.results.result import Baseline, Result
 from eval.results.tables import percent
 
 FOLDER = Path(__file__).parent
-PACKAGES = ("torch", "transformers", "deepspeed", "accelerate", "trl", "peft")
+PACKAGES = "torch transformers deepspeed accelerate trl peft"
 """What stands at the top of the page; all installed packages stand at its end."""
 SECTIONS = (
     ("results", "Results", "tables"),
@@ -133,7 +133,7 @@ def _facts(content: Content) -> dict[str, str]:
     hardware, packages, changed, commit = launch["hardware"], launch["packages"], len(launch["overrides"]), launch["commit"]
     known = commit["commit"][:12] if commit["commit"] else "unknown: not run from a clone"
     devices = ", ".join(sorted({device["name"] for device in hardware["devices"]})) or f"CPU, {hardware['cores']} cores"
-    versions = [f"{name} {packages[name]}" for name in PACKAGES if name in packages]
+    versions = [f"{name} {packages[name]}" for name in PACKAGES.split() if name in packages]
     return {
         "Recipe": "/".join(Path(launch["recipe_path"]).parts[-2:])
         + (f", {changed} setting{'s' * (changed > 1)} changed at the start" if changed else ""),

@@ -84,7 +84,7 @@ def in_order(by_key: ByKey, keys: Sequence[str], what: str) -> Floats:
     if not same == len(by_key) == len(keys):
         raise PredictionsError(
             f"{what} was evaluated on {len(by_key)} rows and the first run on {len(keys)}, {same} of them in both. The variants "
-            "of a list must share benchmarks and limits: take that change out, or train all runs anew"
+            "of a list must share benchmarks and limits: take that change out, or train all runs again"
         )
     return np.array([by_key[key] for key in keys])
 
