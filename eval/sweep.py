@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from eval.cli import add_shared, command, processes, task_of
 from eval.judges.card import recorded
-from eval.reporting.sweep_tables import best_of, draw, log, markdown, write_csv, write_json
+from eval.reporting.sweep_tables import best_of, draw, log, markdown, rows, write_json
 from eval.results.store import STEP, Store
+from eval.results.tables import write_rows
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
         return
     summary, folder = sweep.summary(), options.output
     folder.mkdir(parents=True, exist_ok=True)
-    write_csv(summary, folder / "sweep.csv")
+    write_rows(rows(summary), folder / "sweep.csv")
     write_json(summary, folder / "sweep.json")
     (folder / "sweep.md").write_text(markdown(summary), encoding="utf-8")
     if summary.standings:

@@ -23,13 +23,13 @@ from eval.results.result import Result
 EXAMPLES = 300
 """Rows shown of a benchmark: the worst mistakes, and a draw by content that is the same for every checkpoint."""
 BYTES = 8 * 2**20
-"""Texts and images of one benchmark on the page; rows that would exceed it are left out, and that is said."""
+"""Texts and images of one benchmark on the page; rows that would exceed it are left out, which a note says."""
 THUMBNAIL = 448
 """Longest side in pixels of an image on the page."""
 TINY = 128
 """Longest side of an image that is shown enlarged, which would show what a lossy format does to it."""
 
-KEPT = ("key", "identity", "group", "source", "better", "scores", "margin", "votes", "critiques")
+KEPT = "key identity group source better scores margin votes critiques"
 """What the page's script reads of a line of predictions.jsonl."""
 
 Row = dict[str, Any]
@@ -101,7 +101,7 @@ def location(result: Result, configs: Sequence[BenchmarkConfig]) -> BenchmarkCon
 def _row(line: Row, example: Example | None, rank: int | None) -> tuple[Row, dict[str, str]]:
     """Return a row as the page's script reads it, and its images by their names."""
     outcome = next((name for name in ("unparsable", "tie") if line[name]), "right" if line["correct"] else "wrong")
-    row: Row = {name: line[name] for name in KEPT}
+    row: Row = {name: line[name] for name in KEPT.split()}
     row |= {"outcome": outcome, "rank": rank, "turns": [], "responses": None, "images": [], "missing": []}
     if example is None:
         return row, {}

@@ -5,11 +5,11 @@ Behind a score stand accuracy by category, calibration, margins, votes, and the 
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from itertools import cycle
 from typing import Any
 
@@ -21,28 +21,28 @@ from eval.results.diagnosis import Bin, Histogram, LengthBias
 from eval.results.intervals import wilson
 from eval.results.result import Accuracy, Result, Votes
 
-PANELS: dict[str, tuple[str, ...]] = {
-    "Loss": ("loss", "policy_loss", "score_loss", "critique_loss"),
-    "Perplexity": ("perplexity",),
-    "Accuracy on training pairs": ("accuracy", "ties"),
-    "Margin": ("margin",),
-    "Reward": ("reward", "reward_mean", "rewards/*"),
-    "Spread of the reward": ("reward_std", "reward_spread"),
-    "Length in tokens": ("completions/mean_*", "completions/min_*", "completions/max_*"),
-    "KL": ("kl",),
-    "Entropy": ("entropy",),
-    "Clipped": ("clip_ratio/*", "clipped/*", "completions/clipped_ratio"),
-    "Filtered": ("filtered/*", "frac_reward_zero_std"),
-    "Gradient norm": ("grad_norm",),
-    "Learning rate": ("learning_rate/*", "learning_rate"),
-    "Records per second": ("records_per_second",),
-    "Tokens per second": ("tokens_per_second",),
-    "Records dropped": ("dropped/*",),
+PANELS = {
+    "Loss": "loss policy_loss score_loss critique_loss",
+    "Perplexity": "perplexity",
+    "Accuracy on training pairs": "accuracy ties",
+    "Margin": "margin",
+    "Reward": "reward reward_mean rewards/*",
+    "Spread of the reward": "reward_std reward_spread",
+    "Length in tokens": "completions/mean_* completions/min_* completions/max_*",
+    "KL": "kl",
+    "Entropy": "entropy",
+    "Clipped": "clip_ratio/* clipped/* completions/clipped_ratio",
+    "Filtered": "filtered/* frac_reward_zero_std",
+    "Gradient norm": "grad_norm",
+    "Learning rate": "learning_rate/* learning_rate",
+    "Records per second": "records_per_second",
+    "Tokens per second": "tokens_per_second",
+    "Records dropped": "dropped/*",
 }
-"""Title of a panel to the names of its series, as patterns. A series that fits none of them gets a panel of its own."""
+"""Title of a panel to the patterns of its series' names. A series that fits none of them gets a panel of its own."""
 FRACTIONS = ("Accuracy on training pairs", "Clipped", "Filtered")
 """Panels whose numbers are fractions of 1."""
-LEFT_OUT = ("epoch", "data_epoch", "step", "num_tokens", "total_flos", "eval_*", "train_*")
+LEFT_OUT = "epoch data_epoch step num_tokens total_flos eval_* train_*"
 """Counters, and figures of evaluations and of the whole run: these are no curves."""
 POINTS = 200
 """Points of a line; a longer series is drawn as the means of as many stretches, with the range of each behind it."""
@@ -65,61 +65,45 @@ def series(log: Log) -> Series:
     found: dict[str, dict[float, float]] = defaultdict(dict)
     for line in log:
         for name, value in line.items():
-            if isinstance(value, int | float) and not any(fnmatchcase(name, pattern) for pattern in LEFT_OUT):
-                found[name][float(line["step"])] = float(value)
-    return {name: sorted(points.items()) for name, points in found.items()}
+            if isinstance(value, int | float) and not any(fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT.split()):
+                found[name][line["step"]] = value
+    return {name: list(points.items()) for name, points in found.items()}
 
 
 def curves(log: Log) -> list[Chart]:
     """Return a chart for each panel of `log`, in the order of PANELS, then one for each other series."""
-    rest = series(log)
-    panels: dict[str, Series] = {}
+    rest, charts = series(log), []
     for title, patterns in PANELS.items():
-        inside = {name: rest.pop(name) for pattern in patterns for name in list(rest) if fnmatchcase(name, pattern)}
+        inside = {name: rest.pop(name) for pattern in patterns.split() for name in fnmatch.filter(rest, pattern)}
         if len(inside) > 1:
             inside.pop("learning_rate", None)  # Trainer's own: the first group's, as it was before the step
         if inside:
-            panels[title] = inside
-    panels |= {name: {name: points} for name, points in rest.items()}
-    return [_panel(title, inside) for title, inside in panels.items()]
+            charts.append(_panel(title, inside))
+    return charts + [_panel(name, {name: points}) for name, points in rest.items()]
 
 
 def _panel(title: str, inside: Series) -> Chart:
     """Return one chart of several series; equal ones are drawn once, and values that are not finite are counted."""
     shared = len({name.rpartition("/")[0] for name in inside}) == 1 < len(inside)
-    names: dict[tuple[Point, ...], list[str]] = defaultdict(list)
+    lines: dict[tuple[Point, ...], list[str]] = defaultdict(list)
     for name, points in inside.items():
-        names[tuple(point for point in points if math.isfinite(point[1]))].append(name.rpartition("/")[2] if shared else name)
-    broken = sum(not math.isfinite(value) for points in inside.values() for _, value in points)
+        line = tuple(point for point in points if math.isfinite(point[1]))
+        lines[line].append(name.rpartition("/")[2] if shared else name)
+    steps, values = zip(*(point for points in inside.values() for point in points), strict=True)
+    finite = [value for value in values if math.isfinite(value)]
     form = percent if title in FRACTIONS else plain
-    chart = Chart(
-        title,
-        Axis.around([step for points in inside.values() for step, _ in points], "step", plain),
-        Axis.around([value for points in names for _, value in points] or [0.0], "", form),
-        f"Values that are not finite: {broken}." if broken else "",
-    )
-    for style, (points, same) in zip(cycle(STYLES), names.items()):
-        if not points:
-            continue
-        stretches = np.array_split(np.array(points), min(POINTS, len(points)))
-        if len(points) > POINTS:
-            edges = [[(part[:, 0].mean(), edge(part[:, 1])) for part in stretches] for edge in (np.min, np.max)]
-            chart.path([*edges[0], *reversed(edges[1])], f"band {style}")
-        chart.path([part.mean(axis=0) for part in stretches], f"line {style}")
-        name = ", ".join(same)
-        chart.dot(*points[-1], style, f"{name} from {form(points[0][1])} to {form(points[-1][1])}")
+    caption = f"Values that are not finite: {len(values) - len(finite)}." if len(finite) < len(values) else ""
+    chart = Chart(title, Axis.around(steps, "step", plain), Axis.around(finite or [0.0], "", form), caption)
+    for style, line in zip(cycle(STYLES), filter(None, lines)):
+        parts = np.array_split(line, min(POINTS, len(line)))
+        if len(line) > POINTS:
+            low, high = ([(part[:, 0].mean(), edge(part[:, 1])) for part in parts] for edge in (np.min, np.max))
+            chart.path([*low, *reversed(high)], f"band {style}")
+        chart.path([part.mean(axis=0) for part in parts], f"line {style}")
+        name = ", ".join(lines[line])
+        chart.dot(*line[-1], style, f"{name} from {form(line[0][1])} to {form(line[-1][1])}")
         chart.legend.append((style, name))
     return chart
-
-
-def steps(content: Content) -> list[Chart]:
-    """Return the accuracies by step of each benchmark that was measured at more than one step, a line for each run."""
-    results = {name: outcome.result for checkpoint in content.checkpoints for name, outcome in checkpoint.outcomes.items()}
-    return [
-        _score_by_step(name, runs, *(best_baseline(results[name]) if name in results else ("", COIN)))
-        for name, runs in measured(content).items()
-        if any(len(scores) > 1 for scores in runs.values())
-    ]
 
 
 def measured(content: Content) -> dict[str, dict[str, Scores]]:
@@ -129,36 +113,41 @@ def measured(content: Content) -> dict[str, dict[str, Scores]]:
     from the number of rows, which is that of the benchmark's other results.
     """
     found: dict[str, dict[str, Scores]] = defaultdict(lambda: defaultdict(dict))
-    rows: dict[str, int] = {}
+    rows = {name: outcome.result.micro.n for checkpoint in content.checkpoints for name, outcome in checkpoint.outcomes.items()}
+    for line in content.log:
+        for match in filter(None, map(EVALUATED.fullmatch, line)):
+            accuracy, n = line[match[0]], rows.get(match[1])
+            interval = wilson(round(2 * accuracy * n) / 2, n) if n else ()  # credits are whole or half points
+            found[match[1]][content.title][int(line["step"])] = accuracy, interval
     for checkpoint in content.checkpoints:
         for name, outcome in checkpoint.outcomes.items():
-            score = outcome.result.micro
-            rows[name] = score.n
-            if checkpoint.step is not None and score.n:
-                found[name][checkpoint.run][checkpoint.step] = _known(score)
-    for line in content.log:
-        for name, accuracy in ((match[1], line[key]) for key in line if (match := EVALUATED.fullmatch(key))):
-            n = rows.get(name)
-            bounds = wilson(round(2 * accuracy * n) / 2, n) if n else ()  # credits are whole or half points
-            found[name][content.title].setdefault(int(line["step"]), (accuracy, bounds))
-    return {name: {run: dict(sorted(scores.items())) for run, scores in runs.items()} for name, runs in found.items()}
+            if checkpoint.step is not None and outcome.result.micro.n:
+                found[name][checkpoint.run][checkpoint.step] = _known(outcome.result.micro)
+    return found
 
 
-def _score_by_step(title: str, runs: Mapping[str, Scores], blind: str, blind_accuracy: float) -> Chart:
-    """Return a line for each run; `blind` names the best judge that sees no content."""
-    heights = [height for scores in runs.values() for accuracy, interval in scores.values() for height in (accuracy, *interval)]
-    at = sorted({step for scores in runs.values() for step in scores})
-    x = Axis.around(at, "step", plain, at if len(at) <= TICKS else None)
-    chart = Chart(title, x, Axis.around([*heights, COIN, blind_accuracy], "", percent), "Whiskers: 95 % intervals.")
-    for style, (run, scores) in zip(cycle(STYLES), runs.items()):
-        chart.path([(step, accuracy) for step, (accuracy, _) in scores.items()], f"line {style}")
-        for step, (accuracy, interval) in scores.items():
-            chart.dot(step, accuracy, style, f"{run}, step {step}: {_words(accuracy, interval)}", interval)
-        chart.legend.append((style, run))
-    chart.level(COIN, "" if blind and abs(blind_accuracy - COIN) < 0.03 else "coin")
-    if blind:
-        chart.level(blind_accuracy, blind)
-    return chart
+def steps(content: Content) -> list[Chart]:
+    """Return the accuracies by step of each benchmark that was measured at more than one step, a line for each run."""
+    charts, shown = [], content.shown.outcomes if content.shown else {}
+    for name, runs in measured(content).items():
+        if max(map(len, runs.values())) < 2:
+            continue
+        blind, level = best_baseline(shown[name].result) if name in shown else ("", COIN)
+        heights = [
+            height for scores in runs.values() for accuracy, interval in scores.values() for height in (accuracy, *interval)
+        ]
+        at = sorted({step for scores in runs.values() for step in scores})
+        x = Axis.around(at, "step", plain, at if len(at) <= TICKS else None)
+        chart = Chart(name, x, Axis.around([*heights, COIN, level], "", percent), "Whiskers: 95 % intervals.")
+        for style, (run, scores) in zip(cycle(STYLES), runs.items()):
+            chart.path([(step, accuracy) for step, (accuracy, _) in sorted(scores.items())], f"line {style}")
+            for step, (accuracy, interval) in sorted(scores.items()):
+                chart.dot(step, accuracy, style, f"{run}, step {step}: {_words(accuracy, interval)}", interval)
+            chart.legend.append((style, run))
+        chart.level(COIN, "" if blind and abs(level - COIN) < 0.03 else "coin")
+        chart.level(level, blind)
+        charts.append(chart)
+    return charts
 
 
 def _words(accuracy: float, interval: Interval, rows: str = "") -> str:
@@ -209,8 +198,7 @@ def _categories(result: Result) -> Chart:
     chart = Chart("Accuracy by category", Axis(), Axis(0.0, len(groups) or 1.0, at=()), caption, height)
     blind, accuracy = best_baseline(result)
     chart.legend += [("s0", "accuracy, 95 % interval"), ("level", "coin")]
-    if blind:
-        chart.legend.append(("s1", f"best blind baseline: {blind} ({accuracy:.1%})"))
+    chart.legend += [("s1", f"best blind baseline: {blind} ({accuracy:.1%})")] if blind else []
     for low, (name, score) in enumerate(reversed(groups.items())):
         share, interval = _known(score)
         bar = [(0.0, low), (share, low), (share, low + 0.5), (0.0, low + 0.5)]
@@ -240,14 +228,13 @@ def _margins(found: Histogram) -> Chart:
 
 def _length(bias: LengthBias) -> Chart:
     caption = "The lengths do not vary: no slope."
-    if bias.slope is not None and bias.low is not None and bias.high is not None:
-        caption = f"{100 * bias.slope:+.1f} points for each doubling [{100 * bias.low:+.1f}, {100 * bias.high:+.1f}]."
+    if None not in (slope := (bias.slope, bias.low, bias.high)):
+        caption = "{:+.1f} points for each doubling [{:+.1f}, {:+.1f}].".format(*(100 * (value or 0.0) for value in slope))
     if bias.prefers_longer is not None and bias.longer_is_better is not None:
         caption += (
             f" The judge prefers the longer response in {bias.prefers_longer:.1%}; it is better in {bias.longer_is_better:.1%}."
         )
-    means = [bin.mean for bin in bias.bins if bin.mean is not None]
-    x = Axis.around(means or [0.0], "log2 of length: better / other response", plain)
+    x = Axis.around([bin.mean or 0.0 for bin in bias.bins if bin.n] or [0.0], "log2 of length: better / other response", plain)
     chart = _dots(Chart("Accuracy by difference of length", x, Axis(), caption), [(bin.mean, bin) for bin in bias.bins])
     chart.level(COIN, "coin")
     return chart

@@ -16,11 +16,11 @@ from eval.reporting.content import Content, Outcome
 from eval.reporting.examples import shown_rows
 from eval.reporting.figures import best_baseline, curves, diagnosis, steps
 from eval.results.predictions import difference
-from eval.results.result import Accuracy, Result
+from eval.results.result import Baseline, Result
 from eval.results.tables import percent
 
 FOLDER = Path(__file__).parent
-PACKAGES = ("torch", "transformers", "deepspeed", "accelerate", "trl", "peft")
+PACKAGES = "torch transformers deepspeed accelerate trl peft"
 """What stands at the top of the page; all installed packages stand at its end."""
 SECTIONS = (
     ("results", "Results", "tables"),
@@ -33,6 +33,8 @@ SECTIONS = (
     ("provenance", "Provenance", "provenance"),
 )
 """Anchor and name of each section, and what there must be for it."""
+PUBLISHED = ("about", "not_computed")
+"""What is said in words of a published rule."""
 
 
 def page(content: Content) -> str:
@@ -72,34 +74,24 @@ def _table(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
 
     A line is a name, a score, and the same rows' scores by the judges that see no content and without the images.
     """
-    others = {**result.baselines, **{f"images {name}": found for name, found in ablations.items()}}
-
-    def lines(scores: Mapping[str, Accuracy | None]) -> list[tuple[str, Accuracy, list[float | None]]]:
-        beside = {
-            name: [other.groups[name].half if name in other.groups else None for other in others.values()] for name in scores
-        }
-        return [(name, score, beside[name]) for name, score in scores.items() if score is not None]
-
-    published = [
-        (
-            name,
-            rule.get("micro"),
-            rule.get("macro"),
-            ". Not computed: ".join(filter(None, [rule["about"], rule.get("not_computed")])),
-        )
-        for name, rule in result.published.items()
-    ]
+    others: dict[str, Baseline | Result] = {**result.baselines}
+    others |= {f"images {name}": found for name, found in ablations.items()}
+    items = {"every pair of an item right": result.clusters} if result.clusters else {}
+    items |= {f"… {name}": score for name, score in result.cluster_groups.items()}
     return {
         "result": result,
         "columns": list(others),
         "ablations": bool(ablations),
         "whole": [other.micro.half for other in others.values()],
-        "categories": lines(result.groups),
-        "wholes": lines(
-            {"every pair of an item right": result.clusters}
-            | {f"… {name}": score for name, score in result.cluster_groups.items()}
-        ),
-        "published": published,
+        "categories": {
+            name: (score, [other.groups[name].half if name in other.groups else None for other in others.values()])
+            for name, score in result.groups.items()
+        },
+        "items": items,
+        "published": [
+            (name, rule.get("micro"), rule.get("macro"), ". Not computed: ".join(rule[key] for key in PUBLISHED if key in rule))
+            for name, rule in result.published.items()
+        ],
         "blind": best_baseline(result),
         "figures": diagnosis(result),
     }
@@ -141,8 +133,8 @@ def _facts(content: Content) -> dict[str, str]:
     hardware, packages, changed, commit = launch["hardware"], launch["packages"], len(launch["overrides"]), launch["commit"]
     known = commit["commit"][:12] if commit["commit"] else "unknown: not run from a clone"
     devices = ", ".join(sorted({device["name"] for device in hardware["devices"]})) or f"CPU, {hardware['cores']} cores"
-    versions = [f"{name} {packages[name]}" for name in PACKAGES if name in packages]
-    found = {
+    versions = [f"{name} {packages[name]}" for name in PACKAGES.split() if name in packages]
+    return {
         "Recipe": "/".join(Path(launch["recipe_path"]).parts[-2:])
         + (f", {changed} setting{'s' * (changed > 1)} changed at the start" if changed else ""),
         "Commit": known + (", with changed files" if commit["dirty"] else ""),
@@ -152,4 +144,3 @@ def _facts(content: Content) -> dict[str, str]:
         "Seeds": ", ".join(f"{name} {seed}" for name, seed in launch["seeds"].items()),
         "Versions": ", ".join([f"Python {launch['python']}", *versions]),
     }
-    return {name: value for name, value in found.items() if value}

@@ -56,8 +56,10 @@ class Axis:
 
     def ticks(self) -> Sequence[float]:
         """Return where numbers stand on the axis."""
-        found = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(self.low, self.high).tolist() if self.at is None else self.at
-        return [value for value in found if self.low <= value <= self.high]
+        if self.at is not None:
+            return self.at
+        found = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(self.low, self.high)
+        return [float(value) for value in found if self.low <= value <= self.high]
 
 
 @dataclass(slots=True)

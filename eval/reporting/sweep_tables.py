@@ -8,13 +8,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from eval.reporting.charts import COLOURS, panels
 from eval.reporting.figures import best_baseline
 from eval.results.intervals import Difference
 from eval.results.store import BenchmarkStanding, Summary
-from eval.results.tables import percent, shown, write_rows
+from eval.results.tables import cells, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,24 +55,19 @@ def _row(standing: BenchmarkStanding) -> dict[str, Any]:
     }
 
 
-def write_csv(summary: Summary, path: Path) -> None:
-    """Write one line for each result and each broken judge."""
-    write_rows(rows(summary), path)
-
-
 def write_json(summary: Summary, path: Path) -> None:
     """Write the rows, with the figures of the groups and the folder of each result (from the file's own folder)."""
-    found = [
+    standings = [standing for standings in summary.standings.values() for standing in standings]
+    best = {one.entry.benchmark: str(one.entry.judge) for one in standings if one.words == "best"}
+    results = [
         {
-            **_row(standing),
-            "groups": {group: figure.model_dump() for group, figure in standing.entry.result.groups.items()},
-            "folder": f"results/{standing.entry.fingerprint}",
+            **_row(one),
+            "groups": {name: figure.model_dump() for name, figure in one.entry.result.groups.items()},
+            "folder": f"results/{one.entry.fingerprint}",
         }
-        for standings in summary.standings.values()
-        for standing in standings
+        for one in standings
     ]
-    best = {row["benchmark"]: row["judge"] for row in found if row["standing"] == "best"}
-    whole = {"protocol": summary.label, "best": best, "results": found, "broken": summary.broken}
+    whole = {"protocol": summary.label, "best": best, "results": results, "broken": summary.broken}
     path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -94,22 +91,13 @@ def best_of(standings: Sequence[BenchmarkStanding]) -> str:
 
 
 def _cells(standing: BenchmarkStanding) -> list[str]:
-    entry, figure, macro = standing.entry, standing.entry.result.micro, standing.entry.result.macro
-    behind = "**best**"
-    if found := standing.behind:
+    entry, found, behind = standing.entry, standing.behind, "**best**"
+    if found:
         words = "" if found.distinguishable else ", not distinguishable"
         behind = f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]{words}"
-    return [
-        str(entry.judge),
-        "" if entry.step is None else str(entry.step),
-        percent(figure),
-        "–" if macro is None else f"{100 * macro:.1f}",
-        str(figure.n),
-        str(figure.ties),
-        shown(figure),
-        str(figure.unparsable),
-        behind,
-    ]
+    macro = "–" if entry.result.macro is None else f"{100 * entry.result.macro:.1f}"
+    accuracy, *others = cells(entry.result.micro)
+    return [str(entry.judge), "" if entry.step is None else str(entry.step), accuracy, macro, *others, behind]
 
 
 def log(summary: Summary, project: str, folder: Path) -> None:
@@ -120,24 +108,24 @@ def log(summary: Summary, project: str, folder: Path) -> None:
     import wandb
 
     decided = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
-    mode = None if decided else "offline"
+    mode: Literal["offline"] | None = None if decided else "offline"
     with wandb.init(project=project, job_type="sweep", name=folder.name, dir=folder, mode=mode) as run:
         run.define_metric("*", step_metric="step")
         for line in curves(summary):
             run.log(line)
         found = rows(summary)
         names = list(dict.fromkeys(name for row in found for name in row))
-        cells = [[row.get(name) for name in names] for row in found]
-        run.log({"results": wandb.Table(columns=names, data=cells), "curve": wandb.Image(str(folder / "sweep.png"))})
+        table = wandb.Table(columns=names, data=[[row.get(name) for name in names] for row in found])
+        run.log({"results": table, "curve": wandb.Image(str(folder / "sweep.png"))})
 
 
 def curves(summary: Summary) -> list[dict[str, float]]:
     """Return one line for each result of a checkpoint with a step: `benchmark/run/accuracy`, `/low`, `/high` and `step`."""
     return [
-        {"step": float(row["step"])}
-        | {f"{row['benchmark']}/{Path(row['run']).name}/{key}": row[key] for key in ("accuracy", "low", "high") if row["n"]}
+        {f"{row['benchmark']}/{Path(row['run']).name}/{key}": row[key] for key in ("accuracy", "low", "high")}
+        | {"step": row["step"]}
         for row in rows(summary)
-        if row.get("step") is not None
+        if row.get("step") is not None and row["n"]
     ]
 
 
@@ -150,29 +138,29 @@ def draw(summary: Summary, path: Path) -> None:
     with panels(path, titles) as found:
         for axes, standings in zip(found, summary.standings.values(), strict=True):
             runs: dict[str, list[BenchmarkStanding]] = defaultdict(list)
-            for standing in standings:
+            for standing in sorted(standings, key=lambda standing: standing.entry.step or 0):
                 runs[standing.entry.run].append(standing)
             for colour, (run, own) in zip(cycle(COLOURS), runs.items()):
                 _draw_run(axes, run if len(run) <= 40 else f"…{run[-39:]}", own, colour)
             blind, score = best_baseline(standings[0].entry.result)
             axes.axhline(100 * score, color="grey", linestyle=":", linewidth=1.2)
-            place, anchor = (0.99, 100 * score), axes.get_yaxis_transform()
-            axes.text(*place, f"blind: {blind}", transform=anchor, ha="right", va="bottom", fontsize=8, color="grey")
+            right = axes.get_yaxis_transform()
+            axes.text(0.99, 100 * score, f"blind: {blind}", fontsize=8, color="grey", transform=right, ha="right", va="bottom")
             axes.set(xlabel="optimizer step", ylabel="accuracy [95 %], %")
         for marker, size, label in MARKS.values():
-            found[-1].plot([], [], marker, color="dimgrey", markersize=size, label=label)
+            axes.plot([], [], marker, color="dimgrey", markersize=size, label=label)
 
 
 def _draw_run(axes: Axes, name: str, standings: Sequence[BenchmarkStanding], colour: str) -> None:
-    found = sorted(map(_row, standings), key=lambda row: row["step"] or 0)
-    scores, low, high = ([100 * (row[key] or 0.0) for row in found] for key in ("accuracy", "low", "high"))
-    steps, anchor = [row["step"] for row in found], axes.transData
-    if steps == [None]:
-        axes.axhline(scores[0], color=colour, linestyle="--", linewidth=1.2, label=name)
+    figures = [standing.entry.result.micro for standing in standings]
+    scores, low, high = 100 * np.array([(one.accuracy or 0.0, one.low or 0.0, one.high or 0.0) for one in figures]).T
+    steps, anchor = [float(standing.entry.step or 0) for standing in standings], axes.transData
+    if standings[0].entry.step is None:
         steps, anchor = [0.97], axes.get_yaxis_transform()
+        axes.axhline(scores[0], color=colour, linestyle="--", linewidth=1.2, label=name)
     else:
         axes.plot(steps, scores, color=colour, linewidth=1.5, label=name)
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-    for step, score, row in zip(steps, scores, found, strict=True):
-        marker, size, _ = MARKS[row["standing"]]
+    for step, score, standing in zip(steps, scores, standings, strict=True):
+        marker, size, _ = MARKS[standing.words]
         axes.plot(step, score, marker, color=colour, markersize=size, transform=anchor)

@@ -51,14 +51,14 @@ def results_table(
         table.add_column(name, justify="right", style="dim")
     for name, result in results.items():
         overall = [shown(result.baselines[blind].micro) for blind in names]
-        table.add_row(f"[bold]{name}", *_cells(result.micro), *overall)
+        table.add_row(f"[bold]{name}", *cells(result.micro), *overall)
         for group, figure in result.groups.items():
             blind = [shown(result.baselines[other].groups[group]) for other in names]
-            table.add_row(f"  {group}", *_cells(figure), *blind)
+            table.add_row(f"  {group}", *cells(figure), *blind)
         if result.clusters is not None:
-            table.add_row("  [italic]whole items (Acc+)", *_cells(result.clusters))
+            table.add_row("  [italic]whole items (Acc+)", *cells(result.clusters))
         for images, ablated in ablations.items():
-            table.add_row(f"  [italic]{ABLATIONS[images]}", *_cells(ablated[name].micro))
+            table.add_row(f"  [italic]{ABLATIONS[images]}", *cells(ablated[name].micro))
         table.add_section()
     return table
 
@@ -82,5 +82,6 @@ def shown(figure: Accuracy) -> str:
     return "–" if figure.half is None else f"{100 * figure.half:.1f}"
 
 
-def _cells(figure: Accuracy) -> tuple[str, ...]:
+def cells(figure: Accuracy) -> tuple[str, ...]:
+    """Return accuracy with interval, rows, ties, the accuracy with half a point for a tie, and what was unparsable."""
     return percent(figure), str(figure.n), str(figure.ties), shown(figure), str(figure.unparsable)
