@@ -199,6 +199,7 @@ KEPT = {
     "model.safetensors",
     "reward.py",
     "decoding.py",
+    "judge.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
