@@ -145,7 +145,8 @@ class Encoder:
         Raises RecordError: an image without a place or a place without an image; conversations that differ before
         their last image, or from the first token on; an empty response where `read` needs its tokens.
         """
-        pixels, grids = None, ()
+        pixels: Any = None
+        grids: tuple[tuple[int, int, int], ...] = ()
         if images:
             patches = self.image_processor(images=list(images), return_tensors="pt")
             pixels, grids = patches["pixel_values"], tuple(tuple(grid) for grid in patches["image_grid_thw"].tolist())

@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from data.preference import Preference
 from data.storage.code import code_digest
 from data.storage.files import digest
 from data.synthetic.rng import Rng, number
@@ -225,7 +226,7 @@ def write_records(folder: Path, world: ShapesWorld, rows: int) -> None:
     Raises: FileExistsError if `folder` is there already.
     """
     with _whole(folder) as new:
-        _json_lines(new / "records.jsonl", (_record(new, world, index) for index in range(rows)))
+        _json_lines(new / "records.jsonl", (_record(new, world.preference(index), index) for index in range(rows)))
 
 
 def write_all(folder: Path, level: str, seed: int, rows: int) -> None:
@@ -239,25 +240,15 @@ def write_all(folder: Path, level: str, seed: int, rows: int) -> None:
         write_editions(new / "editions", level, seed, SIZES)
 
 
-def _record(folder: Path, world: ShapesWorld, index: int) -> dict[str, Any]:
+def _record(folder: Path, record: Preference, index: int) -> dict[str, Any]:
     """Return item `index` as a row of this project's own format, its image written beside it."""
-    record = world.preference(index)
     images = []
     for image in record.images:
         assert isinstance(image, bytes)
         images.append(f"images/{index:06}.png")
         _save(folder / images[-1], image)
-    return {
-        "images": images,
-        "prompt": list(record.prompt),
-        "chosen": record.chosen,
-        "rejected": record.rejected,
-        "chosen_critique": record.chosen_critique,
-        "rejected_critique": record.rejected_critique,
-        "rationale": record.rationale,
-        "source": record.source,
-        "category": record.category,
-    }
+    kept = ("prompt", "chosen", "rejected", "chosen_critique", "rejected_critique", "rationale", "source", "category")
+    return {"images": images} | {name: getattr(record, name) for name in kept}
 
 
 @contextmanager

@@ -77,7 +77,7 @@ LEVELS: dict[str, Level] = {
         shapes=("circle", "square", "triangle"),
         colours={name: _BASIC[name] for name in _FEW},
         sizes={"small": 6.0, "large": 11.0},
-        digits=("1", "2", "3", "4"),
+        digits=tuple("1234"),
         words=("cat", "dog", "sun", "box", "cup", "hat"),
         jitter=2,
         font=13,
@@ -95,7 +95,7 @@ LEVELS: dict[str, Level] = {
         shapes=("circle", "square", "triangle", "cross"),
         colours=_BASIC,
         sizes={"small": 6.0, "large": 11.0},
-        digits=("1", "2", "3", "4", "5", "6"),
+        digits=tuple("123456"),
         words=(
             *("cat", "dog", "sun", "box", "cup", "hat", "bed", "key"),
             *("pen", "map", "bus", "fox", "jar", "leg", "nut", "wig"),
@@ -112,7 +112,7 @@ LEVELS: dict[str, Level] = {
         shapes=("circle", "square", "triangle", "cross", "star", "diamond", "ring"),
         colours=_BASIC | {"pink": (255, 150, 200), "cyan": (60, 225, 225), "gray": (165, 165, 165), "white": (250, 250, 250)},
         sizes={"small": 6.0, "medium": 10.0, "large": 15.0},
-        digits=("1", "2", "3", "4", "5", "6", "7", "8", "9"),
+        digits=tuple("123456789"),
         words=(
             *("tiger", "house", "bread", "chair", "piano", "river", "storm", "cloud", "grape", "knife", "lemon", "mouse"),
             *("night", "ocean", "paper", "queen", "robot", "sheep", "table", "uncle", "tooth", "wagon", "water", "zebra"),

@@ -120,14 +120,9 @@ VERDICTS = {True: "yes", False: "no"}
 """What a backbone learns to say directly after an answer: is it right?"""
 
 
-def verdict_sentence(right: bool) -> str:
-    """Say whether a response is right, as a critique begins."""
-    return f"the response is {'right' if right else 'wrong'}."
-
-
 def write_critique(truth: CritiqueTruth) -> str:
     """Write a critique: the verdict, what holds, what the response says."""
-    return f"{verdict_sentence(truth.right)} {truth.fact}. the response says {truth.said}."
+    return f"the response is {'right' if truth.right else 'wrong'}. {truth.fact}. the response says {truth.said}."
 
 
 def read_critique(text: str) -> CritiqueTruth | None:

@@ -84,17 +84,17 @@ def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
     Padding points at position 0 of the row and its output is dropped.
     """
     members: dict[tuple[bool, int, int], list[int]] = {}
-    for i, (queries, keys) in enumerate(zip(plan.query_lengths, plan.key_lengths, strict=True)):
-        members.setdefault((queries == keys, (queries - 1).bit_length(), (keys - 1).bit_length()), []).append(i)
+    for i, (own, seen) in enumerate(zip(plan.query_lengths, plan.key_lengths, strict=True)):
+        members.setdefault((own == seen, (own - 1).bit_length(), (seen - 1).bit_length()), []).append(i)
     query_starts, key_starts = plan.cu_seqlens_q.tolist(), plan.cu_seqlens_k.tolist()
     device, row, key_index = plan.key_index.device, torch.arange(query_starts[-1]), plan.key_index.cpu()
     restore = torch.empty_like(row)
     calls, offset = [], 0
     for (square, _, _), segments in members.items():
-        own = [row[query_starts[i] : query_starts[i + 1]] for i in segments]
-        queries = pad_sequence(own, batch_first=True)
+        places = [row[query_starts[i] : query_starts[i + 1]] for i in segments]
+        queries = pad_sequence(places, batch_first=True)
         keys = pad_sequence([key_index[key_starts[i] : key_starts[i + 1]] for i in segments], batch_first=True)
-        for n, positions in enumerate(own):
+        for n, positions in enumerate(places):
             restore[positions] = offset + n * queries.shape[1] + torch.arange(len(positions))
         offset += queries.numel()
         # Plain causal attention is the mask where a segment sees itself alone: padding then lies behind every query.

@@ -121,6 +121,8 @@ def test_conversations_about_encoded_images_are_one_group_and_the_first_carry_lo
     found = encoder.encode_conversations([png(images[0])], conversations, "end_of_turn", "row 1", with_loss=1)
     assert (found.prompt_ids, found.continuations, found.grids) == (wanted.prompt_ids, wanted.continuations, wanted.grids)
     assert [bool(one.loss_tokens) for one in found.continuations] == [True, False]
+    assert found.pixel_values is not None
+    assert wanted.pixel_values is not None
     assert torch.equal(found.pixel_values, wanted.pixel_values)
     with pytest.raises(ImageError, match="row 2"):
         encoder.encode_conversations([b"no image"], conversations, "end_of_turn", "row 2")
