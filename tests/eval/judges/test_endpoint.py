@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from data.errors import EndpointError
+from data.images import decode
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
 from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
@@ -223,3 +224,23 @@ def test_other_formats_and_turned_pictures_are_sent_as_upright_png(content: byte
     uri = data_uri(tmp_path / "file", "row")
     sent = Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,"))))
     assert (sent.format, sent.size) == ("PNG", size)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "orientation"),
+    [("RGB", "PNG", 1), ("RGB", "JPEG", 1), ("RGB", "JPEG", 6), ("L", "JPEG", 3), ("CMYK", "JPEG", 1)]
+    + [("RGBA", "PNG", 1), ("LA", "PNG", 1), ("I;16", "PNG", 1), ("RGB", "WEBP", 8), ("RGB", "BMP", 1), ("I;16", "TIFF", 1)],
+)
+def test_the_image_that_is_sent_is_the_one_that_is_decoded_here(mode: str, kind: str, orientation: int) -> None:
+    """Whatever decodes the data URI without knowing orientation, 16 bits or transparency sees what other judges see."""
+    whole = Image.linear_gradient("L").resize((12, 8))
+    opened = Image.new("I;16", (12, 8), 40000) if mode == "I;16" else whole.convert("RGB").convert(mode)
+    if mode in ("RGBA", "LA"):
+        opened.putalpha(90)
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    opened.save(file, kind, **({} if orientation == 1 else {"exif": exif}))
+    header, _, content = data_uri(file.getvalue(), "a").partition(",")
+    with Image.open(io.BytesIO(base64.b64decode(content))) as sent:
+        assert header == f"data:{Image.MIME[str(sent.format)]};base64"
+        assert sent.convert("RGB").tobytes() == decode(file.getvalue(), "a").tobytes()
