@@ -228,8 +228,19 @@ def test_other_formats_and_turned_pictures_are_sent_as_upright_png(content: byte
 
 @pytest.mark.parametrize(
     ("mode", "kind", "orientation"),
-    [("RGB", "PNG", 1), ("RGB", "JPEG", 1), ("RGB", "JPEG", 6), ("L", "JPEG", 3), ("CMYK", "JPEG", 1)]
-    + [("RGBA", "PNG", 1), ("LA", "PNG", 1), ("I;16", "PNG", 1), ("RGB", "WEBP", 8), ("RGB", "BMP", 1), ("I;16", "TIFF", 1)],
+    [
+        ("RGB", "PNG", 1),
+        ("RGB", "BMP", 1),
+        ("RGB", "JPEG", 1),
+        ("RGB", "JPEG", 6),
+        ("RGB", "WEBP", 8),
+        ("L", "JPEG", 3),
+        ("CMYK", "JPEG", 1),
+        ("RGBA", "PNG", 1),
+        ("LA", "PNG", 1),
+        ("I;16", "PNG", 1),
+        ("I;16", "TIFF", 1),
+    ],
 )
 def test_the_image_that_is_sent_is_the_one_that_is_decoded_here(mode: str, kind: str, orientation: int) -> None:
     """Whatever decodes the data URI without knowing orientation, 16 bits or transparency sees what other judges see."""
