@@ -72,7 +72,7 @@ def test_blank_pictures_identify_nothing(tmp_path: Path) -> None:
     blank = encoded(Image.new("RGB", (64, 48), "grey"))
     rows = project(tmp_path, "blank", [{"image": blank}, {"image": encoded(Image.new("RGB", (30, 30), "white"))}])
     assert find(tmp_path, [rows], [item(1, image=blank)]).sources["blank"]["left_out"] == 0
-    assert "# 1 blank pictures" in (tmp_path / "overlap.txt").read_text()
+    assert "# 1 blank images" in (tmp_path / "overlap.txt").read_text()
 
 
 def test_pictures_that_differ_in_colour_or_are_mirrored_are_others(tmp_path: Path) -> None:
