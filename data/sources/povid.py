@@ -8,7 +8,7 @@ from typing import Literal
 
 from data.errors import RecordError
 from data.preference import Preference
-from data.sources.shared.conversation import marked, said, sharegpt, split_prefix
+from data.sources.shared.conversation import marked, sharegpt, split_prefix, text_of
 from data.sources.shared.files import ImageFilesConfig, SourceRow
 
 
@@ -29,4 +29,4 @@ class PovidConfig(ImageFilesConfig):
         if len(chosen) < 2 or len(chosen) != len(rejected) or split_prefix(chosen, rejected) < len(chosen) - 1:
             raise RecordError("the two conversations must differ in their last turn only.")
         image = row.image(row.text("image"))
-        return Preference(row.identity, marked(chosen[:-1], 1), said(chosen[-1]), said(rejected[-1]), (image,))
+        return Preference(row.identity, marked(chosen[:-1], 1), text_of(chosen[-1]), text_of(rejected[-1]), (image,))

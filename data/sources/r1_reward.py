@@ -16,7 +16,7 @@ from typing import Any, Literal
 from data.errors import ImageError, RecordError
 from data.preference import EncodedImage, Preference
 from data.prompts import swapped
-from data.sources.shared.conversation import MARKER, messages, question, said
+from data.sources.shared.conversation import MARKER, messages, question, text_of
 from data.sources.shared.files import FormatConfig, SourceRow
 
 SHOWN = re.compile(
@@ -82,5 +82,5 @@ def _turns(message: str) -> tuple[str, str]:
         raise RecordError(f"'message' is no JSON ({error}); expected is a list of turns.") from error
     if not isinstance(chat, list):
         raise RecordError("'message' is no list of turns of role and content.")
-    texts = {turn["role"]: said(turn) for turn in messages(chat)}
+    texts = {turn["role"]: text_of(turn) for turn in messages(chat)}
     return texts.get("user", ""), texts.get("assistant", "")

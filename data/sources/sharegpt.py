@@ -9,7 +9,7 @@ from typing import Literal
 
 from data.errors import RecordError
 from data.preference import Preference, text
-from data.sources.shared.conversation import marked, said, sharegpt
+from data.sources.shared.conversation import marked, sharegpt, text_of
 from data.sources.shared.files import FormatConfig, SourceRow
 
 
@@ -42,4 +42,4 @@ def _response(row: SourceRow, name: str) -> str:
     (turn,) = sharegpt([value])
     if turn["role"] != "assistant":
         raise RecordError(f"{name!r} is a turn of the {turn['role']}; required is one of the assistant.")
-    return said(turn)
+    return text_of(turn)

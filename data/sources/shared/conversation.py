@@ -47,7 +47,7 @@ def marked(turns: Sequence[Message], images: int) -> tuple[Message, ...]:
 
     Raises: RecordError if there are some markers, but not as many as images.
     """
-    found = sum(said(turn).count(MARKER) for turn in turns)
+    found = sum(text_of(turn).count(MARKER) for turn in turns)
     if found == 0:
         return with_images(tuple(turns), images)
     if found != images:
@@ -55,7 +55,7 @@ def marked(turns: Sequence[Message], images: int) -> tuple[Message, ...]:
     return tuple(map(_placed, turns))
 
 
-def said(turn: Message) -> str:
+def text_of(turn: Message) -> str:
     """Return the text of a turn."""
     return "".join(part["text"] for part in turn["content"] if part["type"] == "text")
 
@@ -74,7 +74,7 @@ def response(turns: Any) -> str:
     if message["role"] != "assistant" or placeholders([message]):
         found = f"a turn of the {message['role']} with {placeholders([message])} images"
         raise RecordError(f"a response is {found}; required is text of the assistant.")
-    return said(message)
+    return text_of(message)
 
 
 def split_prefix(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:

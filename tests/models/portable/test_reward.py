@@ -7,19 +7,22 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from transformers import pipeline
 
 from data.preference import text
 from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import BackboneConfig, HeadConfig, Read
 from models.encoder import Span
-from models.portable.reward import ScalarRewardModel
+from models.portable.reward import ACTIVATIONS, RewardHead, ScalarRewardModel
 from tests.models import stock, tiny
 
 
@@ -232,3 +235,20 @@ def test_remote_code_scores_the_same_elsewhere(tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = model(**inputs).logits
     assert torch.allclose(torch.load(tmp_path / "scores.pt"), wanted, atol=1e-6)
+
+
+def test_a_recipe_names_every_activation_of_the_table() -> None:
+    assert set(get_args(HeadConfig.model_fields["activation"].annotation)) == set(ACTIVATIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), [("none", torch.clone), ("tanh", torch.tanh), ("relu", F.relu), ("silu", F.silu), ("gelu", F.gelu)]
+)
+def test_the_head_is_linear_activation_linear(name: str, function: Callable[[Tensor], Tensor]) -> None:
+    shape = HeadConfig(layers=2, activation=name, width=6).model_dump(exclude={"read"})  # type: ignore[arg-type]
+    head = RewardHead(SimpleNamespace(reward_head=shape, text_config=SimpleNamespace(hidden_size=4))).eval()
+    tiny.stir(head, 0.5)
+    hidden = torch.randn(3, 4)
+    first, last = (layer for layer in head if isinstance(layer, nn.Linear))
+    inner = function(F.linear(hidden, first.weight, first.bias))
+    assert torch.equal(head(hidden), F.linear(inner, last.weight))
