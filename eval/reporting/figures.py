@@ -195,7 +195,7 @@ def _categories(result: Result) -> Chart:
     empty = len(result.groups) - len(groups)
     caption = f"{empty} categories without rows are left out." if empty else ""
     height = TOP + BOTTOM + ROW * len(groups)
-    chart = Chart("Accuracy by category", Axis(), Axis(0.0, len(groups) or 1.0, at=()), caption, height)
+    chart = Chart("Accuracy by category", Axis(label="accuracy"), Axis(0.0, len(groups) or 1.0, at=()), caption, height)
     blind, accuracy = best_baseline(result)
     chart.legend += [("s0", "accuracy, 95 % interval"), ("level", "coin")]
     chart.legend += [("s1", f"best blind baseline: {blind} ({accuracy:.1%})")] if blind else []

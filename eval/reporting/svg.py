@@ -13,7 +13,7 @@ from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 
 WIDTH, HEIGHT = 360, 240
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 44
 STYLES = ("s0", "s1", "s2", "s3", "s4", "s5")
 """Distinct lines; the style sheet gives each a colour and a dash pattern of its own."""
 
