@@ -57,6 +57,13 @@ def test_one_process_and_several_find_the_same(tmp_path: Path, monkeypatch: pyte
     assert {path.name for path in one.folder.iterdir()} == {"rows.npy", "sizes.npy", "summary.json", "lock"}
 
 
+def test_a_strict_recipe_refuses_what_an_earlier_reading_skipped(tmp_path: Path) -> None:
+    source = records(tmp_path, 300)
+    assert read(source, tmp_path / "cache").skipped == 1
+    with pytest.raises(UserError, match=r"(?s)1 of 300 rows are bad so far; the recipe allows 0.*'rejected' is int 3"):
+        scan(source, BadRecordConfig(policy="strict"), tmp_path / "cache", 1)
+
+
 def test_a_finished_reading_is_not_repeated_and_a_changed_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = records(tmp_path, 300)
     first = read(source, tmp_path / "cache")
