@@ -28,9 +28,9 @@ from data.synthetic.world import Item, ShapesWorld, as_preference
 from eval.judges.packed_inference import Packed, run_packed
 from eval.results.intervals import wilson
 from models.backbone import load_language_model, load_processor, window_size
-from models.config import BackboneConfig
+from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Encoder, Span
-from models.generation import SamplingConfig, generate
+from models.generation import generate
 from models.packing.groups import Group, PackedBatch
 from models.portable.language_model import LanguageModel
 
@@ -61,17 +61,17 @@ def examine(model: LanguageModel, encoder: Encoder, items: Sequence[Item]) -> li
     tokenizer, sampling = encoder.tokenizer, SamplingConfig(max_new_tokens=64)
     end, yes, no = tokenizer.convert_tokens_to_ids(["<|im_end|>", VERDICTS[True], VERDICTS[False]])
 
-    def answer(batch: PackedBatch, places: Sequence[int]) -> list[str]:
-        forbidden, seeds = [encoder.vision.image], [""] * (2 * len(places))
+    def answer(batch: PackedBatch, asked: list[Item]) -> list[str]:
+        forbidden, seeds = [encoder.vision.image], [""] * (2 * len(asked))
         found = generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=seeds)
         return [tokenizer.decode(one.ids) for one in found[::2]]
 
-    def judge(batch: PackedBatch, places: Sequence[int]) -> list[tuple[float, float]]:
+    def judge(batch: PackedBatch, asked: list[Item]) -> list[tuple[float, float]]:
         hidden = model.model(**batch.model_inputs()).last_hidden_state[0]
         logits: Tensor = model.lm_head(hidden[batch.label_positions]).log_softmax(-1)
         own = logits.gather(1, batch.labels[:, None])[:, 0]
         found = []
-        for number in range(len(places)):
+        for number in range(len(asked)):
             chosen, rejected = ((batch.label_owners == 2 * number + side).nonzero()[:, 0] for side in (0, 1))
             says = [bool(logits[place[-1], yes] > logits[place[-1], no]) for place in (chosen, rejected)]
             likelier = bool(own[chosen[:-1]].sum() > own[rejected[:-1]].sum())

@@ -49,3 +49,13 @@ class CritiqueConfig(Section):
     request: str = CRITIQUE_REQUEST
     max_new_tokens: int = Field(default=512, ge=1)
     """Longest critique that it may write."""
+
+
+class SamplingConfig(Section):
+    """How tokens are chosen; the default is greedy."""
+
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0 takes the likeliest token."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Only the likeliest tokens that together hold this probability."""
+    max_new_tokens: int = Field(default=512, ge=1)

@@ -8,15 +8,15 @@ from pydantic import Field, model_validator
 
 from data.config.section import Section
 from data.prompts import JudgeTemplate
-from models.config import Read
+from models.config import Read, SamplingConfig
 
 
-class JudgingConfig(Section):
-    """Sampling of judgements in an evaluation. How many are asked for, and in which orders, is the protocol's."""
+class JudgingConfig(SamplingConfig):
+    """Sampling of judgements in an evaluation. How many are asked for, and in which orders, is the protocol's.
 
-    temperature: float = Field(default=0.0, ge=0.0)
-    """0 is greedy; several votes need more, as greedy ones are all alike."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    Several votes need a temperature above 0, as greedy ones are all alike.
+    """
+
     max_new_tokens: int = Field(default=1024, ge=1)
     """A judgement that is longer is cut off; without an answer it then counts as unreadable."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from data.errors import CheckpointError, EndpointError
+from data.errors import CheckpointError, EndpointError, UserError
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import JudgeFor, load_judge
 from eval.results.store import Store, Summary, SweepEntry, summarise
@@ -21,7 +21,7 @@ from models.distributed import gather, rank, world_size
 
 Marks = Mapping[str, str]
 """Benchmark to the fingerprint of a judge's result on it."""
-BROKEN = (CheckpointError, OSError)
+BROKEN = (UserError, OSError)
 """What a judge that cannot be used raises."""
 
 

@@ -17,9 +17,9 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from data.preference import Message, text
 from models import generation
 from models.backbone import load_critic
-from models.config import BackboneConfig
+from models.config import BackboneConfig, SamplingConfig
 from models.encoder import VISION_TEXT, Span
-from models.generation import Generation, SamplingConfig, generate, sample
+from models.generation import Generation, generate, sample
 from models.packing.groups import PackedBatch
 from models.portable.critic import CriticRewardModel
 from tests.models import stock, tiny

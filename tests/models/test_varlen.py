@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from models.backbone import compute_in_half, set_attention
-from models.config import HeadConfig
-from models.generation import SamplingConfig, generate
+from models.config import HeadConfig, SamplingConfig
+from models.generation import generate
 from models.packing import attention
 from models.packing.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
 from models.portable.critic import CriticRewardModel

@@ -14,8 +14,7 @@ from torch import nn
 
 from data.errors import UserError
 from eval.judges.checkpoint import Runtime, load_checkpoint
-from eval.judges.packed_inference import Scorer
-from eval.judges.scalar import ResponsesEncoder, ScalarJudge
+from eval.judges.packed_inference import ScalarJudge
 from eval.running.suite import Suite
 from models.backbone import load_scalar
 from models.config import BackboneConfig
@@ -85,8 +84,7 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(trained: Path, stage: str) 
 def test_a_reloaded_checkpoint_has_the_figures_that_were_logged(trained: Path, stage: str, tmp_path: Path) -> None:
     evaluation = recipe_of(trained).evaluation
     loaded = load_checkpoint(trained / stage / "best", Runtime(torch.device("cpu"), 400), load_scalar)
-    scorer = Scorer(loaded.model, loaded.encoder, loaded.device, loaded.token_budget)
-    judge = ScalarJudge(scorer, ResponsesEncoder(loaded.encoder, "end_of_turn"))
+    judge = ScalarJudge(loaded.model, loaded.packed, "end_of_turn")
     found = Suite.load(evaluation.benchmarks, evaluation.protocol).run(judge, tmp_path)["vl_rewardbench"]
     logged = read_results((trained / stage / "best").resolve())["vl_rewardbench"]
     assert (found.micro, found.groups) == (logged.micro, logged.groups)

@@ -22,8 +22,8 @@ from data.preference import text
 from data.prompts import Answer, Judgement, conclusion, read
 from eval.judges.config import EndpointConfig
 from eval.judges.endpoint import Client, open_client
+from models.config import SamplingConfig
 from models.encoder import Encoder
-from models.generation import SamplingConfig
 from train.recipe.methods import RewardsConfig, ServerJudge
 from train.reinforce.rollouts import generate_packed
 

@@ -19,9 +19,10 @@ from data.images import decode
 from data.mixture import Mixture
 from data.preference import Preference
 from data.prompts import Answer, JudgeTemplate, ask, question
+from models.config import SamplingConfig
 from models.distributed import max_over_ranks
 from models.encoder import Encoder
-from models.generation import Generation, SamplingConfig, generate
+from models.generation import Generation, generate
 from models.packing.cost import pack_first_fit
 from models.packing.groups import Continuation, Group
 from train.supervised.judgements import Indices, judged, with_winners

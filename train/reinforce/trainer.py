@@ -18,8 +18,8 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import prepare_deepspeed, unwrap_model_for_generation
 
+from models.config import SamplingConfig
 from models.distributed import rank, sum_over_ranks
-from models.generation import SamplingConfig
 from train.recipe.methods import IMPORTANCE_CAP, StableReinforceConfig
 from train.recipe.recipe import Recipe
 from train.reinforce.losses import compute_advantages, kl_divergence, policy_loss, pre_clipped, sequence_mean

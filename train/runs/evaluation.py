@@ -7,8 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from eval.judges.critic import CriticJudge
-from eval.judges.generative import GenerativeJudge
+from eval.judges.critic import WritingJudge
 from eval.results.result import Result
 from eval.results.tables import results_table
 from eval.running.suite import Suite, headline
@@ -42,7 +41,7 @@ def evaluation(method: Method) -> Evaluate | None:
         results = suite.run(judge, evaluation_folder(folder, step))
         if rank() == 0 and results:
             console.print(results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines))
-        cost = judge.spent.figures() if isinstance(judge, CriticJudge | GenerativeJudge) else {}
+        cost = judge.spent.figures() if isinstance(judge, WritingJudge) else {}
         figures = headline(results) | {f"judging/{name}": value for name, value in cost.items()}
         loss = None if held_out is None else method.held_out_loss(model, held_out)
         if loss is not None:

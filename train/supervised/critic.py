@@ -28,11 +28,11 @@ from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
 from data.storage.files import write_whole
-from eval.judges.critic import CriticJudge, CritiqueEncoder, JudgingCost, as_example
+from eval.judges.critic import CriticJudge, CritiqueEncoder, as_example
 from eval.protocol import Example, Verdict
+from models.config import SamplingConfig
 from models.distributed import barrier, gather, rank, world_size
 from models.encoder import Encoder
-from models.generation import SamplingConfig
 from train.recipe.methods import CriticConfig
 from train.recipe.recipe import Recipe
 from train.supervised.method import SupervisedMethod, unwrapped
@@ -262,15 +262,11 @@ class CriticMethod(SupervisedMethod):
 
     def judge(self, model: Any, *, forgiving: bool = False) -> CriticJudge:
         """Return the critic that writes its own critiques, greedily."""
-        packed = self.packed()
         return CriticJudge(
             model=unwrapped(model),
             encode=CritiqueEncoder(self.encoder, "own", self.config.writing.request, forgiving=forgiving),
-            device=packed.device,
-            token_budget=packed.token_budget,
+            packed=self.packed(),
             sampling=SamplingConfig(max_new_tokens=self.config.critique_max_tokens),
-            spent=JudgingCost(),
-            workers=packed.workers,
         )
 
     def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:

@@ -103,9 +103,8 @@ def held_out_loss(
     All ranks must call together. `model` may be wrapped, and must be in eval mode.
     """
 
-    def run(batch: PackedBatch, items: Sequence[int]) -> list[dict[str, float]]:
+    def run(batch: PackedBatch, places: list[int]) -> list[dict[str, float]]:
         """Return the sums of a row for its first item, and nothing for the others."""
-        places = [used[item] for item in items]
         numbers = held.margins[places], held.response_tokens[places].flatten(), torch.zeros(len(places), dtype=torch.bool)
         row = PackedRow(batch, len(places), *numbers).to(packed.device)
         loss, sums = objective.loss(model, row, torch.ones(2, device=packed.device))

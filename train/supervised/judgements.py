@@ -17,10 +17,8 @@ from data.errors import RecordError
 from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import Answer, JudgeTemplate, ask, swapped, write_judgement
-from eval.judges.critic import JudgingCost
-from eval.judges.generative import GenerativeJudge, JudgePrompt, ShownEncoder
+from eval.judges.generative import GenerativeJudge, by_template
 from models.encoder import Encoder
-from models.generation import SamplingConfig
 from train.recipe.methods import LanguageModelConfig
 from train.recipe.recipe import Recipe
 from train.supervised.lessons import Lessons
@@ -99,16 +97,13 @@ class JudgementRecords:
 
 def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> GenerativeJudge:
     """Return the judge that writes judgements, as the evaluation section of the recipe says."""
-    packed, evaluation = method.packed(), method.recipe.evaluation
+    evaluation = method.recipe.evaluation
     return GenerativeJudge(
         model=unwrapped(model),
-        encode=ShownEncoder(method.encoder, JudgePrompt.of_template(template)),
-        device=packed.device,
-        token_budget=packed.token_budget,
-        sampling=SamplingConfig.model_validate(evaluation.judging.model_dump()),
+        packed=method.packed(),
+        sampling=evaluation.judging,
+        ask=by_template(template),
         protocol=evaluation.protocol,
-        spent=JudgingCost(),
-        workers=packed.workers,
     )
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.judges.packed_inference import Scorer
-from eval.judges.scalar import ResponsesEncoder, ScalarJudge
+from eval.judges.packed_inference import ScalarJudge
 from eval.protocol import Judge
 from models.encoder import Encoder
 from train.recipe.methods import NaiveConfig
@@ -30,6 +29,4 @@ class NaiveMethod(SupervisedMethod):
 
     def judge(self, model: Any) -> Judge:
         """Return the judge that scores both responses."""
-        packed = self.packed()
-        scorer = Scorer(model, self.encoder, packed.device, packed.token_budget, packed.workers)
-        return ScalarJudge(scorer, ResponsesEncoder(self.encoder, self.recipe.head.read))
+        return ScalarJudge(model, self.packed(), self.recipe.head.read)

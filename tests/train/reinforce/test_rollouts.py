@@ -13,8 +13,7 @@ from data.mixture import Mixture, MixtureConfig
 from data.prompts import Answer
 from data.sources.shapes import ShapesConfig
 from models.backbone import load_language_model
-from models.config import BackboneConfig
-from models.generation import SamplingConfig
+from models.config import BackboneConfig, SamplingConfig
 from models.packing.groups import Group
 from tests.models import tiny
 from train.reinforce.rollouts import Prompts, log_probabilities, sample, to_write
