@@ -37,7 +37,7 @@ from eval.results.tables import results_table, score_table
 
 if TYPE_CHECKING:
     from eval.judges.loading import JudgeFor
-    from eval.running.suite import Suite
+    from eval.running.evaluation import Suite
 
 REAL, *ABLATED = get_args(Images)
 Results = dict[str, Result]
@@ -93,7 +93,7 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
     with processes() as device:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
-        from eval.running.suite import Suite
+        from eval.running.evaluation import Suite
         from models.distributed import rank
 
         runtime, loaded = Runtime(device, options.token_budget), cache(Suite.load)

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     All judges get one task: the options', and for what they leave open that of the first recipe there is.
     """
     from eval.judges.checkpoint import Runtime
-    from eval.running.suite import Suite
+    from eval.running.evaluation import Suite
     from eval.running.sweep import Sweep
     from models.distributed import rank
 

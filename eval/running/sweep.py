@@ -15,8 +15,8 @@ from eval.judges.checkpoint import Runtime
 from eval.judges.loading import JudgeFor, load_judge
 from eval.results.store import Store, Summary, SweepEntry, summarise
 from eval.results.tables import percent
+from eval.running.evaluation import Suite
 from eval.running.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
-from eval.running.suite import Suite
 from models.distributed import gather, rank, world_size
 
 Marks = Mapping[str, str]

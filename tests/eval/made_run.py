@@ -19,8 +19,7 @@ from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations
 from eval.reporting.sweep_tables import write_json
 from eval.results.predictions import write_predictions
 from eval.results.store import Store, SweepEntry, summarise
-from eval.running.evaluation import evaluate
-from eval.running.suite import write_result
+from eval.running.evaluation import evaluate, write_result
 from tests.train.minimal import MINIMAL, write
 from train.recipe.parsing import parse_arguments
 from train.runs.provenance import write_provenance

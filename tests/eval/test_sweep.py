@@ -18,8 +18,7 @@ from eval.protocol import ProtocolConfig, Verdict
 from eval.reporting.sweep_tables import curves, draw, log, markdown
 from eval.results.predictions import write_predictions
 from eval.results.store import Store, Summary, SweepEntry, summarise
-from eval.running.evaluation import evaluate
-from eval.running.suite import write_result
+from eval.running.evaluation import evaluate, write_result
 from eval.sweep import expand, main
 from tests.eval import run_folders
 from tests.eval.make import example

@@ -15,7 +15,7 @@ from torch import nn
 from data.errors import UserError
 from eval.judges.checkpoint import Runtime, load_checkpoint
 from eval.judges.packed_inference import ScalarJudge
-from eval.running.suite import Suite
+from eval.running.evaluation import Suite
 from models.backbone import load_scalar
 from models.config import BackboneConfig
 from tests.models import tiny

@@ -10,7 +10,7 @@ from torch import nn
 from eval.judges.critic import WritingJudge
 from eval.results.result import Result
 from eval.results.tables import results_table
-from eval.running.suite import Suite, headline
+from eval.running.evaluation import Suite, headline
 from models.distributed import rank
 from train.recipe.recipe import HELD_OUT, HELD_OUT_LOSS
 from train.supervised.checkpoints import evaluation_folder

@@ -17,8 +17,7 @@ from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import ProtocolConfig
 from eval.results.predictions import score_file
 from eval.results.result import Result
-from eval.running.baselines import baseline
-from eval.running.evaluation import evaluate
+from eval.running.evaluation import baseline, evaluate
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not (DATA / "scored").is_dir(), reason="../shared/data is not there")

@@ -13,8 +13,7 @@ from data.preference import placeholders
 from eval.benchmarks.benchmark import Known, differences
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import ProtocolConfig
-from eval.running.baselines import baseline
-from eval.running.evaluation import evaluate
+from eval.running.evaluation import baseline, evaluate
 from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
 from tests.eval.benchmarks.test_multimodal_rewardbench import row as multimodal_row
 from tests.eval.benchmarks.test_vl_rewardbench import hub_row as vl_row
@@ -95,7 +94,7 @@ def test_counts_are_compared_with_the_nearest_edition() -> None:
 def test_a_recipe_is_checked_without_heavy_imports() -> None:
     code = (
         "import sys; from eval.benchmarks.table import BenchmarkConfig; BenchmarkConfig(name='vl_rewardbench');"
-        "import eval.running.evaluation; heavy = ('torch', 'transformers', 'datasets', 'pyarrow');"
+        "import eval.results.predictions; heavy = ('torch', 'transformers', 'datasets', 'pyarrow');"
         "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
