@@ -83,7 +83,4 @@ def scoring_version() -> str:
 
 
 def _digest(parts: Iterable[str]) -> str:
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(hashlib.sha256(part.encode()).digest())
-    return whole.hexdigest()
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
