@@ -90,7 +90,7 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     critic = load_checkpoint(options.checkpoint, runtime, load_critic)
     given = {item.identity: (item.critique(True), item.critique(False)) for item in items}
     judges = {
-        "no critique": critic_judge(critic, config.model_copy(update={"critiques": "none"})),
+        "no critique": critic_judge(critic, config, "none"),
         "own critique": critic_judge(critic, config),
         "ground-truth critique": critic_judge(critic, config, given),
     }

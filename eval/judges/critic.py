@@ -24,8 +24,8 @@ from models.encoder import VISION_TEXT, Encoder
 from models.generation import Generation, generate
 from models.packing.groups import Group, PackedBatch
 
-Critiques = Literal["own", "given", "none"]
-"""Written by the model, given with the example, or left out (the score is read after the bare response)."""
+Critiques = Literal["own", "none"] | Mapping[str, tuple[str, str]]
+"""Written by the model, left out (the score is read after the bare response), or given: of both responses by example's key."""
 
 
 def as_example(record: Preference) -> Example:
@@ -48,12 +48,10 @@ class CritiqueEncoder:
     """An example as one group for a critic; runs in loader workers."""
 
     encoder: Encoder
-    mode: Critiques
+    critiques: Critiques
     request: str = CRITIQUE_REQUEST
     samples: int = 1
     """Critiques of each response, for `own`."""
-    given: Mapping[str, tuple[str, str]] | None = None
-    """Critiques of both responses by the example's key, for `given`."""
     forgiving: bool = False
     """For an example that cannot be encoded take a stand-in instead of an error: training will skip that record."""
 
@@ -67,15 +65,15 @@ class CritiqueEncoder:
             return self._group(replace(example, images=(), prompt=(text("user", "-"),), responses=("-", "-")))
 
     def _group(self, example: Example) -> Group:
-        critiques = (None, None) if self.given is None else self.given[example.key]
+        critiques = (None, None) if isinstance(self.critiques, str) else self.critiques[example.key]
         conversations = [
             (*example.prompt, text("assistant", response))
-            if self.mode == "none"
+            if self.critiques == "none"
             else with_critique(example.prompt, response, self.request, critique)
             for response, critique in zip(example.responses, critiques, strict=True)
             for _ in range(self.samples)
         ]
-        read: StoredRead | None = None if self.mode == "own" else "end_of_turn"
+        read: StoredRead | None = None if self.critiques == "own" else "end_of_turn"
         return self.encoder.encode_conversations(example.images, conversations, read, example.identity)
 
 
@@ -146,7 +144,7 @@ class CriticJudge(WritingJudge):
     @torch.no_grad()
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
         """Return both scores of every example, and the critiques that were written; all ranks must call together."""
-        started, own = perf_counter(), self.encode.mode == "own"
+        started, own = perf_counter(), self.encode.critiques == "own"
         found = run_packed(self.packed, examples, self.encode, self._own if own else self._given)
         self.spent.add(len(examples), ((tokens, cut) for _, tokens, cut in found), started)
         self.spent.critiques += 2 * self.encode.samples * len(examples) * own
@@ -181,15 +179,13 @@ class CriticJudge(WritingJudge):
         return found
 
 
-def critic_judge(
-    found: LoadedCheckpoint, config: CriticJudgeConfig, given: Mapping[str, tuple[str, str]] | None = None
-) -> CriticJudge:
-    """Return a judge that has spent nothing yet; with `given` critiques it writes none."""
-    mode: Critiques = config.critiques if given is None else "given"
+def critic_judge(found: LoadedCheckpoint, config: CriticJudgeConfig, critiques: Critiques | None = None) -> CriticJudge:
+    """Return a judge that has spent nothing yet; `critiques` are those of the encoder, None: the config's."""
+    critiques = critiques or config.critiques
     critique = (found.card and found.card.critique) or CritiqueConfig.model_validate(found.model.config.critique)
     return CriticJudge(
         model=found.model,
-        encode=CritiqueEncoder(found.packed.encoder, mode, critique.request, config.samples if mode == "own" else 1, given),
+        encode=CritiqueEncoder(found.packed.encoder, critiques, critique.request, config.samples if critiques == "own" else 1),
         packed=found.packed,
         sampling=SamplingConfig(
             temperature=config.temperature,

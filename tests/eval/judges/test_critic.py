@@ -56,10 +56,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judge(checkpoint: Path, mode: Any = "own", given: Any = None, budget: int = 4096, **settings: Any) -> CriticJudge:
-    critiques: Any = "none" if mode == "none" else "own"
-    config = CriticJudgeConfig(type="critic", checkpoint=str(checkpoint), critiques=critiques, **settings)
+    config = CriticJudgeConfig(type="critic", checkpoint=str(checkpoint), **settings)
     found = load_checkpoint(checkpoint, Runtime(torch.device("cpu"), budget), load_critic)
-    return critic_judge(found, config, given)
+    return critic_judge(found, config, given or mode)
 
 
 def scores(verdicts: list[Verdict]) -> torch.Tensor:
