@@ -57,11 +57,9 @@ class ShownPair:
 def showings(example: Example, protocol: ProtocolConfig) -> list[ShownPair]:
     """Return an example once for every response that the protocol shows first, each with the judgements asked for."""
     firsts = presentations(example, protocol)
-    sides: tuple[Side, Side] = (0, 1)
     return [
         ShownPair(example, side, tuple(turn for turn, first in enumerate(firsts) if first == side))
-        for side in sides
-        if side in firsts
+        for side in sorted(set(firsts))
     ]
 
 
