@@ -16,7 +16,7 @@ from data.sources.shared.files import FilesConfig
 from data.sources.ultrafeedback import UltraFeedbackConfig
 from eval.benchmarks.table import BENCHMARKS
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage
-from train.recipe.memory import GIB, Shape, image_tokens, per_rank, shape_of, trained
+from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
@@ -91,7 +91,7 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
 def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     """Return what is said about the backbone: checkpoint, size, what is trained, image size."""
     backbone, lora = recipe.backbone, recipe.optim.lora
-    low, high = image_tokens(backbone.min_pixels), image_tokens(backbone.max_pixels)
+    low, high = (ceil(pixels / 28**2) for pixels in (backbone.min_pixels, backbone.max_pixels))
     sizes = [f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M" for n in (trained(recipe, shape) if shape else ())]
     return [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",

@@ -9,7 +9,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +23,7 @@ from models.config import HeadConfig
 from models.packing.groups import Group, VisionTokens, pack
 from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScoreLinear, mean_by_owner
-from train.recipe.memory import GIB, PUBLISHED, TEXT_KEYS
+from train.recipe.memory import GIB, PUBLISHED
 from train.speed.workload import padded_inputs, unshared, vision_tokens
 from train.supervised.optimizer import compile_layers, restore_layers
 
@@ -41,22 +41,17 @@ def config_of(name: str) -> Qwen2_5_VLConfig:
         # Of the tokenizer, only the ids of the special tokens are asked for.
         config = architecture(SimpleNamespace(convert_tokens_to_ids=lambda tokens: [SPECIAL.index(token) for token in tokens]))
     else:
-        shape = SHAPES[name]
-        text = {
-            **dict(zip(TEXT_KEYS, astuple(shape), strict=False)),
-            "max_position_embeddings": 128000,
-            "rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1000000.0},
-        }
-        vision = {
-            "hidden_size": shape.vision_hidden,
-            "intermediate_size": shape.vision_intermediate,
-            "depth": shape.vision_layers,
+        text = asdict(SHAPES[name])
+        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
+        rope = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1000000.0}
+        text |= {"max_position_embeddings": 128000, "rope_parameters": rope}
+        vision |= {
             "num_heads": 16,
-            "out_hidden_size": shape.hidden_size,
+            "out_hidden_size": text["hidden_size"],
             "fullatt_block_indexes": [7, 15, 23, 31],
             "window_size": 112,
         }
-        config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=shape.tied)
+        config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied)
     config.reward_head = HeadConfig().model_dump()
     return config
 
