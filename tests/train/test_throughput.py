@@ -17,7 +17,6 @@ from tests.models import tiny
 from train.recipe.memory import PUBLISHED, count
 from train.speed.measure import (
     COMPILED,
-    EMBEDDED,
     INFERENCE,
     LOG_PROBABILITIES,
     SHARED,
@@ -26,16 +25,17 @@ from train.speed.measure import (
     UNSHARED,
     Bench,
     SpeedResult,
-    build,
-    config_of,
     measure,
+    step_speed,
     unique_work,
 )
-from train.speed.step import step_speed
 from train.speed.workload import (
+    EMBEDDED,
     FULL,
     SMALL,
     PairSize,
+    build,
+    config_of,
     judgements_group,
     padded_inputs,
     pair_group,
@@ -92,7 +92,7 @@ def test_log_probabilities_are_those_of_every_judgement(model: CriticRewardModel
 
 def test_every_conversation_is_padded_by_itself(model: CriticRewardModel) -> None:
     run = bench(model)
-    inputs, ends = padded_inputs(run.groups, run.vision)
+    inputs, ends = padded_inputs(run.groups, vision_tokens(model.config))
     singles = unshared(run.groups)
     assert inputs["attention_mask"].sum(1).tolist() == [group.tokens for group in singles]
     assert ends.tolist() == [group.tokens - 1 for group in singles]
@@ -176,7 +176,7 @@ def test_the_whole_step_trains_and_is_measured() -> None:
     made: Any = build(ScalarRewardModel, EMBEDDED, CPU, torch.float32)
     assert float(made.head[-1].weight.detach().std()) > 0, "a backward pass of zeros is no measure"
     before = made.head[0].weight.detach().clone()
-    found = step_speed(made, vision_tokens(made.config), pair_sizes(4, 0, TINY), 2, workers=0)
+    found = step_speed(made, pair_sizes(4, 0, TINY), 2, workers=0)
     assert found.pop("workers") == 0
     assert found.keys() == {"pure_pairs_per_second", "pairs_per_second", "loader_images_per_second_and_core"}
     assert min(found.values()) > 0
@@ -235,6 +235,6 @@ def test_varlen_rows_give_the_padded_scores_within_bf16() -> None:
     with torch.no_grad():
         packed = run.forward(TRAINING, SHARED, run.groups)()
         wanted = run.forward(TRAINING, STOCK, run.groups)()
-    assert pack(run.groups, run.vision).to(device).image_grid_thw.device.type == "cpu"
+    assert pack(run.groups, vision_tokens(made.config)).to(device).image_grid_thw.device.type == "cpu"
     assert float(wanted.std()) > 1e-4
     assert float((packed - wanted).norm()) < 0.05 * float(wanted.norm())
