@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import transformers
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
@@ -185,14 +185,13 @@ def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
 
 def table(results: Sequence[SpeedResult], title: str, cuda: bool) -> Table:
     """Return the results for a person."""
-    shown = Table(title=title)
     memory = "peak GiB" if cuda else "RSS GiB so far"
-    for name in ("", "variant", "checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared"):
-        shown.add_column(name, justify="left" if name in ("", "variant") else "right")
+    figures = ("checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared")
+    shown = Table("", "variant", *(Column(name, justify="right") for name in figures), title=title)
     for one in results:
-        figures = (one.peak_gib, one.times_stock, one.times_unshared)
-        cells = [cell(one.pairs_per_second, absent="does not fit"), cell(one.mfu, "{:.1%}"), *map(cell, figures)]
-        shown.add_row(one.what, one.variant, "on" if one.checkpointing else "off", str(one.rows), *cells)
+        cells = ["on" if one.checkpointing else "off", str(one.rows), cell(one.pairs_per_second, absent="does not fit")]
+        cells += [cell(one.mfu, "{:.1%}"), *map(cell, (one.peak_gib, one.times_stock, one.times_unshared))]
+        shown.add_row(one.what, one.variant, *cells)
     return shown
 
 

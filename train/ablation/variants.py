@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
 from data.errors import Problem, RecipeError
@@ -72,18 +73,16 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
     above = Located({}, COMMAND_LINE)
     for text in overrides:
         above = lay(above, reader.override(text))
-    sections = dict(tree.value) if isinstance(tree.value, dict) else {}
+    sections: Any = tree.value
     variants = sections.pop(VARIANTS, Located(None, f"{path}:1"))
-    recipe = Located(sections, tree.where)
-    base = required(path, lay(recipe, above), [*reader.problems, *list_problems(variants)])
-    patches = variants.value if isinstance(variants.value, dict) else {}
-    runs, problems = [], []
+    base = required(path, lay(tree, above), [*reader.problems, *list_problems(variants)])
+    folder, runs, problems = Path(base.output.folder), [], []
     for seed in seeds:
-        for name, patch in patches.items():
-            output = {"folder": str(Path(base.output.folder) / name / str(seed)), "resume": "auto"}
+        for name, patch in variants.value.items():
+            output = {"folder": str(folder / name / str(seed)), "resume": "auto"}
             own = Located.of({"seed": seed, "data": {"seed": seed}, "output": output}, "--seeds")
             try:
-                found = required(path, lay(lay(lay(recipe, undotted(patch)), above), own), [])
+                found = required(path, lay(lay(lay(tree, undotted(patch)), above), own), [])
                 runs.append(Run(name, seed, found))
                 wrong = evaluation_problems(found, base, patch)
             except RecipeError as error:
@@ -91,9 +90,8 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
             problems += [Problem(p.where, f"{name}: {p.key}", p.found, p.message) for p in wrong]
     if problems:
         raise RecipeError(str(path), list(dict.fromkeys(problems)))
-    return Ablation(
-        path, Path(base.output.folder), {name: written_changes(patch) for name, patch in patches.items()}, tuple(runs)
-    )
+    changes = {name: written_changes(patch) for name, patch in variants.value.items()}
+    return Ablation(path, folder, changes, tuple(runs))
 
 
 def list_problems(variants: Located) -> list[Problem]:
@@ -125,7 +123,8 @@ def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequenc
 def undotted(patch: Located) -> Located:
     """Return a mapping of dotted keys as the recipe of these keys."""
     tree = Located({}, patch.where)
-    for key, value in patch.value.items() if isinstance(patch.value, dict) else ():
+    changes: Any = patch.value
+    for key, value in changes.items():
         for name in reversed(key.split(".")):
             value = Located({name: value}, value.where)
         tree = lay(tree, value)
