@@ -26,9 +26,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.errors import UserError
 from eval.results.tables import write_rows
-from train.ablation.runs import LOG, alone, end_runs_on_signals, last_words, refuse_other_recipes, state, train
 from train.ablation.table import VariantLine, console_table, draw, lines_of, markdown, rows
-from train.ablation.variants import Ablation, Run, read_ablation
+from train.ablation.variants import (
+    LOG,
+    Ablation,
+    Run,
+    alone,
+    end_runs_on_signals,
+    last_words,
+    read_ablation,
+    refuse_other_recipes,
+    state,
+    train,
+)
 from train.recipe.dry_run import known_steps, number
 
 

@@ -16,7 +16,6 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -24,43 +23,14 @@ from typing import Any
 import torch
 import transformers
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScalarRewardModel
 from train.runs.environment import silence
-from train.speed.measure import (
-    COMPILED,
-    INFERENCE,
-    JUDGEMENTS,
-    LOG_PROBABILITIES,
-    SHARED,
-    STOCK,
-    TRAINING,
-    UNSHARED,
-    Bench,
-    SpeedResult,
-    load,
-    matrix_rate,
-    own_time,
-    step_speed,
-    steps_of,
-)
-from train.speed.workload import (
-    EMBEDDED,
-    FULL,
-    SHAPES,
-    SMALL,
-    PairSize,
-    build,
-    config_of,
-    judgements_group,
-    pair_group,
-    pair_sizes,
-    vision_tokens,
-)
+from train.speed.measure import load, own_time, step_speed, steps_of, variants
+from train.speed.workload import EMBEDDED, FULL, SHAPES, SMALL, PairSize, build, config_of, pair_sizes
 from train.supervised.optimizer import compiled_graphs
 
 
@@ -93,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
     elif options.step:
         shown, content = whole_step(options)
     else:
-        shown, content = variants(options, console)
+        shown, content = variants(options, sizes_of(options, options.pairs), console)
     console.print(shown)
     if options.compile and "results" in content:
         console.print(f"graphs compiled: {compiled_graphs()}")
@@ -145,59 +115,6 @@ def whole_step(options: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
     shown.add_row("kept of the pure step", f"{whole / pure:.1%}")
     shown.add_row("loader, images/s a core", f"{found['loader_images_per_second_and_core']:.1f}")
     return shown, {"step": found}
-
-
-def variants(options: argparse.Namespace, console: Console) -> tuple[Table, dict[str, Any]]:
-    """Measure all variants; compiled ones last, as a compiler may be missing.
-
-    Each gets a line at once: they take minutes, and what is measured should not be lost to what comes.
-    """
-    rate, results = matrix_rate(options.device, options.dtype), []
-    model: CriticRewardModel = build(CriticRewardModel, options.shape, options.device, options.dtype)
-    vision, sizes = vision_tokens(model.config), list(enumerate(sizes_of(options, options.pairs)))
-    pairs = Bench(model, [pair_group(size, vision, seed) for seed, size in sizes], rate, options.repeats)
-    judged = [judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in sizes]
-    judgements = Bench(model, judged, rate, options.repeats)
-    tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
-    runs = [(pairs, what, variant, on) for what, on in tasks for variant in (STOCK, UNSHARED, SHARED)]
-    runs += [(judgements, LOG_PROBABILITIES, variant, False) for variant in (UNSHARED, SHARED)]
-    runs += [(pairs, what, COMPILED, on) for what, on in tasks if options.compile]
-    for bench, what, variant, on in runs:
-        one = bench.run(what, variant, on)
-        speed = cell(one.pairs_per_second, "{:.2f} pairs/s", "does not fit")
-        console.print(f"{what}{', checkpointing' if on else ''}, {variant}: {speed}", style="dim")
-        results.append(one)
-    results = compared(results)
-    shown = table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", options.device.type == "cuda")
-    return shown, {"multiply_adds_per_second": rate, "results": [asdict(one) for one in results]}
-
-
-def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
-    """Return the results with their ratios to the stock and the unshared variant of the same task."""
-    speed = {(one.what, one.checkpointing, one.variant): one.pairs_per_second for one in results}
-    found = []
-    for one in results:
-        bases = (speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, UNSHARED))
-        stock, unshared = (one.pairs_per_second / base if one.pairs_per_second and base else None for base in bases)
-        found.append(replace(one, times_stock=stock, times_unshared=unshared))
-    return found
-
-
-def table(results: Sequence[SpeedResult], title: str, cuda: bool) -> Table:
-    """Return the results for a person."""
-    memory = "peak GiB" if cuda else "RSS GiB so far"
-    figures = ("checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared")
-    shown = Table("", "variant", *(Column(name, justify="right") for name in figures), title=title)
-    for one in results:
-        cells = ["on" if one.checkpointing else "off", str(one.rows), cell(one.pairs_per_second, absent="does not fit")]
-        cells += [cell(one.mfu, "{:.1%}"), *map(cell, (one.peak_gib, one.times_stock, one.times_unshared))]
-        shown.add_row(one.what, one.variant, *cells)
-    return shown
-
-
-def cell(value: float | None, form: str = "{:.2f}", absent: str = "-") -> str:
-    """Return a figure for a person."""
-    return absent if value is None else form.format(value)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,10 @@ from train.speed.measure import (
     UNSHARED,
     Bench,
     SpeedResult,
+    compared,
     measure,
     step_speed,
+    table,
     unique_work,
 )
 from train.speed.workload import (
@@ -44,7 +46,7 @@ from train.speed.workload import (
     vision_tokens,
 )
 from train.supervised.optimizer import compile_layers, compiled_graphs, element_wise, restore_layers
-from train.throughput import compared, main, parse, table
+from train.throughput import main, parse
 
 TINY = {"side": (2, 5), "question": (2, 4), "response": (2, 6)}
 CPU = torch.device("cpu")
@@ -164,7 +166,7 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
 
 def test_a_run_writes_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("train.throughput.SMALL", TINY)
-    monkeypatch.setattr("train.throughput.matrix_rate", lambda *_: 1e9)
+    monkeypatch.setattr("train.speed.measure.matrix_rate", lambda *_: 1e9)
     main(["--pairs", "1", "--repeats", "1", "--json", str(tmp_path / "found.json"), "--shape", EMBEDDED])
     said = capsys.readouterr().out
     assert "packed, shared" in said

@@ -5,18 +5,21 @@ All variants run the same weights and pairs: padded as by stock transformers, pa
 
 from __future__ import annotations
 
+import argparse
 import io
 import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
+from rich.console import Console
+from rich.table import Column, Table
 from torch.utils.data import DataLoader
 from transformers import Qwen2VLImageProcessorPil
 
@@ -31,7 +34,15 @@ from models.portable.reward import ScalarRewardModel
 from train.recipe.memory import GIB
 from train.recipe.methods import NaiveConfig
 from train.recipe.recipe import OptimConfig
-from train.speed.workload import PairSize, padded_inputs, unshared, vision_tokens
+from train.speed.workload import (
+    PairSize,
+    build,
+    judgements_group,
+    padded_inputs,
+    pair_group,
+    unshared,
+    vision_tokens,
+)
 from train.supervised.objectives import PairwiseScores, pair_loss
 from train.supervised.optimizer import compile_layers, make_optimizer, restore_layers
 from train.supervised.steps import PairEncoder, Step, StepDataset, TrainingExample
@@ -82,14 +93,14 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Return the multiply-adds a second of large matrix products on `device`."""
     side = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    return float(side**3 / measure(lambda: a @ b, device, repeats=10)[0])
+    return side**3 / measure(lambda: a @ b, device, repeats=10)[0]
 
 
-def unique_work(model: CriticRewardModel, groups: Sequence[Group]) -> float:
+def unique_work(model: CriticRewardModel, groups: Sequence[Group]) -> int:
     """Return the multiply-adds that `groups` cannot do without: every token and patch once, through its layers' matrices."""
     language = sum(parameter.numel() for parameter in model.model.language_model.layers.parameters())
     vision = sum(parameter.numel() for parameter in model.model.visual.parameters())
-    return float(sum(group.tokens for group in groups) * language + sum(group.patches for group in groups) * vision)
+    return sum(group.tokens for group in groups) * language + sum(group.patches for group in groups) * vision
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +179,59 @@ class Bench:
         if what == LOG_PROBABILITIES:
             return lambda: model(**batch.label_inputs())
         return lambda: model(**batch.joint_inputs())[0]
+
+
+def variants(options: argparse.Namespace, sizes: Sequence[PairSize], console: Console) -> tuple[Table, dict[str, Any]]:
+    """Measure all variants on pairs of `sizes`; compiled ones last, as a compiler may be missing.
+
+    Each gets a line at once: they take minutes, and what is measured should not be lost to what comes.
+    """
+    rate, results = matrix_rate(options.device, options.dtype), []
+    model: CriticRewardModel = build(CriticRewardModel, options.shape, options.device, options.dtype)
+    vision = vision_tokens(model.config)
+    pairs = Bench(model, [pair_group(size, vision, seed) for seed, size in enumerate(sizes)], rate, options.repeats)
+    judged = [judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)]
+    judgements = Bench(model, judged, rate, options.repeats)
+    tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
+    runs = [(pairs, what, variant, on) for what, on in tasks for variant in (STOCK, UNSHARED, SHARED)]
+    runs += [(judgements, LOG_PROBABILITIES, variant, False) for variant in (UNSHARED, SHARED)]
+    runs += [(pairs, what, COMPILED, on) for what, on in tasks if options.compile]
+    for bench, what, variant, on in runs:
+        one = bench.run(what, variant, on)
+        speed = cell(one.pairs_per_second, "{:.2f} pairs/s", "does not fit")
+        console.print(f"{what}{', checkpointing' if on else ''}, {variant}: {speed}", style="dim")
+        results.append(one)
+    results = compared(results)
+    shown = table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", options.device.type == "cuda")
+    return shown, {"multiply_adds_per_second": rate, "results": [asdict(one) for one in results]}
+
+
+def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
+    """Return the results with their ratios to the stock and the unshared variant of the same task."""
+    speed = {(one.what, one.checkpointing, one.variant): one.pairs_per_second for one in results}
+    found = []
+    for one in results:
+        bases = (speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, UNSHARED))
+        stock, unshared = (one.pairs_per_second / base if one.pairs_per_second and base else None for base in bases)
+        found.append(replace(one, times_stock=stock, times_unshared=unshared))
+    return found
+
+
+def table(results: Sequence[SpeedResult], title: str, cuda: bool) -> Table:
+    """Return the results for a person."""
+    memory = "peak GiB" if cuda else "RSS GiB so far"
+    figures = ("checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared")
+    shown = Table("", "variant", *(Column(name, justify="right") for name in figures), title=title)
+    for one in results:
+        cells = ["on" if one.checkpointing else "off", str(one.rows), cell(one.pairs_per_second, absent="does not fit")]
+        cells += [cell(one.mfu, "{:.1%}"), *map(cell, (one.peak_gib, one.times_stock, one.times_unshared))]
+        shown.add_row(one.what, one.variant, *cells)
+    return shown
+
+
+def cell(value: float | None, form: str = "{:.2f}", absent: str = "-") -> str:
+    """Return a figure for a person."""
+    return absent if value is None else form.format(value)
 
 
 class Synthetic:
