@@ -95,7 +95,7 @@ def sizes_of(options: argparse.Namespace, count: int) -> list[PairSize]:
 def loader(options: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
     """Measure what one core decodes, processes and packs of the workload's images."""
     sizes = sizes_of(options, options.pairs * options.repeats)
-    images = load(steps_of(config_of(options.shape), sizes, options.pairs)[1])[1]
+    images = load(steps_of(config_of(options.shape), sizes, options.pairs))[1]
     patches = sum(size.height * size.width for size in sizes) / len(sizes)
     shown = Table(title=f"the loader on one core, images of {patches:,.0f} patches on average", show_header=False)
     shown.add_row("images/s", f"{images:.1f}")

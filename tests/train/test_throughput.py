@@ -36,6 +36,7 @@ from train.speed.workload import (
     FULL,
     SMALL,
     PairSize,
+    Workload,
     build,
     config_of,
     judgements_group,
@@ -48,7 +49,7 @@ from train.speed.workload import (
 from train.supervised.optimizer import compile_layers, compiled_graphs, element_wise, restore_layers
 from train.throughput import main, parse
 
-TINY = {"side": (2, 5), "question": (2, 4), "response": (2, 6)}
+TINY = Workload((2, 5), (2, 4), (2, 6))
 CPU = torch.device("cpu")
 
 

@@ -121,8 +121,9 @@ def markdown(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], mis
 def console_table(reference: str, benchmark: str, lines: Sequence[VariantLine]) -> Table:
     """Return the lines of one benchmark for the console."""
     variant, *figures, words = (name.format(reference=reference) for name in _COLUMNS)
-    columns = (variant, *(Column(name, justify="right") for name in figures), words)
-    table = Table(*columns, title=f"{benchmark}, {lines[0].rows} rows", caption="bootstrap over rows and seeds, 95 %")
+    numbers = (Column(name, justify="right") for name in figures)
+    title, caption = f"{benchmark}, {lines[0].rows} rows", "bootstrap over rows and seeds, 95 %"
+    table = Table(variant, *numbers, words, title=title, caption=caption)
     for line in lines:
         table.add_row(*cells(line))
     return table

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
 from data.errors import Problem, RecipeError, UserError
@@ -109,7 +109,10 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
             problems += [Problem(p.where, f"{name}: {p.key}", p.found, p.message) for p in wrong]
     if problems:
         raise RecipeError(str(path), list(dict.fromkeys(problems)))
-    changes = {name: written_changes(patch) for name, patch in variants.value.items()}
+    changes = {
+        name: ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in patch.plain().items())
+        for name, patch in variants.value.items()
+    }
     return Ablation(path, folder, changes, tuple(runs))
 
 
@@ -150,14 +153,8 @@ def undotted(patch: Located) -> Located:
     return tree
 
 
-def written_changes(patch: Located) -> str:
-    """Return what a variant changes, in one line."""
-    changes = patch.plain()
-    return ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changes.items())
-
-
-def state(run: Run) -> Literal["complete", "begun", "to do"]:
-    """Say how far a run has come."""
+def state(run: Run) -> str:
+    """Say how far a run has come: `complete`, `begun` or `to do`."""
     if (run.folder / DONE).exists():
         return "complete"
     return "begun" if (run.folder / RECIPE).exists() else "to do"
@@ -166,18 +163,17 @@ def state(run: Run) -> Literal["complete", "begun", "to do"]:
 def refuse_other_recipes(runs: Sequence[Run]) -> None:
     """Refuse to count, or to continue, a run in one of the folders that another recipe began."""
     for run in runs:
-        file = run.folder / RECIPE
-        if file.exists() and (differing := differences(file, run)):
+        if (run.folder / RECIPE).exists() and (differing := differences(run)):
             raise UserError(
                 f"{run.folder} holds a run with another recipe (there / asked for): {'; '.join(differing)}. Remove that folder "
                 "to train it again, or give output.folder=… to keep it and begin another list"
             )
 
 
-def differences(file: Path, run: Run) -> list[str]:
-    """Return the keys in which the recipe in `file` is not that of `run`, with both values."""
+def differences(run: Run) -> list[str]:
+    """Return the keys in which the recipe in the folder of `run` is not its own, with both values."""
     try:
-        there, asked = (flat(recipe.resolved()) for recipe in (read_recipe(file), run.recipe))
+        there, asked = (flat(recipe.resolved()) for recipe in (read_recipe(run.folder / RECIPE), run.recipe))
     except RecipeError as error:
         return [str(error)]
     return [f"{key} {there.get(key)} / {asked.get(key)}" for key in there | asked if there.get(key) != asked.get(key)]

@@ -59,7 +59,7 @@ def model_rules(recipe: Recipe) -> Broken:
 
 def critic_rules(recipe: Recipe) -> Broken:
     """Check a critic; its head reads the end of the critique, because that is where writing leaves off."""
-    method, types = recipe.method, source_types(recipe)
+    method, types = recipe.method, {source.type for source in recipe.data.sources}
     if not isinstance(method, CriticConfig):
         return
     if (read := recipe.head.read) != "end_of_turn":
@@ -163,7 +163,7 @@ def evaluation_rules(recipe: Recipe) -> Broken:
 
 def language_model_rules(recipe: Recipe) -> Broken:
     """Check lessons of the embedded world and the cold start of a judge."""
-    method, types = recipe.method, source_types(recipe)
+    method, types = recipe.method, {source.type for source in recipe.data.sources}
     if not isinstance(method, LanguageModelConfig):
         return
     if method.target == "judgement":
@@ -195,8 +195,3 @@ def start_rules(recipe: Recipe, entry: str | None, world_size: int) -> Broken:
             f"set optim.records_per_step={near}, or start a number of ranks that divides {records}"
         )
         yield message, "optim.records_per_step"
-
-
-def source_types(recipe: Recipe) -> set[str]:
-    """Return the types of the recipe's sources."""
-    return {source.type for source in recipe.data.sources}

@@ -96,11 +96,11 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     return side**3 / measure(lambda: a @ b, device, repeats=10)[0]
 
 
-def unique_work(model: CriticRewardModel, groups: Sequence[Group]) -> int:
+def unique_work(model: CriticRewardModel, groups: Sequence[Group]) -> float:
     """Return the multiply-adds that `groups` cannot do without: every token and patch once, through its layers' matrices."""
     language = sum(parameter.numel() for parameter in model.model.language_model.layers.parameters())
     vision = sum(parameter.numel() for parameter in model.model.visual.parameters())
-    return sum(group.tokens for group in groups) * language + sum(group.patches for group in groups) * vision
+    return float(sum(group.tokens for group in groups) * language + sum(group.patches for group in groups) * vision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,7 @@ def variants(options: argparse.Namespace, sizes: Sequence[PairSize], console: Co
     model: CriticRewardModel = build(CriticRewardModel, options.shape, options.device, options.dtype)
     vision = vision_tokens(model.config)
     pairs = Bench(model, [pair_group(size, vision, seed) for seed, size in enumerate(sizes)], rate, options.repeats)
-    judged = [judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)]
-    judgements = Bench(model, judged, rate, options.repeats)
+    judgements = replace(pairs, groups=[judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)])
     tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
     runs = [(pairs, what, variant, on) for what, on in tasks for variant in (STOCK, UNSHARED, SHARED)]
     runs += [(judgements, LOG_PROBABILITIES, variant, False) for variant in (UNSHARED, SHARED)]
@@ -257,16 +256,17 @@ class Synthetic:
         return np.arange(len(self.records))
 
 
-def steps_of(config: Any, sizes: Sequence[PairSize], per_step: int) -> tuple[Encoder, StepDataset]:
-    """Return the pairs of `sizes` as optimizer steps of one row each, and the encoder that makes them.
+def steps_of(config: Any, sizes: Sequence[PairSize], per_step: int) -> StepDataset:
+    """Return the pairs of `sizes` as optimizer steps of one row each, for a model of `config`, a Qwen2_5_VLConfig.
 
-    `config` is a Qwen2_5_VLConfig. The small tokenizer is trained here; its ids lie within every vocabulary.
+    The small tokenizer is trained here; its ids lie within every vocabulary, and `config` is told its image token.
     """
     sees = BackboneConfig(path="random", **PIXELS)
     window = config.vision_config.window_size
     encoder = Encoder(train_tokenizer([WORD * 20] * 50), Qwen2VLImageProcessorPil(**PIXELS), sees, window)
+    config.image_token_id = encoder.vision.image
     records, steps = Synthetic(sizes, PairEncoder(encoder, "end_of_turn")), len(sizes) // per_step
-    return encoder, StepDataset(records, encoder.pack, records_per_step=per_step, steps=steps, token_budget=2**30)
+    return StepDataset(records, encoder.pack, records_per_step=per_step, steps=steps, token_budget=2**30)
 
 
 def load(data: StepDataset) -> tuple[list[Step], float]:
@@ -283,8 +283,7 @@ def step_speed(model: ScalarRewardModel, sizes: Sequence[PairSize], per_step: in
     The optimizer is the trainer's own, with its states in the dtype of the weights: bf16 weights, gradients and both
     moments of 7B take 62 GB, so that the step fits on one device.
     """
-    encoder, data = steps_of(model.config, sizes, per_step)
-    model.config.image_token_id = encoder.vision.image  # the small tokenizer counts its special tokens in its own way
+    data = steps_of(model.config, sizes, per_step)
     optimizer = make_optimizer(model.train(), OptimConfig(learning_rate=1e-6, records_per_step=per_step, max_steps=len(data)))
     objective, device = PairwiseScores(NaiveConfig(type="naive")), model.device
 

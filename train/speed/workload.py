@@ -7,10 +7,10 @@ in which they are drawn, of the workload behind the project's speed targets.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,17 @@ FIRST_WORD = 7
 """Ids below are the embedded backbone's special tokens, so no text holds one."""
 LAST_WORD = 1000
 
-FULL = {"side": (26, 40), "question": (20, 120), "response": (60, 400)}
-"""Bounds of the sizes, the upper one excluded; an image's sides count merged patches, so tokens."""
-SMALL = {"side": (9, 14), "question": (3, 15), "response": (8, 50)}
+
+class Workload(NamedTuple):
+    """Bounds of the sizes, the upper one excluded; an image's sides count merged patches, so tokens."""
+
+    side: tuple[int, int]
+    question: tuple[int, int]
+    response: tuple[int, int]
+
+
+FULL = Workload((26, 40), (20, 120), (60, 400))
+SMALL = Workload((9, 14), (3, 15), (8, 50))
 """An eighth of the tokens in the same proportions, for the embedded backbone on a CPU."""
 
 
@@ -81,10 +89,10 @@ class PairSize:
     responses: tuple[int, int]
 
 
-def pair_sizes(count: int, seed: int, workload: Mapping[str, tuple[int, int]]) -> list[PairSize]:
+def pair_sizes(count: int, seed: int, workload: Workload) -> list[PairSize]:
     """Return the sizes of `count` pairs."""
     draw, sizes = random.Random(seed).randrange, []
-    side, question, response = (workload[name] for name in ("side", "question", "response"))
+    side, question, response = workload
     for _ in range(count):
         height, width = 2 * draw(*side), 2 * draw(*side)
         sizes.append(PairSize(height, width, draw(*question), (draw(*response), draw(*response))))
