@@ -39,7 +39,7 @@ from train.ablation.variants import (
     state,
     train,
 )
-from train.recipe.dry_run import known_steps, number
+from train.recipe.dry_run import known_steps
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -83,9 +83,8 @@ def plan(ablation: Ablation) -> Table:
     table = Table("variant", "changes", *numbers, "", title=f"{ablation.path} → {ablation.folder}")
     for run in ablation.runs:
         steps = known_steps(run.recipe)
-        pairs = None if steps is None else steps * run.recipe.optim.records_per_step
-        cells = [str(run.seed), *("?" if count is None else number(count) for count in (steps, pairs)), state(run)]
-        table.add_row(run.variant, ablation.changes[run.variant], *cells)
+        counts = ("?", "?") if steps is None else (f"{steps:,}", f"{steps * run.recipe.optim.records_per_step:,}")
+        table.add_row(run.variant, ablation.changes[run.variant], str(run.seed), *counts, state(run))
     return table
 
 

@@ -98,7 +98,7 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
     folder, runs, problems = Path(base.output.folder), [], []
     for seed in seeds:
         for name, patch in variants.value.items():
-            output = {"folder": str(folder / name / str(seed)), "resume": "auto"}
+            output = {"folder": f"{folder}/{name}/{seed}", "resume": "auto"}
             own = Located.of({"seed": seed, "data": {"seed": seed}, "output": output}, "--seeds")
             try:
                 found = required(path, lay(lay(lay(tree, undotted(patch)), above), own), [])
