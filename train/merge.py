@@ -30,11 +30,11 @@ def merge(checkpoint: Path, folder: Path) -> None:
         raise UserError(f"{folder} exists already, and nothing is written over; give a new folder.")
     run = card_of_adapters(checkpoint)
     loaders: dict[str, Any] = {
-        "naive": lambda: load_scalar(run.backbone, run.head),
-        "critic": lambda: load_critic(run.backbone, run.head),
-        "language_model": lambda: load_language_model(run.backbone),
+        "naive": load_scalar,
+        "critic": load_critic,
+        "language_model": lambda backbone, head: load_language_model(backbone),
     }
-    adapted: Any = with_adapters(loaders[run.method](), checkpoint)
+    adapted: Any = with_adapters(loaders[run.method](run.backbone, run.head), checkpoint)
     adapted.merge_and_unload().save_pretrained(folder)
     load_processor(backbone_of(checkpoint, run)).save_pretrained(folder)
 
