@@ -12,18 +12,17 @@ from pathlib import Path
 
 from data.errors import RecordError
 from data.preference import Message
+from data.storage.tables import Row
 from eval.benchmarks.benchmark import (
     Benchmark,
     Known,
-    LoadedBenchmark,
-    Location,
     PairwisePrompt,
     Record,
     in_drawn_order,
     preferred,
     rewards,
 )
-from eval.benchmarks.rows import Row, content_key, encoded, loaded, read_examples, require_texts, user_turn
+from eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
 from eval.benchmarks.vl_rewardbench_scoring import RULES, agreement, dataset, named_answer, official_group
 from eval.protocol import Example, Side, Verdict, Vote
 
@@ -59,12 +58,6 @@ Answer X is better.
 Your response should be structured and detailed, demonstrating your understanding of both the visual and textual \
 elements of the task."""
 """The text of the official prompt.py, its leading space included."""
-
-
-def load(where: Location) -> LoadedBenchmark:
-    """Return the rows; see the module's docstring for what is read."""
-    examples, _, place = read_examples(where, NAME, "VL-RewardBench", HUB, FILES, "image", _example)
-    return loaded(NAME, examples, where, place, KNOWN, {})
 
 
 def _example(row: Row, root: Path, identity: str) -> Example:
@@ -180,7 +173,7 @@ def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> 
 
 VL_REWARDBENCH = Benchmark(
     name=NAME,
-    load=load,
+    load=Published(NAME, "VL-RewardBench", HUB, FILES, "image", KNOWN, _example).load,
     formats={"official": official_records, "rewards": reward_records},
     rules=RULES,
     known=KNOWN,

@@ -15,7 +15,16 @@ from functools import partial
 from typing import Any
 
 from data.errors import PredictionsError
-from eval.benchmarks.benchmark import Record, Records, ScoringRule, group_figures, macro, parse_records, parse_rewards, tally
+from eval.benchmarks.benchmark import (
+    Record,
+    Records,
+    ScoringRule,
+    figures_by_group,
+    group_figures,
+    macro,
+    parse_records,
+    parse_rewards,
+)
 
 VERDICT = re.compile(
     r"(?:Overall Judgment|Therefore)\s*.*\s*-*\s*Answer\s*(\d+)\s*is\s*(?:the\s*)?(?:slightly\s*)?better", re.IGNORECASE
@@ -146,17 +155,17 @@ def _figures(items: Sequence[tuple[Counter[str], str]], limit: int) -> dict[str,
         if majority in ("agree", "reject"):
             decided.append((GROUPS[source], majority == "agree"))
     classes = sum(by_source.values(), Counter())
-    right, total = tally(decided, GROUP_NAMES)
-    accuracy = {name: found["accuracy"] for name, found in group_figures(right, total).items()}
+    found = figures_by_group(decided, GROUP_NAMES)
+    right, total, accuracy = ({name: group[of] for name, group in found["groups"].items()} for of in ("right", "n", "accuracy"))
     figures: dict[str, Any] = {
         "items": len(items),
         "classes": {name: classes[name] for name in CLASSES},
         "votes_used": {name: sum(votes[name] for votes, _ in items) for name in CLASSES[:3]},
         "per_dataset": {source: _per_dataset(counts) for source, counts in by_source.items()},
-        "group_correct": dict(right),
-        "group_total": dict(total),
+        "group_correct": right,
+        "group_total": total,
         "group_acc": accuracy,
-        "overall": right.total() / total.total() if total.total() else None,
+        "overall": found["micro"],
         # the order of the official sum, which decides the last digit
         "macro": macro([accuracy[name] for name in reversed(GROUP_NAMES)]),
     }
@@ -202,12 +211,10 @@ def rewards_score(records: Records, group: Callable[[str], str], ties_right: boo
     Source: R1-Reward's get_acc.py, with the one correction without which it cannot run (it takes `rewards[:1]` and then
     reads `rewards[1]`). Equal rewards are wrong, or right as in the same authors' script for IXC-2.5-Reward.
     """
-    right, total = tally(parse_rewards(records, lambda record: group(record["id"]), "id", ties_right), GROUP_NAMES)
-    groups = group_figures(right, total)
-    # the sum in the script's order of groups; an empty group counts as 0 there
-    means = [groups[name]["accuracy"] or 0 for name in reversed(GROUP_NAMES)]
-    micro = right.total() / total.total() if total.total() else 0
-    return {"micro": micro, "macro": sum(means) / 3, "groups": groups}
+    found = figures_by_group(parse_rewards(records, lambda record: group(record["id"]), "id", ties_right), GROUP_NAMES)
+    # the sum in the script's order of groups; an empty group, and a file without rows, count as 0 there
+    means = [found["groups"][name]["accuracy"] or 0 for name in reversed(GROUP_NAMES)]
+    return {**found, "micro": found["micro"] or 0, "macro": sum(means) / 3}
 
 
 RULES = {

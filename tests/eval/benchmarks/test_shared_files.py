@@ -41,12 +41,12 @@ def test_vl_rewardbench_to_the_last_digit() -> None:
 
 def test_multimodal_rewardbench_to_the_last_digit() -> None:
     records, expected = scored("multimodal_rewardbench")
-    assert multimodal_rewardbench_rules.official_score(records) == expected
+    assert multimodal_rewardbench_rules.official_score(records)["detail"] == expected
 
 
 def test_mm_rlhf_rewardbench_to_the_last_digit() -> None:
     records, expected = scored("mm_rlhf_rewardbench")
-    assert mm_rlhf_rewardbench_rules.official_score(records) == expected
+    assert mm_rlhf_rewardbench_rules.official_score(records)["detail"] == expected
 
 
 def test_a_file_is_scored_as_its_records() -> None:
