@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from eval.cli import add_shared, command, processes, task_of
 from eval.judges.card import recorded
 from eval.reporting.sweep_tables import best_of, draw, log, markdown, rows, write_json
-from eval.results.store import STEP, Store
+from eval.results.store import Store, step_of
 from eval.results.tables import write_rows
 
 if TYPE_CHECKING:
@@ -78,9 +78,8 @@ def expand(places: Sequence[Path]) -> list[Path]:
     """Return every judge once: a run folder stands for its checkpoints in the order of their steps."""
     found: dict[Path, Path] = {}
     for place in places:
-        steps = {path: STEP.fullmatch(path.name) for path in place.glob("checkpoint-*")}
-        inside = sorted((int(match[1]), path) for path, match in steps.items() if match)
-        for path in [path for _, path in inside] or [place]:
+        inside = [(step, path) for path in place.glob("checkpoint-*") if (step := step_of(path)) is not None]
+        for path in [path for _, path in sorted(inside)] or [place]:
             found.setdefault(path.resolve(), path)
     return list(found.values())
 

@@ -16,7 +16,7 @@ from eval.judges.card import RECIPE, recorded
 from eval.reporting.rollouts import rollouts
 from eval.results.predictions import OWN, read_predictions
 from eval.results.result import Result
-from eval.results.store import STEP
+from eval.results.store import step_of
 
 PROVENANCE, STATE, BEST, SWEEP = "provenance.json", "trainer_state.json", "best", "sweep.json"
 
@@ -80,7 +80,7 @@ def read_run(folder: Path) -> Content:
     title = folder.resolve().name
     run = recorded(folder / "checkpoint") if (folder / RECIPE).is_file() else None
     order = [config.name for config in run.benchmarks] if run else []
-    places = sorted(filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: _step(path) or 0) or [folder]
+    places = sorted(filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: step_of(path) or 0) or [folder]
     checkpoints = [_checkpoint(title, place, order, problems) for place in places]
     evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.outcomes]
     log = _log(places, problems)
@@ -116,7 +116,7 @@ def read_run(folder: Path) -> Content:
 
 def _checkpoint(run: str, place: Path, order: Sequence[str], problems: list[str]) -> ReportedCheckpoint:
     """Return a checkpoint with its results, benchmarks in the recipe's order; a file that is no result goes to `problems`."""
-    checkpoint = ReportedCheckpoint(place.name, run, _step(place))
+    checkpoint = ReportedCheckpoint(place.name, run, step_of(place))
     for file in sorted((place / "eval").rglob("*.json"), key=lambda file: ([*order, file.stem].index(file.stem), file)):
         try:
             result = Result.model_validate_json(file.read_text(encoding="utf-8"))
@@ -139,12 +139,6 @@ def _log(places: Sequence[Path], problems: list[str]) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             problems.append(f"{file} is left out, it is no JSON: {error}. Was the run killed while it was saving?")
     return []
-
-
-def _step(checkpoint: Path) -> int | None:
-    """Return N of a folder `checkpoint-N`, None for any other name."""
-    name = STEP.fullmatch(checkpoint.name)
-    return int(name[1]) if name else None
 
 
 def _json(path: Path) -> Any:

@@ -17,9 +17,8 @@ import numpy as np
 
 from eval.reporting.content import Content
 from eval.reporting.svg import BOTTOM, STYLES, TOP, Axis, Chart, Point, percent, plain
-from eval.results.diagnosis import Bin, Histogram, LengthBias
-from eval.results.intervals import wilson
 from eval.results.result import Accuracy, Result, Votes
+from eval.results.statistics import Bin, Histogram, LengthBias, wilson
 
 PANELS = {
     "Loss": "loss policy_loss score_loss critique_loss",

@@ -14,17 +14,17 @@ from data.errors import PredictionsError, UserError
 from data.storage.files import whole_file
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.rows import read_json_lines
-from eval.protocol import Example, ProtocolConfig, Verdict, Vote
-from eval.results.intervals import Difference, paired_bootstrap
-from eval.results.outcomes import outcomes
+from eval.protocol import Example, ProtocolConfig, Verdict
+from eval.results.result import outcomes
+from eval.results.statistics import Difference, paired_bootstrap
 
 OWN = "predictions.jsonl"
 
 
 def write_predictions(
     examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark, protocol: ProtocolConfig, folder: Path
-) -> list[Path]:
-    """Write the predictions and return the files: `predictions.jsonl` and `<format>.jsonl` for each of the benchmark's formats.
+) -> None:
+    """Write the predictions: `predictions.jsonl` and `<format>.jsonl` for each of the benchmark's formats.
 
     The official script of the benchmark runs on `official.jsonl`, R1-Reward's on `rewards.jsonl`. A file that is
     there is replaced whole.
@@ -34,7 +34,6 @@ def write_predictions(
     for name, records in files.items():
         with whole_file(folder / name) as file:
             file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    return [folder / name for name in files]
 
 
 def read_predictions(path: Path) -> list[dict[str, Any]]:
@@ -66,16 +65,6 @@ def own_records(examples: Sequence[Example], verdicts: Sequence[Verdict], protoc
     ]
 
 
-def verdict_of(record: Mapping[str, Any]) -> Verdict:
-    """Return the verdict that a line of `predictions.jsonl` holds."""
-    scores = record["scores"] and [math.nan if score is None else score for score in record["scores"]]
-    return Verdict(
-        scores=None if scores is None else (scores[0], scores[1]),
-        votes=tuple(Vote(vote["text"], vote["first"], vote["names"]) for vote in record["votes"]),
-        critiques=None if record["critiques"] is None else tuple(record["critiques"]),
-    )
-
-
 def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> Difference:
     """Return how much more accurate the first of two `predictions.jsonl` (lists of its lines) is, rows matched by key.
 
@@ -89,6 +78,17 @@ def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str,
         )
     keys = sorted(one)
     return paired_bootstrap(np.array([one[key] for key in keys]), np.array([two[key] for key in keys]))
+
+
+def predictions_in(place: Path) -> dict[str, Path]:
+    """Return the predictions files at `place` by the name of their benchmark; of a single file, by the file's own name."""
+    if place.is_file():
+        return {place.name: place}
+    for folder in (place, place / "eval"):
+        found = {path.parent.name: path for path in sorted(folder.glob(f"*/{OWN}"))}
+        if found:
+            return found
+    return {}
 
 
 def score_file(path: Path, benchmark: Benchmark, rules: str | None = None) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Results as tables that a person reads, on the console and in Markdown."""
+"""Results as tables that a person reads, on the console and in Markdown; of two judges, whether the rows tell them apart."""
 
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -10,7 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
+from data.errors import PredictionsError
 from eval.protocol import Images
+from eval.results.predictions import difference, predictions_in, read_predictions
 from eval.results.result import Accuracy, Result
 
 ABLATIONS: dict[Images, str] = {"none": "without images", "grey": "grey images", "shuffled": "shuffled images"}
@@ -63,6 +66,35 @@ def results_table(
     return table
 
 
+def comparison_table(first: Path, second: Path) -> Table:
+    """Return how much more accurate the first of two judges is on every benchmark that both were evaluated on.
+
+    Either is a checkpoint (with its `eval/`), a folder that `--output` named, or one predictions.jsonl.
+    Raises: PredictionsError if there is no common benchmark, or the rows differ.
+    """
+    one, two = predictions_in(first), predictions_in(second)
+    common = [name for name in one if name in two]
+    if not common:
+        raise PredictionsError(
+            f"{first} holds predictions for {', '.join(one) or 'nothing'}, {second} for {', '.join(two) or 'nothing'}: "
+            "no benchmark is in both. Evaluate both first: python eval/run.py CHECKPOINT --benchmarks …"
+        )
+    table = Table(title=f"{first}  minus  {second}", caption="paired bootstrap over rows, 95 %")
+    for name in ("benchmark", "rows", "points", "[95 %]", ""):
+        table.add_column(name, justify="left" if name in ("benchmark", "") else "right")
+    for name in common:
+        rows = read_predictions(one[name])
+        found = difference(rows, read_predictions(two[name]))
+        mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
+        better = "the first is better" if found.mean > 0 else "the second is better"
+        words = better if found.distinguishable else "not distinguishable"
+        label, other = _protocol(one[name]), _protocol(two[name])
+        if label != other:
+            words += f"; PROTOCOLS DIFFER: {label} / {other}"
+        table.add_row(name, str(len(rows)), mean, f"[{low}, {high}]", words)
+    return table
+
+
 def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
     """Return the figures of a predictions file under published rules (`predictions.score_file`), in full precision."""
     table = Table(title=f"{benchmark}, rules {found['rules']}", caption=found["about"])
@@ -85,3 +117,9 @@ def shown(figure: Accuracy) -> str:
 def cells(figure: Accuracy) -> tuple[str, ...]:
     """Return accuracy with interval, rows, ties, the accuracy with half a point for a tie, and what was unparsable."""
     return percent(figure), str(figure.n), str(figure.ties), shown(figure), str(figure.unparsable)
+
+
+def _protocol(predictions: Path) -> str:
+    """Return the protocol beside a predictions file, "" if its result is not there."""
+    result = predictions.parent.with_suffix(".json")
+    return str(json.loads(result.read_text(encoding="utf-8"))["label"]) if result.is_file() else ""

@@ -9,10 +9,8 @@ import numpy as np
 from data.errors import PredictionsError
 from eval.benchmarks.benchmark import Benchmark, Origin, macro
 from eval.protocol import Example, ProtocolConfig, Verdict
-from eval.results.diagnosis import calibration, length_bias, margin_histogram
-from eval.results.intervals import agreement, order_consistency
-from eval.results.outcomes import Outcomes, outcomes, worst_mistakes
-from eval.results.result import Accuracy, Baseline, Result, Votes, figure, figures
+from eval.results.result import Accuracy, Baseline, Outcomes, Result, Votes, figure, figures, outcomes, worst_mistakes
+from eval.results.statistics import agreement, calibration, length_bias, margin_histogram, order_consistency
 from eval.running.baselines import BASELINES, baseline
 
 

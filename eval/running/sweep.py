@@ -13,7 +13,7 @@ from rich.console import Console
 from data.errors import CheckpointError, EndpointError
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import JudgeFor, load_judge
-from eval.results.store import Store, Summary, SweepEntry, summarise
+from eval.results.store import Standing, Store, Summary, summarise
 from eval.results.tables import percent
 from eval.running.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
 from eval.running.suite import Suite
@@ -56,7 +56,7 @@ class Sweep:
     def summary(self) -> Summary:
         """Return what the store holds for the judges; needs one rank only."""
         entries = [
-            SweepEntry(judge, name, mark, self.store.result(mark, name))
+            Standing(judge, name, mark, self.store.result(mark, name))
             for judge, marks in self.marks.items()
             for name, mark in marks.items()
         ]

@@ -15,7 +15,7 @@ from data.prompts import question, write_judgement
 from eval.judges.critic import JudgingCost
 from eval.judges.generative import GenerativeJudge, JudgePrompt, ShownEncoder, position, showings
 from eval.protocol import Example, ProtocolConfig, Vote, presentations
-from eval.results.outcomes import outcomes
+from eval.results.result import outcomes
 from models.backbone import load_language_model, set_attention
 from models.config import BackboneConfig
 from models.generation import SamplingConfig

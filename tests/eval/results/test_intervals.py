@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.benchmarks.benchmark import macro
-from eval.results.intervals import (
+from eval.results.statistics import (
     Z95,
     accuracy_over_seeds,
     agreement,
