@@ -12,7 +12,7 @@ from PIL import Image
 
 from eval.benchmarks import mm_rlhf_rewardbench as mm_rlhf_rewardbench_rules
 from eval.benchmarks import multimodal_rewardbench as multimodal_rewardbench_rules
-from eval.benchmarks import vl_rewardbench_scoring as vl_rewardbench_official
+from eval.benchmarks import vl_rewardbench as vl_rewardbench_official
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import ProtocolConfig
 from eval.results.predictions import score_file
