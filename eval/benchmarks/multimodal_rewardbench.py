@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import UserError
-from data.preference import Message
+from data.preference import Message, texts
 from data.storage.tables import Row
 from eval.benchmarks.benchmark import (
     Benchmark,
@@ -116,9 +116,8 @@ def ask(example: Example, first: Side, question: str | None = None) -> tuple[Mes
 
 def ask_general(example: Example, first: Side) -> tuple[Message, ...]:
     """Return the same around any conversation: a single question as it is, a longer one turn by turn, then the images."""
-    texts = ["".join(part["text"] for part in turn["content"] if part["type"] == "text") for turn in example.prompt]
-    turns = [f"{turn['role'].capitalize()}: {text}" for turn, text in zip(example.prompt, texts, strict=True)]
-    return ask(example, first, texts[0] if len(texts) == 1 else "\n\n".join(turns))
+    turns = [(turn["role"].capitalize(), "".join(texts([turn]))) for turn in example.prompt]
+    return ask(example, first, turns[0][1] if len(turns) == 1 else "\n\n".join(map(": ".join, turns)))
 
 
 def named_letter(text: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,11 @@ class Result(Frozen):
     """Keys of the worst mistakes, worst first."""
     published: dict[str, dict[str, Any]]
     """The same verdicts under the official scorer's rules and under other published rules, each labelled by its name."""
+
+
+def read_result(path: Path) -> Result:
+    """Return a result that was written to disk; raises pydantic's ValidationError for a file that is none."""
+    return Result.model_validate_json(path.read_text(encoding="utf-8"))
 
 
 def figure(found: Outcomes, ties: Ties, rows: Ints | None = None) -> Accuracy:

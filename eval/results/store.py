@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.results.predictions import OWN, difference, read_predictions
-from eval.results.result import Result
+from eval.results.result import Result, read_result
 from eval.results.statistics import Difference
 
 ABOUT = "about.json"
@@ -47,7 +47,7 @@ class Store:
 
     def result(self, fingerprint: str, benchmark: str) -> Result:
         """Return a result that is there."""
-        return Result.model_validate_json((self.place(fingerprint) / f"{benchmark}.json").read_text(encoding="utf-8"))
+        return read_result(self.place(fingerprint) / f"{benchmark}.json")
 
     def predictions(self, fingerprint: str, benchmark: str) -> list[dict[str, Any]]:
         """Return the lines of its predictions.jsonl."""

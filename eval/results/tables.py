@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from data.errors import PredictionsError
 from eval.protocol import Images
@@ -45,13 +45,10 @@ def results_table(
 ) -> Table:
     """Return one table of all benchmarks: overall, groups, items (Acc+), ablations, and the judges that see no content."""
     label = next(iter(results.values())).label
-    table = Table(title=title, caption=f"{label}; half: with half a point for a tie")
-    table.add_column("benchmark")
-    for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable"):
-        table.add_column(name, justify="right")
     names = list(next(iter(results.values())).baselines) if baselines else []
-    for name in names:
-        table.add_column(name, justify="right", style="dim")
+    columns = [Column(name, justify="right") for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable")]
+    columns += [Column(name, justify="right", style="dim") for name in names]
+    table = Table("benchmark", *columns, title=title, caption=f"{label}; half: with half a point for a tie")
     for name, result in results.items():
         overall = [shown(result.baselines[blind].micro) for blind in names]
         table.add_row(f"[bold]{name}", *cells(result.micro), *overall)
@@ -79,15 +76,13 @@ def comparison_table(first: Path, second: Path) -> Table:
             f"{first} holds predictions for {', '.join(one) or 'nothing'}, {second} for {', '.join(two) or 'nothing'}: "
             "no benchmark is in both. Evaluate both first: python eval/run.py CHECKPOINT --benchmarks …"
         )
-    table = Table(title=f"{first}  minus  {second}", caption="paired bootstrap over rows, 95 %")
-    for name in ("benchmark", "rows", "points", "[95 %]", ""):
-        table.add_column(name, justify="left" if name in ("benchmark", "") else "right")
+    columns = [Column(name, justify="right") for name in ("rows", "points", "[95 %]")]
+    table = Table("benchmark", *columns, "", title=f"{first}  minus  {second}", caption="paired bootstrap over rows, 95 %")
     for name in common:
         rows = read_predictions(one[name])
         found = difference(rows, read_predictions(two[name]))
         mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
-        better = "the first is better" if found.mean > 0 else "the second is better"
-        words = better if found.distinguishable else "not distinguishable"
+        words = {"better": "the first is better", "worse": "the second is better"}.get(found.words, found.words)
         label, other = _protocol(one[name]), _protocol(two[name])
         if label != other:
             words += f"; PROTOCOLS DIFFER: {label} / {other}"
@@ -97,9 +92,8 @@ def comparison_table(first: Path, second: Path) -> Table:
 
 def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
     """Return the figures of a predictions file under published rules (`predictions.score_file`), in full precision."""
-    table = Table(title=f"{benchmark}, rules {found['rules']}", caption=found["about"])
-    for name in ("", "right", "of", "accuracy"):
-        table.add_column(name, justify="right" if name else "left")
+    columns = [Column(name, justify="right") for name in ("right", "of", "accuracy")]
+    table = Table("", *columns, title=f"{benchmark}, rules {found['rules']}", caption=found["about"])
     for name, group in found["groups"].items():
         table.add_row(name, str(group["right"]), str(group["n"]), str(group["accuracy"]))
     table.add_section()
