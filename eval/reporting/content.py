@@ -68,8 +68,8 @@ class Content:
     """One line on what the page is about."""
     checkpoints: Sequence[ReportedCheckpoint]
     """In the order of their steps, run by run."""
-    shown: ReportedCheckpoint | None
-    """The one whose results stand on the page in full."""
+    shown: ReportedCheckpoint
+    """The one whose results stand on the page in full; one without results where nothing was evaluated."""
     why_shown: str
     problems: Sequence[str]
     """Files that could not be read, and judges that could not be evaluated."""
@@ -104,7 +104,7 @@ def read_run(folder: Path) -> Content:
             f"checkpoint-N/{STATE} or checkpoint-N/eval/*.json, or the output folder of a sweep with its {SWEEP}."
         )
     best = (folder / BEST).resolve().name
-    shown = next((one for one in evaluated if one.name == best), evaluated[-1] if evaluated else None)
+    shown = next((one for one in evaluated if one.name == best), (evaluated or checkpoints)[-1])
     provenance = _json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else []
     about = f"Checkpoints on disk: {len(places)}."
     if provenance:
@@ -117,7 +117,7 @@ def read_run(folder: Path) -> Content:
         about,
         checkpoints,
         shown,
-        "the best of the run by its recipe" if shown and shown.name == best else "the last with results",
+        "the best of the run by its recipe" if shown.name == best else "the last with results",
         problems,
         provenance,
         (folder / RECIPE).read_text(encoding="utf-8") if run else "",

@@ -63,8 +63,8 @@ class Axis:
         """Return an axis with a margin around `values`, at least one; one of percentages stays inside 0 and 100 %."""
         low, high = min(values), max(values)
         margin = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
-        low, high = low - margin, high + margin
-        return cls(max(low, 0.0), min(high, 1.0), label, form, at) if form is percent else cls(low, high, label, form, at)
+        least, most = (0.0, 1.0) if form is percent else (-math.inf, math.inf)
+        return cls(max(low - margin, least), min(high + margin, most), label, form, at)
 
     def ticks(self) -> Sequence[float]:
         """Return where numbers stand on the axis."""
@@ -242,7 +242,7 @@ def measured(content: Content) -> dict[str, dict[str, Scores]]:
 
 def steps(content: Content) -> list[Chart]:
     """Return the accuracies by step of each benchmark that was measured at more than one step, a line for each run."""
-    charts, shown = [], content.shown.outcomes if content.shown else {}
+    charts, shown = [], content.shown.outcomes
     for name, runs in measured(content).items():
         if max(map(len, runs.values())) < 2:
             continue

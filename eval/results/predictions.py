@@ -97,7 +97,7 @@ def score_file(path: Path, benchmark: Benchmark, rules: str | None = None) -> di
     `rules` None takes the benchmark's first: the official ones.
     Raises: PredictionsError for unknown rules, or a file that they cannot score.
     """
-    name = next(iter(benchmark.rules)) if rules is None else rules
+    name = rules or next(iter(benchmark.rules))
     if name not in benchmark.rules:
         raise PredictionsError(f"{benchmark.name} has no rules {name!r}; there are {', '.join(benchmark.rules)}.")
     rule = benchmark.rules[name]

@@ -191,10 +191,10 @@ def read_result(path: Path) -> Result:
 
 def figure(found: Outcomes, ties: Ties, rows: Ints | None = None) -> Accuracy:
     """Return the figure of all rows, or of the rows whose indices are given."""
-    inside = slice(None) if rows is None else rows
+    inside = np.arange(len(found)) if rows is None else rows
+    n = len(inside)
     credit = float(found.credit(ties)[inside].sum())
     half = float(found.credit("half")[inside].sum())
-    n = len(found) if rows is None else len(rows)
     low, high = wilson(credit, n) if n else (None, None)
     return Accuracy(
         n=n,

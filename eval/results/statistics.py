@@ -17,6 +17,8 @@ from eval.protocol import Floats, Ints
 
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution: two-sided 95 % intervals."""
+RESAMPLES = 2000
+"""Draws of a bootstrap, by one fixed seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,14 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
     return low, high
 
 
-def paired_bootstrap(first: Floats, second: Floats, resamples: int = 2000, seed: int = 0) -> Difference:
+def paired_bootstrap(first: Floats, second: Floats) -> Difference:
     """Return mean(first) - mean(second) with the 95 % percentile interval over resampled rows, and seeds if there are several.
 
     Arguments: the credits of two judges on the same rows in the same order, both of shape (rows,) or (seeds, rows).
     """
     if first.shape != second.shape:
         raise ValueError(f"the credits have shapes {first.shape} and {second.shape}; required are the same rows and seeds.")
-    return Difference(*crossed_bootstrap(np.atleast_2d(np.asarray(first, dtype=np.float64) - second), resamples, seed))
+    return Difference(*crossed_bootstrap(np.atleast_2d(np.asarray(first, dtype=np.float64) - second)))
 
 
 def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> OrderConsistency:
@@ -117,7 +119,7 @@ def agreement(right: Ints, wrong: Ints) -> float | None:
     return float((np.maximum(right, wrong)[read] / total[read]).mean()) if read.any() else None
 
 
-def crossed_bootstrap(values: Floats, resamples: int = 2000, seed: int = 0) -> tuple[float, float, float]:
+def crossed_bootstrap(values: Floats) -> tuple[float, float, float]:
     """Return the mean of `values`, of shape (seeds, rows), with its 95 % percentile interval: mean, low, high.
 
     Each resample draws rows and, independently, seeds with replacement (the pigeonhole bootstrap of Owen 2007), so that the
@@ -129,13 +131,13 @@ def crossed_bootstrap(values: Floats, resamples: int = 2000, seed: int = 0) -> t
     if values.ndim != 2 or not values.size:
         raise ValueError(f"the values have shape {values.shape}; required is (seeds, rows), at least one of each.")
     seeds, rows = values.shape
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     patterns, counts = np.unique(np.asarray(values, dtype=np.float64), axis=1, return_counts=True)
     by_seed = patterns @ counts / rows
     if seeds > 1:
         patterns = patterns + (math.sqrt(seeds / (seeds - 1)) - 1) * (by_seed - by_seed.mean())[:, None]
-    drawn_rows = generator.multinomial(rows, counts / rows, size=resamples)
-    drawn_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples)
+    drawn_rows = generator.multinomial(rows, counts / rows, size=RESAMPLES)
+    drawn_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES)
     means = ((drawn_seeds @ patterns) * drawn_rows).sum(axis=1) / (seeds * rows)
     low, high = np.percentile(means, [2.5, 97.5])
     return float(by_seed.mean()), float(low), float(high)
