@@ -22,7 +22,6 @@ Record = dict[str, Any]
 """One line of an official predictions file."""
 Records = Sequence[Record | None]
 """A whole file; None is a line that holds null."""
-Writer = Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]
 Parsed = TypeVar("Parsed")
 
 
@@ -116,7 +115,7 @@ class Benchmark:
     name: str
     load: Callable[[Location], LoadedBenchmark]
     """Raises UserError or RecordError for files that are not there, not in a known schema, or without their images."""
-    formats: Mapping[str, Writer]
+    formats: Mapping[str, Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]]
     """Name of a predictions format to the function that makes its records; `official` is the benchmark's own."""
     rules: Mapping[str, ScoringRule]
     """The official scorer's rules under `official`, then other published rules."""

@@ -201,15 +201,12 @@ class TextIndex:
         """Return the equal text, else the most similar one within the limit (of several, the first), else None."""
         if text.key in self._by_key:
             return Hit(self.kind, self._by_key[text.key], 1.0)
-        if not all(map(self._may_be_near, text.parts)):
-            return None
+        for part in text.parts:  # what occurs in any text at all; the share within one text cannot be larger
+            if np.count_nonzero(self._occurs[part >> (32 - OCCURS_BITS)]) < SIMILARITY * len(part):
+                return None
         proposed = self._similar.query(self._signature(text))
         best, number = max(((similarity(text, self.texts[number]), -number) for number in proposed), default=(0.0, 0))
         return Hit(f"{self.kind}_near", -number, round(best, 4)) if best >= SIMILARITY else None
-
-    def _may_be_near(self, part: Hashes) -> bool:
-        """Tell whether enough shingles occur in any text at all; the share within one text cannot be larger."""
-        return int(np.count_nonzero(self._occurs[part >> (32 - OCCURS_BITS)])) >= SIMILARITY * len(part)
 
     def _signature(self, text: TextFingerprint) -> MinHash:
         signature = self._empty.copy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from data.errors import PredictionsError, UserError
 from data.storage.files import whole_file
-from eval.benchmarks.benchmark import Benchmark
+from eval.benchmarks.benchmark import Benchmark, Record
 from eval.benchmarks.rows import read_json_lines
 from eval.protocol import Example, ProtocolConfig, Verdict
 from eval.results.result import outcomes
@@ -26,26 +27,12 @@ def write_predictions(
 ) -> None:
     """Write the predictions: `predictions.jsonl` and `<format>.jsonl` for each of the benchmark's formats.
 
-    The official script of the benchmark runs on `official.jsonl`, R1-Reward's on `rewards.jsonl`. A file that is
-    there is replaced whole.
+    The first holds everything that is known of each row: what a sweep compares and a report shows. The official script of
+    the benchmark runs on `official.jsonl`, R1-Reward's on `rewards.jsonl`. A file that is there is replaced whole.
     """
-    files = {OWN: own_records(examples, verdicts, protocol)}
-    files |= {f"{name}.jsonl": write(examples, verdicts) for name, write in benchmark.formats.items()}
-    for name, records in files.items():
-        with whole_file(folder / name) as file:
-            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-
-
-def read_predictions(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a `predictions.jsonl`."""
-    return [row for row in read_json_lines(path) if row is not None]
-
-
-def own_records(examples: Sequence[Example], verdicts: Sequence[Verdict], protocol: ProtocolConfig) -> list[dict[str, Any]]:
-    """Return one record a row with everything that is known of it: what a sweep compares and a report shows."""
     found = outcomes(examples, verdicts, protocol)
     credits = found.credit(protocol.ties)
-    return [
+    own: list[Record] = [
         {
             "key": example.key,
             "identity": example.identity,
@@ -53,7 +40,7 @@ def own_records(examples: Sequence[Example], verdicts: Sequence[Verdict], protoc
             "source": example.source,
             "better": example.better,
             "scores": None if verdict.scores is None else [_finite(score) for score in verdict.scores],
-            "votes": [{"text": vote.text, "first": vote.first, "names": vote.names} for vote in verdict.votes],
+            "votes": list(map(asdict, verdict.votes)),
             "critiques": verdict.critiques,
             "margin": _finite(float(found.margin[row])),
             "credit": float(credits[row]),
@@ -63,6 +50,15 @@ def own_records(examples: Sequence[Example], verdicts: Sequence[Verdict], protoc
         }
         for row, (example, verdict) in enumerate(zip(examples, verdicts, strict=True))
     ]
+    files = {OWN: own, **{f"{name}.jsonl": write(examples, verdicts) for name, write in benchmark.formats.items()}}
+    for name, records in files.items():
+        with whole_file(folder / name) as file:
+            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def read_predictions(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a `predictions.jsonl`."""
+    return [row for row in read_json_lines(path) if row is not None]
 
 
 def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> Difference:
