@@ -26,7 +26,7 @@ from data.preference import text
 from data.synthetic.wording import VERDICTS
 from data.synthetic.world import Item, ShapesWorld, as_preference
 from eval.judges.packed_inference import Packed, run_packed
-from eval.results.intervals import wilson
+from eval.results.statistics import wilson
 from models.backbone import load_language_model, load_processor, window_size
 from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Encoder, Span

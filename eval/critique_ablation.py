@@ -35,8 +35,7 @@ from eval.judges.config import CriticJudgeConfig
 from eval.judges.critic import as_example, critic_judge
 from eval.judges.loading import load_judge
 from eval.protocol import Example, ProtocolConfig, Verdict
-from eval.results.outcomes import outcomes
-from eval.results.result import Accuracy, figure
+from eval.results.result import Accuracy, figure, outcomes
 from eval.results.tables import percent
 from models.backbone import load_critic
 from models.distributed import rank

@@ -30,10 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from eval.benchmarks.table import BENCHMARKS
 from eval.cli import add_shared, command, processes, task_of
 from eval.protocol import Images
-from eval.results.comparison import comparison_table
 from eval.results.predictions import score_file
 from eval.results.result import Result
-from eval.results.tables import results_table, score_table
+from eval.results.tables import comparison_table, results_table, score_table
 
 if TYPE_CHECKING:
     from eval.judges.loading import JudgeFor

@@ -29,7 +29,7 @@ from eval.judges.card import recorded
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
 from eval.reporting.sweep_tables import best_of, draw, log, markdown, rows, write_json
-from eval.results.store import STEP, Store, SweepEntry, summarise
+from eval.results.store import Standing, Store, step_of, summarise
 from eval.results.tables import percent, write_rows
 from eval.running.evaluation import Suite
 from eval.running.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
             entries += [(judge, name, mark) for name, mark in marks.items()]
     if rank():
         return
-    found = [SweepEntry(judge, name, mark, sweep.store.result(mark, name)) for judge, name, mark in entries]
+    found = [Standing(judge, name, mark, sweep.store.result(mark, name)) for judge, name, mark in entries]
     summary = summarise(found, broken, sweep.store, suite.protocol.label)
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(rows(summary), folder / "sweep.csv")
@@ -146,9 +146,8 @@ def expand(places: Sequence[Path]) -> list[Path]:
     """Return every judge once: a run folder stands for its checkpoints in the order of their steps."""
     found: dict[Path, Path] = {}
     for place in places:
-        steps = {path: STEP.fullmatch(path.name) for path in place.glob("checkpoint-*")}
-        inside = sorted((int(match[1]), path) for path, match in steps.items() if match)
-        for path in [path for _, path in inside] or [place]:
+        inside = [(step, path) for path in place.glob("checkpoint-*") if (step := step_of(path)) is not None]
+        for path in [path for _, path in sorted(inside)] or [place]:
             found.setdefault(path.resolve(), path)
     return list(found.values())
 

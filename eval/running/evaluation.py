@@ -20,11 +20,9 @@ from data.storage.files import content_digest, write_whole
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Origin, macro
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import Example, Images, Judge, ProtocolConfig, Verdict, draw
-from eval.results.diagnosis import calibration, length_bias, margin_histogram
-from eval.results.intervals import agreement, order_consistency
-from eval.results.outcomes import Outcomes, outcomes, worst_mistakes
 from eval.results.predictions import write_predictions
-from eval.results.result import Accuracy, Baseline, Result, Votes, figure, figures
+from eval.results.result import Accuracy, Baseline, Outcomes, Result, Votes, figure, figures, outcomes, worst_mistakes
+from eval.results.statistics import agreement, calibration, length_bias, margin_histogram, order_consistency
 from models.distributed import barrier, rank
 
 BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {

@@ -18,7 +18,7 @@ from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations
 from eval.reporting.sweep_tables import write_json
 from eval.results.predictions import write_predictions
-from eval.results.store import Store, SweepEntry, summarise
+from eval.results.store import Standing, Store, summarise
 from eval.running.evaluation import evaluate, write_result
 from tests.train.minimal import MINIMAL, write
 from train.recipe.parsing import parse_arguments
@@ -230,6 +230,6 @@ def make_sweep(folder: Path, run: Path, broken: dict[str, str]) -> Path:
             shutil.copytree(checkpoint / "eval" / name, begun / name)
             shutil.copy(checkpoint / "eval" / f"{name}.json", begun)
             store.finish(mark, {"judge": str(checkpoint)})
-            entries.append(SweepEntry(checkpoint, name, mark, store.result(mark, name)))
+            entries.append(Standing(checkpoint, name, mark, store.result(mark, name)))
     write_json(summarise(entries, broken, store, "both orders"), folder / "sweep.json")
     return folder

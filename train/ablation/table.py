@@ -13,9 +13,8 @@ from rich.table import Column, Table
 from data.errors import PredictionsError
 from eval.protocol import Floats
 from eval.reporting.charts import COLOURS, panels
-from eval.results.comparison import predictions_in
-from eval.results.intervals import Difference, accuracy_over_seeds, paired_bootstrap, spread
-from eval.results.predictions import read_predictions
+from eval.results.predictions import predictions_in, read_predictions
+from eval.results.statistics import Difference, accuracy_over_seeds, paired_bootstrap, spread
 from train.ablation.variants import Ablation, Run
 
 _INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. 95 % intervals by a \

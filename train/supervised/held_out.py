@@ -78,7 +78,7 @@ class HeldOut:
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
         """Return the records as a benchmark whose groups are the sources."""
         examples = [as_example(replace(record, category=record.source)) for record in self.records]
-        rows = loaded(HELD_OUT, examples, Location(location="data.validation"), "data.validation", (), {})
+        rows = loaded(HELD_OUT, examples, Location(location="data.validation"), "data.validation")
         return replace(PREFERENCE_FOLDER, name=HELD_OUT), rows
 
 

@@ -15,7 +15,7 @@ from data.prompts import question, write_judgement
 from eval.judges.generative import GenerativeJudge, ShownEncoder, by_template, position, showings
 from eval.judges.packed_inference import Packed
 from eval.protocol import Example, ProtocolConfig, Vote, presentations
-from eval.results.outcomes import outcomes
+from eval.results.result import outcomes
 from models.backbone import load_language_model, set_attention
 from models.config import BackboneConfig, SamplingConfig
 from tests.models import tiny

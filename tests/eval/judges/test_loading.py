@@ -15,7 +15,7 @@ from data.errors import CheckpointError, RecipeError, UserError
 from data.images import decode
 from data.preference import text
 from eval.benchmarks.benchmark import Location
-from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, load
+from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from eval.judges.card import CARD, recorded
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import CLASSES, judge_config, load_judge
@@ -42,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def examples(world: Path) -> tuple[Example, ...]:
-    return load(Location(location=str(world / "vl"))).examples
+    return VL_REWARDBENCH.load(Location(location=str(world / "vl"))).examples
 
 
 def judged(path: Path, world: Path) -> Scores:
