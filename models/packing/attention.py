@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -44,32 +44,22 @@ class AttentionPlan:
     """(S + 1,) int32."""
     key_index: Tensor
     """(sum of key_lengths,) int64 row positions."""
-    _calls: dict[torch.dtype, SdpaCalls] = field(default_factory=dict, repr=False, compare=False)
+    _calls: dict[torch.dtype, SdpaCalls] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, groups: Sequence[Sequence[int]]) -> AttentionPlan:
         """Plan a row; `groups` holds for each group the length of its prompt, then of its continuations (all >= 1)."""
-        queries: list[int] = []
-        keys: list[int] = []
-        index: list[Tensor] = []
+        seen: list[Tensor] = []
         start = 0
-        for prompt, *continuations in groups:
-            shared = torch.arange(start, start + prompt)
-            queries.append(prompt)
-            keys.append(prompt)
-            index.append(shared)
-            start += prompt
-            for length in continuations:
-                queries.append(length)
-                keys.append(prompt + length)
-                index += [shared, torch.arange(start, start + length)]
+        for lengths in groups:
+            prompt = torch.arange(0)
+            for length in lengths:
+                own = torch.arange(start, start + length)
+                seen.append(torch.cat([prompt, own]))
+                prompt = prompt if len(prompt) else own
                 start += length
-        return cls(tuple(queries), tuple(keys), cumulative(queries), cumulative(keys), torch.cat(index))
-
-    def map(self, move: Callable[[Tensor], Tensor]) -> AttentionPlan:
-        """Return the plan with `move` applied to its tensors."""
-        ends_q, ends_k, index = (move(one) for one in (self.cu_seqlens_q, self.cu_seqlens_k, self.key_index))
-        return replace(self, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, key_index=index, _calls={})
+        queries, keys = [length for lengths in groups for length in lengths], list(map(len, seen))
+        return cls(tuple(queries), tuple(keys), cumulative(queries), cumulative(keys), torch.cat(seen))
 
     def calls(self, dtype: torch.dtype) -> SdpaCalls:
         """Return the padded SDPA calls for queries of `dtype`, built at the first use and kept for the other layers."""

@@ -8,10 +8,9 @@ each `prompt ++ continuation` gives alone.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,7 @@ from transformers import Qwen2_5_VLModel
 
 from models.packing.attention import AttentionPlan
 from models.packing.cost import cost
-from models.packing.vision import WINDOW, VisionPlan
+from models.packing.vision import WINDOW, VisionPlan, map_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +119,13 @@ class PackedBatch:
     """(L,) int64 token ids."""
     label_owners: Tensor
     """(L,) int64, as `read_owners`."""
-    group_sizes: tuple[int, ...]
-    """Continuations of every group that was packed; a filler that was added does not count."""
-    group_images: tuple[int, ...]
-    """Images of the same groups."""
+    groups: tuple[Group, ...]
+    """The groups that were packed, without their pixels; a filler that was added is not among them."""
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Continuations of every group."""
+        return tuple(len(group.continuations) for group in self.groups)
 
     @property
     def tokens(self) -> int:
@@ -144,9 +146,8 @@ class PackedBatch:
         return self._map(Tensor.pin_memory)
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
-        moved: dict[str, Any] = {name: move(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved |= {"image_grid_thw": self.image_grid_thw, "plan": self.plan.map(move), "vision": self.vision.map(move)}
-        return replace(self, **moved)
+        moved: PackedBatch = map_tensors(self, move)
+        return replace(moved, image_grid_thw=self.image_grid_thw)
 
     def model_inputs(self) -> dict[str, Any]:
         """Return the keyword arguments of the backbone's forward."""
@@ -216,8 +217,7 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
         label_positions=label_positions,
         labels=label_ids,
         label_owners=label_owners,
-        group_sizes=tuple(len(group.continuations) for group in groups),
-        group_images=tuple(len(group.grids) for group in groups),
+        groups=tuple(replace(group, pixel_values=None) for group in groups),
     )
 
 
@@ -235,29 +235,9 @@ def positions(group: Group, vision: VisionTokens) -> Tensor:
 
 
 def unpack(batch: PackedBatch) -> list[Group]:
-    """Return the groups of which `batch` was packed, without a filler that was added; their pixels are views of the row's."""
-    ids = batch.input_ids[0].tolist()
-    reads, labels = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
-    for owner, position in zip(batch.read_owners.tolist(), batch.read_positions.tolist(), strict=True):
-        reads[owner].append(position)
-    for owner, position in zip(batch.label_owners.tolist(), batch.label_positions.tolist(), strict=True):
-        labels[owner].append(position)
-    segments = pairwise(batch.plan.cu_seqlens_q.tolist())
-    grids = iter([(frames, rows, columns) for frames, rows, columns in batch.image_grid_thw.tolist()])
-    groups: list[Group] = []
-    owner = patch = 0
-    for size, images in zip(batch.group_sizes, batch.group_images, strict=True):
-        start, end = next(segments)
-        prompt, continuations = tuple(ids[start:end]), []
-        for start, end in islice(segments, size):
-            read = tuple(position - start for position in reads[owner])
-            # A label is predicted one position before it; before the first token that is the prompt's last.
-            loss_tokens = tuple(max(position - start + 1, 0) for position in labels[owner])
-            continuations.append(Continuation(tuple(ids[start:end]), read, loss_tokens))
-            owner += 1
-        own = tuple(islice(grids, images))
-        group = Group(prompt, tuple(continuations), grids=own)
-        pixels = batch.pixel_values[patch : patch + group.patches] if images else None
-        groups.append(replace(group, pixel_values=pixels))
-        patch += group.patches
-    return groups
+    """Return the groups of which `batch` was packed; their pixels are views of the row's."""
+    ends = accumulate(group.patches for group in batch.groups)
+    return [
+        replace(group, pixel_values=batch.pixel_values[end - group.patches : end] if group.grids else None)
+        for group, end in zip(batch.groups, ends, strict=True)
+    ]

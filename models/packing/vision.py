@@ -6,8 +6,8 @@ the host wait. transformers takes them ready-made (5.17 to 5.23), and the result
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -43,6 +43,16 @@ SdpaCalls = tuple[Sequence[SdpaCall], Tensor]
 def cumulative(lengths: Sequence[int]) -> Tensor:
     """Return 0 and the end of every segment of these lengths, (S + 1,) int32."""
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+
+
+def map_tensors(part: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Return `move(part)` of a tensor, a dataclass with all its fields mapped, and anything else as it is."""
+    if isinstance(part, Tensor):
+        return move(part)
+    if not is_dataclass(part):
+        return part
+    changes = {one.name: map_tensors(getattr(part, one.name), move) for one in fields(part) if one.init}
+    return replace(part, **changes)  # type: ignore[type-var]  # an instance, not a class
 
 
 @dataclass(frozen=True)
@@ -91,11 +101,6 @@ class VisionPlan:
         windows = tuple(ends.diff().tolist())
         both = Segments(frames, cumulative(frames)), Segments(windows, cumulative(windows))
         return cls(window, get_vision_position_ids(grids, merge_size), index, *both)
-
-    def map(self, move: Any) -> VisionPlan:
-        """Return the plan with `move` applied to its tensors."""
-        frames, windows = (replace(part, ends=move(part.ends)) for part in (self.frames, self.windows))
-        return VisionPlan(self.window, move(self.position_ids), move(self.window_index), frames, windows)
 
     def model_inputs(self) -> dict[str, Any]:
         """Return the keyword arguments under which the backbone hands everything to its vision tower."""

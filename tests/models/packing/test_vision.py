@@ -17,7 +17,7 @@ from models.backbone import load_scalar, window_size
 from models.config import BackboneConfig
 from models.encoder import Encoder
 from models.packing.groups import Group, PackedBatch
-from models.packing.vision import Segments, VisionPlan, cumulative
+from models.packing.vision import Segments, VisionPlan, cumulative, map_tensors
 from models.portable.reward import ScalarRewardModel
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import case
@@ -134,5 +134,5 @@ def test_neighbouring_segments_of_one_length_are_one_view() -> None:
 def test_indices_are_kept_for_all_layers_but_not_for_another_device() -> None:
     plan = VisionPlan.of(torch.tensor([[1, 4, 4]]), 2, 14, 56)
     assert plan.windows.calls is plan.windows.calls
-    assert plan.map(lambda tensor: tensor.to("meta")).windows.calls[1].device.type == "meta"
+    assert map_tensors(plan, lambda tensor: tensor.to("meta")).windows.calls[1].device.type == "meta"
     assert replace(plan).windows is plan.windows
