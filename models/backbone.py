@@ -6,7 +6,6 @@ The backbone in 4 bits (QLoRA, arXiv 2305.14314): the language model's matrices 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from transformers import AutoTokenizer, BitsAndBytesConfig, Qwen2_5_VLConfig, Qw
 from data.errors import CheckpointError, UserError
 from models.compatibility import check_transformers
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
-from models.encoder import assistant_turn
+from models.encoder import Encoder, assistant_turn
 from models.packing.attention import TEXT, VISION, Kernel, register
 from models.portable.critic import CriticRewardModel
 from models.portable.language_model import LanguageModel
@@ -27,19 +26,6 @@ from models.portable.reward import ScalarRewardModel
 EMBEDDED = Path(__file__).parent / "embedded"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """What turns text and images into model inputs."""
-
-    tokenizer: Any
-    image_processor: Any
-
-    def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
-        """Write both beside a checkpoint, in the files that transformers reads; keywords go to both."""
-        self.tokenizer.save_pretrained(folder, **kwargs)
-        self.image_processor.save_pretrained(folder, **kwargs)
 
 
 def resolve(path: str) -> str:
@@ -58,8 +44,8 @@ def resolve(path: str) -> str:
     return path
 
 
-def load_processor(config: BackboneConfig) -> Processor:
-    """Load the tokenizer and the image processor of a backbone.
+def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) -> Encoder:
+    """Load the tokenizer and the image processor of a backbone; the vision tower may be another's (of adapters: the base's).
 
     Images always go through the PIL processor: it needs no torchvision, and every machine then makes the same patches.
     Raises CheckpointError where files, the chat template or Qwen2.5-VL's special tokens are missing.
@@ -75,13 +61,7 @@ def load_processor(config: BackboneConfig) -> Processor:
     if absent or not tokenizer.chat_template:
         what = f"the tokens {', '.join(absent)}" if absent else "a chat template"
         raise CheckpointError(f"{path}: the tokenizer lacks {what}. Take the tokenizer files of a Qwen2.5-VL-Instruct model.")
-    return Processor(tokenizer, image_processor)
-
-
-def window_size(config: BackboneConfig) -> int:
-    """Return the pixels on a side of the vision tower's attention windows, for the encoder; reads config.json alone."""
-    size: int = _read_config(config).vision_config.window_size
-    return size
+    return Encoder(tokenizer, image_processor, config, _read_config(tower or config).vision_config.window_size)
 
 
 def load_scalar(
@@ -123,7 +103,7 @@ def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, 
         if own is not None and own["read"] == "last_token":
             own = own | {"read": "last_response_token"}  # what such a checkpoint was trained with under the other's name
         try:
-            settings.assistant_turn = assistant_turn(load_processor(config).tokenizer)
+            settings.assistant_turn = assistant_turn(load_encoder(config).tokenizer)
         except CheckpointError:  # weights alone: their config says how a turn ends, and nothing how the assistant's begins
             settings.assistant_turn = {"begin": [], "end": settings.text_config.eos_token_id}
     if own is None and not fresh_head and head is None:

@@ -119,7 +119,7 @@ class VisionPlan:
         if window != self.window:
             raise UserError(
                 f"the row was packed for a vision tower with windows of {self.window} pixels, and the model's has {window}. "
-                "Give the encoder `models.backbone.window_size(config)` of the backbone."
+                "Take the encoder of that backbone: `models.backbone.load_encoder`."
             )
 
     def segments(self, ends: Tensor) -> Segments:

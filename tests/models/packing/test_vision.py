@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data.errors import UserError
-from models.backbone import load_scalar, window_size
+from models.backbone import load_encoder, load_scalar
 from models.config import BackboneConfig
 from models.encoder import Encoder
 from models.packing.groups import Group, PackedBatch
@@ -101,7 +101,7 @@ def test_a_plan_for_other_windows_is_refused(model: ScalarRewardModel, folder: P
     encoder = Encoder(tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)))
     with pytest.raises(UserError, match=r"windows of 112 pixels, and the model's has 56"):
         model(**encoder.pack([]).score_inputs())
-    assert window_size(BackboneConfig(path=str(folder))) == 56
+    assert load_encoder(BackboneConfig(path=str(folder))).vision.window == 56
 
 
 sides = st.integers(1, 12)
