@@ -24,7 +24,6 @@ from models.portable.language_model import LanguageModel
 from models.portable.reward import ScalarRewardModel
 
 EMBEDDED = Path(__file__).parent / "embedded"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 
 
@@ -178,7 +177,7 @@ def _read_config(config: BackboneConfig) -> Any:
 
 
 def _load(kind: Any, config: BackboneConfig, settings: Any, nf4: bool, **kwargs: Any) -> Any:
-    path, dtype = resolve(config.path), DTYPES[config.dtype]
+    path, dtype = resolve(config.path), getattr(torch, config.dtype)
     if nf4:
         kwargs |= nf4_arguments(dtype, torch.device("cuda", torch.cuda.current_device()))
     try:

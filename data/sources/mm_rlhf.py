@@ -50,7 +50,8 @@ class MmRlhfConfig(ImageFilesConfig):
         video = row.text("video")
         if self.videos == "leave_out":
             raise LeftOut("not_asked_for", "a video.")
-        assert isinstance(row.images, Folder)  # the set has no archive
+        if not isinstance(row.images, Folder):
+            raise ImageError(f"{row.identity}: the frames of a video are read from a folder, not from an archive: unpack it.")
         return sampled_frames(row.images.root, video, self.frames, row.identity)
 
 

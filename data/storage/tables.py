@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 import zlib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from data.errors import RecordError, UserError
 from data.storage.arrow import open_tables
-from data.storage.files import derived, digest, stamp, whole_file
+from data.storage.files import IndexedFiles, derived, digest, stamp, whole_file
 
 READ = 1 << 26
 """Bytes read at once while looking for line ends."""
@@ -46,42 +46,40 @@ class Rows(Protocol):
         ...
 
 
-class JsonLines:
-    """A file with one JSON object a line. Lines are read with `pread`: no mapping, nothing that workers could share wrongly."""
+class JsonLines(IndexedFiles):
+    """A file with one JSON object a line; the index holds start and end of each line: int64 of shape (lines, 2)."""
 
     def __init__(self, path: Path, cache: Path) -> None:
-        """Open the file; the first time, find its lines (about a second for each gigabyte)."""
         self.path = path
-        self._index = derived(path, cache, "lines", ".npy")
-        if not self._index.exists():
-            offsets = _line_offsets(path)
-            with whole_file(self._index, "wb") as file:
-                np.save(file, offsets)
+        super().__init__([path], derived(path, cache, "lines", ".npy"))
 
-    @cached_property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        """Start and end of each line, memory-mapped: int64 of shape (lines, 2)."""
-        loaded: npt.NDArray[np.int64] = np.load(self._index, mmap_mode="r")
-        return loaded
-
-    @cached_property
-    def _descriptor(self) -> int:
-        return os.open(self.path, os.O_RDONLY)
+    def make_index(self) -> npt.NDArray[np.int64]:
+        """Find the lines that are not blank, about a second for each gigabyte; only very short ones are looked at."""
+        ends = []
+        position = 0
+        with self.path.open("rb") as file:
+            while block := file.read(READ):
+                ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + position)
+                position += len(block)
+            stops = np.concatenate([*ends, np.array([position])])
+            starts = np.concatenate([np.zeros(1, np.int64), stops[:-1] + 1])
+            lengths = stops - starts
+            filled = lengths > 0
+            for line in np.flatnonzero(filled & (lengths < 8)):
+                file.seek(int(starts[line]))
+                filled[line] = bool(file.read(int(lengths[line])).strip())
+        return np.stack([starts[filled], stops[filled]], axis=1)
 
     def __len__(self) -> int:
         """Return the number of lines that are not blank."""
-        return len(self.offsets)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the open file and the mapping behind: another process opens its own."""
-        return {"path": self.path, "_index": self._index}
+        return len(self.index)
 
     def row(self, index: int) -> Row:
         """Return the object on line `index`; raise RecordError if it is not one."""
-        start, stop = self.offsets[index]
+        start, stop = map(int, self.index[index])
         where = f"{self.path.name}, row {index} (byte {start})"
         try:
-            row = json.loads(os.pread(self._descriptor, int(stop - start), int(start)))
+            row = json.loads(self.read(start, stop - start))
         except (ValueError, RecursionError) as error:
             raise RecordError(f"{where}: no valid JSON ({error}).") from error
         if not isinstance(row, dict):
@@ -98,11 +96,11 @@ class Concatenated:
 
     def __init__(self, tables: Sequence[Rows]) -> None:
         self.tables = tables
-        self.ends = np.cumsum([len(table) for table in tables])
+        self.ends = list(accumulate(map(len, tables)))
 
     def __len__(self) -> int:
         """Return the number of rows of all tables."""
-        return int(self.ends[-1])
+        return self.ends[-1]
 
     def row(self, index: int) -> Row:
         """Return one row, counted through all tables."""
@@ -111,8 +109,8 @@ class Concatenated:
 
     def place(self, index: int) -> tuple[int, int]:
         """Return which table holds row `index`, and its row number there."""
-        table = int(np.searchsorted(self.ends, index, side="right"))
-        return table, index - int(self.ends[table] - len(self.tables[table]))
+        table = bisect_right(self.ends, index)
+        return table, index - self.ends[table] + len(self.tables[table])
 
     def fingerprint(self) -> str:
         """Return a digest of the tables' fingerprints."""
@@ -135,24 +133,6 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
     else:
         tables = [JsonLines(_as_lines(path, cache), cache) for path in paths]
     return tables[0] if len(tables) == 1 else Concatenated(tables)
-
-
-def _line_offsets(path: Path) -> npt.NDArray[np.int64]:
-    """Return (start, stop) of every line that is not blank: int64 of shape (lines, 2). Only very short ones are looked at."""
-    ends = []
-    position = 0
-    with path.open("rb") as file:
-        while block := file.read(READ):
-            ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + position)
-            position += len(block)
-        stops = np.concatenate([*ends, np.array([position])])
-        starts = np.concatenate([np.zeros(1, np.int64), stops[:-1] + 1])
-        lengths = stops - starts
-        filled = lengths > 0
-        for line in np.flatnonzero(filled & (lengths < 8)):
-            file.seek(int(starts[line]))
-            filled[line] = bool(file.read(int(lengths[line])).strip())
-    return np.stack([starts[filled], stops[filled]], axis=1)
 
 
 def _as_lines(path: Path, cache: Path) -> Path:

@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -230,8 +230,8 @@ def _grouped_heads() -> dict[str, Any]:
     return {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
 
-TEXT: dict[Kernel, str] = {"auto": "shared_prefix", "sdpa": "shared_prefix_sdpa", "varlen": "shared_prefix_varlen"}
-VISION: dict[Kernel, str] = {"auto": "flash_windows", "sdpa": "flash_windows_sdpa", "varlen": "flash_windows_varlen"}
+TEXT: dict[Kernel, str] = {kernel: f"shared_prefix_{kernel}" for kernel in get_args(Kernel)}
+VISION: dict[Kernel, str] = {kernel: f"flash_windows_{kernel}" for kernel in get_args(Kernel)}
 """transformers hands the windows of a vision layer over in one call only to names that contain `flash`."""
 
 
