@@ -12,8 +12,8 @@ from data.errors import RecordError
 from data.images import decode
 from data.preference import EncodedImage, Message, placeholders, text, texts
 from models.config import BackboneConfig, StoredRead
+from models.packing.attention import WINDOW
 from models.packing.groups import Continuation, Group, PackedBatch, VisionTokens, pack
-from models.packing.vision import WINDOW
 
 if TYPE_CHECKING:
     from PIL.Image import Image

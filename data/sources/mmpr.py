@@ -53,7 +53,7 @@ class MmprConfig(ImageFilesConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns image (none, one or a list), question, chosen, rejected."""
-        images = row.all_images(row.optional("image", str | list) or None)
+        images = row.all_images(row.optional("image", str | list))
         prompt = question(row.text("question"), len(images))
         return Preference(row.identity, prompt, row.text("chosen"), row.text("rejected"), images)
 

@@ -48,15 +48,12 @@ class ShapesSource:
     generated = True
 
     def __init__(self, config: ShapesConfig) -> None:
-        self.name = config.label
-        self.rows = config.rows
-        self.world = config.world()
+        self.config, self.name, self.world = config, config.label, config.world()
         self.revision = self.world.fingerprint()
-        self._settings = config.settings
 
     def __len__(self) -> int:
         """Return the number of items."""
-        return self.rows
+        return self.config.rows
 
     def record(self, index: int) -> Preference:
         """Draw item `index`."""
@@ -64,4 +61,4 @@ class ShapesSource:
 
     def fingerprint(self) -> str:
         """Return the world's code and level and this source's settings."""
-        return f"{self.revision} {self._settings}"
+        return f"{self.revision} {self.config.settings}"

@@ -23,7 +23,7 @@ class ShareGptConfig(FormatConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns as above, of either form."""
-        images = row.all_images(row.columns.get("images") or None)
+        images = row.all_images(row.columns.get("images"))
         if "conversations" in row.columns:
             turns = sharegpt(row.columns["conversations"])
         else:

@@ -13,8 +13,7 @@ from models.backbone import compute_in_half, set_attention
 from models.config import HeadConfig
 from models.generation import SamplingConfig, generate
 from models.packing import attention
-from models.packing.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
-from models.packing.vision import map_tensors
+from models.packing.attention import AttentionPlan, Kernel, flash_windows, map_tensors, shared_prefix
 from models.portable.critic import CriticRewardModel
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import CASES, weigh

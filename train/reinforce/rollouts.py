@@ -22,8 +22,7 @@ from data.prompts import Answer, JudgeTemplate, ask, question
 from models.distributed import max_over_ranks
 from models.encoder import Encoder
 from models.generation import Generation, SamplingConfig, generate
-from models.packing.cost import pack_first_fit
-from models.packing.groups import Continuation, Group
+from models.packing.groups import Continuation, Group, pack_first_fit
 from train.supervised.judgements import Indices, judged, with_winners
 
 

@@ -94,10 +94,8 @@ class SourceRow:
         return self.image(value["bytes"])
 
     def all_images(self, values: Any) -> tuple[EncodedImage, ...]:
-        """Return the images that `values` stands for: a list, a single one, or None."""
-        if values is None:
-            return ()
-        return tuple(map(self.image, values if isinstance(values, list) else [values]))
+        """Return the images that `values` stands for: a list, a single one, or nothing."""
+        return tuple(map(self.image, values if isinstance(values, list) else [values] if values else []))
 
 
 class FilesConfig(SourceConfig):

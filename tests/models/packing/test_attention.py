@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models import compatibility
-from models.packing.attention import AttentionPlan, flash_windows, shared_prefix
-from models.packing.vision import map_tensors
+from models.packing.attention import AttentionPlan, flash_windows, map_tensors, shared_prefix
 from tests.models.varlen_reference import attend, put_in_place
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8

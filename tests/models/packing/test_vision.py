@@ -16,8 +16,8 @@ from data.errors import UserError
 from models.backbone import load_encoder, load_scalar
 from models.config import BackboneConfig
 from models.encoder import Encoder
+from models.packing.attention import Segments, VisionPlan, cumulative, map_tensors
 from models.packing.groups import Group, PackedBatch
-from models.packing.vision import Segments, VisionPlan, cumulative, map_tensors
 from models.portable.reward import ScalarRewardModel
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import case
