@@ -29,13 +29,10 @@ TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<
 
 def resolve(path: str) -> str:
     """Return the folder or hub id that `path` means; raises CheckpointError for a folder that is not there."""
-    if path == "embedded":
-        path = str(EMBEDDED)
-    folder = Path(path).expanduser()
+    folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
     if folder.is_dir():
         return str(folder)
-    hub_id = path.count("/") == 1 and not path.startswith(("/", ".", "~"))
-    if not hub_id:
+    if path.count("/") != 1 or path.startswith(("/", ".", "~")):  # no hub id
         raise CheckpointError(
             f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give a folder with config.json and "
             "the weights, a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`."

@@ -21,17 +21,16 @@ EXPECTED = "5.17 to 5.23"
 @functools.cache
 def check_transformers() -> None:
     """Raise RuntimeError unless a plan reaches the text attention untouched and a layer hands its windows over in one call."""
-    if not _plan_passes():
-        raise RuntimeError(_message("an attention mask of its own kind no longer reaches the attention function"))
-    if not _windows_pass():
-        raise RuntimeError(_message("the vision tower no longer hands over all windows of a layer in one call"))
-
-
-def _message(lost: str) -> str:
-    return (
-        f"transformers {transformers.__version__}: {lost}, which packed rows need. "
-        f"This project is tested with transformers {EXPECTED}; install one of those."
+    hooks = (
+        ("an attention mask of its own kind no longer reaches the attention function", _plan_passes),
+        ("the vision tower no longer hands over all windows of a layer in one call", _windows_pass),
     )
+    for lost, passes in hooks:
+        if not passes():
+            raise RuntimeError(
+                f"transformers {transformers.__version__}: {lost}, which packed rows need. "
+                f"This project is tested with transformers {EXPECTED}; install one of those."
+            )
 
 
 def _calls(kind: Any, config: Any, name: str, **inputs: Any) -> list[tuple[Any, dict[str, Any]]]:
@@ -54,9 +53,10 @@ def _calls(kind: Any, config: Any, name: str, **inputs: Any) -> list[tuple[Any, 
 
 def _config() -> Qwen2_5_VLConfig:
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
-    text = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "rope_parameters": rope}
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 4}
+    text = {**sizes, "rope_parameters": rope, "bos_token_id": 0, "eos_token_id": 0}
     vision = {"hidden_size": 8, "depth": 1, "num_heads": 1, "fullatt_block_indexes": []}
-    return Qwen2_5_VLConfig(text_config={"vocab_size": 4, "bos_token_id": 0, "eos_token_id": 0, **text}, vision_config=vision)
+    return Qwen2_5_VLConfig(text_config=text, vision_config=vision)
 
 
 def _plan_passes() -> bool:

@@ -12,7 +12,6 @@ from data.errors import RecordError
 from data.images import decode
 from data.preference import EncodedImage, Message, placeholders, text, texts
 from models.config import BackboneConfig, StoredRead
-from models.packing.attention import WINDOW
 from models.packing.groups import Continuation, Group, PackedBatch, VisionTokens, pack
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def _require_prefix(beginning: str, whole: str) -> None:
 class Encoder:
     """Turns images and conversations into groups; holds a tokenizer and an image processor and no weights."""
 
-    def __init__(self, tokenizer: Any, image_processor: Any, config: BackboneConfig, window_size: int = WINDOW) -> None:
+    def __init__(self, tokenizer: Any, image_processor: Any, config: BackboneConfig, window_size: int) -> None:
         """Take the backbone's processor and its vision tower's window size: `models.backbone.load_encoder`."""
         self.tokenizer = tokenizer
         self.image_processor = image_processor

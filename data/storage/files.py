@@ -6,7 +6,7 @@ import hashlib
 import multiprocessing
 import os
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -73,7 +73,7 @@ def write_whole(path: Path, text: str) -> None:
         file.write(text)
 
 
-class IndexedFiles:
+class IndexedFiles(ABC):
     """Files read as one by byte position, with an index of what lies where: an array in the cache, made the first time.
 
     They are read with `pread`, and another process opens its own: nothing that workers could share wrongly.

@@ -31,8 +31,6 @@ from transformers.vision_utils import get_vision_position_ids, get_vision_window
 from data.errors import UserError
 
 Kernel = Literal["auto", "sdpa", "varlen"]
-WINDOW = 112
-"""Pixels on a side of an attention window in the released backbones."""
 
 
 class SdpaCall(NamedTuple):
@@ -107,7 +105,7 @@ class VisionPlan:
     """What the other layers see; windows divide the frames."""
 
     @classmethod
-    def of(cls, grids: Tensor, merge_size: int, patch_side: int, window: int = WINDOW) -> VisionPlan:
+    def of(cls, grids: Tensor, merge_size: int, patch_side: int, window: int) -> VisionPlan:
         """Plan the images of `grids` (I, 3): frames, rows and columns of patches of `patch_side` pixels."""
         index, ends = get_vision_window_index(grids, spatial_merge_size=merge_size, window_size=window, patch_size=patch_side)
         frames = tuple(rows * columns for count, rows, columns in grids.tolist() for _ in range(count))
@@ -126,19 +124,6 @@ class VisionPlan:
             "image_max_window_seqlen": max(self.windows.lengths),
             "image_plan": self,
         }
-
-    def check(self, window: Any) -> None:
-        """Raise UserError if the model's `window` is another."""
-        if window != self.window:
-            raise UserError(
-                f"the row was packed for a vision tower with windows of {self.window} pixels, and the model's has {window}. "
-                "Take the encoder of that backbone: `models.backbone.load_encoder`."
-            )
-
-    def segments(self, ends: Tensor) -> Segments:
-        """Return the segments that a layer was given as `ends`."""
-        # Windows divide frames: if there are equally many of both, they are the same.
-        return self.frames if len(ends) == len(self.frames.ends) else self.windows
 
 
 @dataclass(frozen=True)
@@ -308,13 +293,19 @@ def flash_windows(
     `query`, `key` and `value` are (1, heads, S, d), the windows are `cu_seq_lens_q` (W + 1,) int32; `plan`, which packed
     rows bring along, knows them without asking the device. Returns (1, S, heads, d).
     """
-    if plan is not None:
-        plan.check(module.config.window_size)
+    if plan is not None and plan.window != module.config.window_size:
+        raise UserError(
+            f"the row was packed for a vision tower with windows of {plan.window} pixels, and the model's has "
+            f"{module.config.window_size}. Take the encoder of that backbone: `models.backbone.load_encoder`."
+        )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     if _takes_varlen(q, kernel):
         both, longest = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
         return _varlen(q, k, v, both, longest, scaling, causal=False)[None], None
-    segments = Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q) if plan is None else plan.segments(cu_seq_lens_q)
+    if plan is None:
+        segments = Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q)
+    else:  # windows divide frames: if there are equally many of both, they are the same
+        segments = plan.frames if len(cu_seq_lens_q) == len(plan.frames.ends) else plan.windows
     return _sdpa(q, k, v, segments.calls, scaling)[None], None
 
 

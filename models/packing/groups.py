@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen2_5_VLModel
 
-from models.packing.attention import WINDOW, AttentionPlan, VisionPlan, map_tensors
+from models.packing.attention import AttentionPlan, VisionPlan, map_tensors
 
 PATCH_COST = 0.4
 """What a vision patch costs beside a language-model token.
@@ -43,13 +43,13 @@ class VisionTokens:
     start: int
     image: int
     end: int
-    merge_size: int = 2
+    merge_size: int
     """An LM token covers merge_size x merge_size patches."""
-    patch_size: int = 1176
+    patch_size: int
     """Numbers in a patch: channels x frames x height x width."""
-    patch_side: int = 14
+    patch_side: int
     """Pixels on a side of a patch."""
-    window: int = WINDOW
+    window: int
     """Pixels on a side of the vision tower's windows."""
 
 

@@ -98,7 +98,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
 
 def test_a_plan_for_other_windows_is_refused(model: ScalarRewardModel, folder: Path) -> None:
-    encoder = Encoder(tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)))
+    encoder = Encoder(tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)), window_size=112)
     with pytest.raises(UserError, match=r"windows of 112 pixels, and the model's has 56"):
         model(**encoder.pack([]).score_inputs())
     assert load_encoder(BackboneConfig(path=str(folder))).vision.window == 56
