@@ -21,7 +21,8 @@ import numpy.typing as npt
 from data.errors import ImageError, UserError
 from data.images import image_path
 from data.preference import EncodedImage
-from data.storage.files import IndexedFiles, digest, hash64, stamp
+from data.storage.files import digest, hash64, stamp
+from data.storage.tables import IndexedFiles
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
 """A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""

@@ -1,4 +1,4 @@
-"""Atomic files, files with an index, digests of files and texts, and a pool of worker processes."""
+"""Atomic files, digests of files and texts, and a pool of worker processes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ import hashlib
 import multiprocessing
 import os
 import threading
-from abc import ABC, abstractmethod
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, Literal
-
-import numpy as np
-import numpy.typing as npt
 
 
 def stamp(path: Path) -> str:
@@ -71,50 +64,6 @@ def write_whole(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader finds the old file or the new one, never a part."""
     with whole_file(path) as file:
         file.write(text)
-
-
-class IndexedFiles(ABC):
-    """Files read as one by byte position, with an index of what lies where: an array in the cache, made the first time.
-
-    They are read with `pread`, and another process opens its own: nothing that workers could share wrongly.
-    """
-
-    def __init__(self, parts: Sequence[Path], index: Path) -> None:
-        self.parts, self._index = list(parts), index
-        self.ends = list(accumulate(part.stat().st_size for part in self.parts))
-        if not index.exists():
-            entries = self.make_index()
-            with whole_file(index, "wb") as file:
-                np.save(file, entries)
-
-    @abstractmethod
-    def make_index(self) -> npt.NDArray[Any]:
-        """Return the index; raise UserError if the files are damaged or incomplete."""
-
-    @cached_property
-    def index(self) -> npt.NDArray[Any]:
-        """The index, memory-mapped."""
-        loaded: npt.NDArray[Any] = np.load(self._index, mmap_mode="r")
-        return loaded
-
-    @cached_property
-    def _descriptors(self) -> list[int]:
-        return [os.open(part, os.O_RDONLY) for part in self.parts]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the open files and the mapping behind."""
-        return {name: value for name, value in vars(self).items() if name not in ("index", "_descriptors")}
-
-    def read(self, start: int, size: int) -> bytes:
-        """Return bytes, counted through all parts."""
-        pieces = []
-        part = bisect_right(self.ends, start)
-        while size > 0 and part < len(self.parts):
-            begin = self.ends[part - 1] if part else 0
-            piece = os.pread(self._descriptors[part], size, start - begin)
-            pieces.append(piece)
-            start, size, part = start + len(piece), size - len(piece), part + 1
-        return b"".join(pieces)
 
 
 @contextmanager

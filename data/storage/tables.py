@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import zlib
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +24,7 @@ import numpy.typing as npt
 
 from data.errors import RecordError, UserError
 from data.storage.arrow import open_tables
-from data.storage.files import IndexedFiles, derived, digest, stamp, whole_file
+from data.storage.files import derived, digest, stamp, whole_file
 
 READ = 1 << 26
 """Bytes read at once while looking for line ends."""
@@ -44,6 +47,50 @@ class Rows(Protocol):
     def fingerprint(self) -> str:
         """Return a short text that changes when the files change."""
         ...
+
+
+class IndexedFiles(ABC):
+    """Files read as one by byte position, with an index of what lies where: an array in the cache, made the first time.
+
+    They are read with `pread`, and another process opens its own: nothing that workers could share wrongly.
+    """
+
+    def __init__(self, parts: Sequence[Path], index: Path) -> None:
+        self.parts, self._index = list(parts), index
+        self.ends = list(accumulate(part.stat().st_size for part in self.parts))
+        if not index.exists():
+            entries = self.make_index()
+            with whole_file(index, "wb") as file:
+                np.save(file, entries)
+
+    @abstractmethod
+    def make_index(self) -> npt.NDArray[Any]:
+        """Return the index; raise UserError if the files are damaged or incomplete."""
+
+    @cached_property
+    def index(self) -> npt.NDArray[Any]:
+        """The index, memory-mapped."""
+        loaded: npt.NDArray[Any] = np.load(self._index, mmap_mode="r")
+        return loaded
+
+    @cached_property
+    def _descriptors(self) -> list[int]:
+        return [os.open(part, os.O_RDONLY) for part in self.parts]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open files and the mapping behind."""
+        return {name: value for name, value in vars(self).items() if name not in ("index", "_descriptors")}
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return bytes, counted through all parts."""
+        pieces = []
+        part = bisect_right(self.ends, start)
+        while size > 0 and part < len(self.parts):
+            begin = self.ends[part - 1] if part else 0
+            piece = os.pread(self._descriptors[part], size, start - begin)
+            pieces.append(piece)
+            start, size, part = start + len(piece), size - len(piece), part + 1
+        return b"".join(pieces)
 
 
 class JsonLines(IndexedFiles):
