@@ -52,11 +52,21 @@ def _calls(kind: Any, config: Any, name: str, **inputs: Any) -> list[tuple[Any, 
 
 
 def _config() -> Qwen2_5_VLConfig:
+    """Return the two layers; their weights are drawn from the global generator, so other sizes would change what a run draws."""
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 4}
-    text = {**sizes, "rope_parameters": rope, "bos_token_id": 0, "eos_token_id": 0}
-    vision = {"hidden_size": 8, "depth": 1, "num_heads": 1, "fullatt_block_indexes": []}
-    return Qwen2_5_VLConfig(text_config=text, vision_config=vision)
+    text = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "vocab_size": 4,
+        "rope_parameters": rope,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    vision = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 1, "out_hidden_size": 8}
+    return Qwen2_5_VLConfig(text_config=text, vision_config={**vision, "fullatt_block_indexes": []})
 
 
 def _plan_passes() -> bool:
