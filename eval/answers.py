@@ -27,7 +27,7 @@ from data.synthetic.wording import VERDICTS
 from data.synthetic.world import Item, ShapesWorld, as_preference
 from eval.judges.packed_inference import Packed, run_packed
 from eval.results.statistics import wilson
-from models.backbone import load_language_model, load_processor, window_size
+from models.backbone import load_encoder, load_language_model
 from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Encoder, Span
 from models.generation import generate
@@ -96,11 +96,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     config = BackboneConfig(path=options.checkpoint, dtype="float32", min_pixels=784, max_pixels=200704)
-    processor = load_processor(config)
-    encoder = Encoder(processor.tokenizer, processor.image_processor, config, window_size(config))
     world = ShapesWorld(options.level, seed=0, split="validation")
     items = [world.item(index) for index in range(options.items)]
-    found = examine(load_language_model(config).eval(), encoder, items)
+    found = examine(load_language_model(config).eval(), load_encoder(config), items)
     title = f"{options.checkpoint}: {options.items} items of {options.level}, split validation"
     table, figures = Table("question", "n", *(f"{kind} [95 %]" for kind in KINDS), title=title), {}
     for name in [*sorted({item.kind for item in items}), "all"]:

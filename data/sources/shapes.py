@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from data.preference import Preference
 from data.sources.shared.base import Source, SourceConfig
-from data.synthetic.questions import QUESTION_TYPES
-from data.synthetic.scenes import LEVELS, SPLITS
-from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.world import ShapesWorld
 
 
@@ -30,22 +26,15 @@ class ShapesConfig(SourceConfig):
     kinds: list[str] | None = Field(default=None, min_length=1)
     """Question types, each as likely as the others; None takes all."""
 
-    @field_validator("level", "split")
-    @classmethod
-    def _exists(cls, name: str, info: ValidationInfo) -> str:
-        return _known(name, LEVELS if info.field_name == "level" else SPLITS)
-
     @model_validator(mode="after")
-    def _kinds_exist(self) -> ShapesConfig:
-        for kind in self.kinds or []:
-            _known(kind, dict.fromkeys([*QUESTION_TYPES, *TEXT_TYPES]))
-        if self.kinds is not None and self.text_only < 1 and not QUESTION_TYPES.keys() & set(self.kinds):
-            raise ValueError(f"kinds holds text questions only, so text_only must be 1 (it is {self.text_only})")
-        if self.kinds is not None and self.text_only > 0 and not TEXT_TYPES.keys() & set(self.kinds):
-            raise ValueError(
-                f"kinds holds no text question ({', '.join(TEXT_TYPES)}), so text_only must be 0 (it is {self.text_only})"
-            )
+    def _exists(self) -> ShapesConfig:
+        self.world()
         return self
+
+    def world(self) -> ShapesWorld:
+        """Return the world; raises ValueError for unknown names, and for a share that no question type can fill."""
+        weights = None if self.kinds is None else dict.fromkeys(self.kinds, 1.0)
+        return ShapesWorld(self.level, self.seed, self.split, self.text_only, weights)
 
     def open(self, cache: Path) -> Source:
         """Return the source; nothing is drawn yet."""
@@ -59,16 +48,12 @@ class ShapesSource:
     generated = True
 
     def __init__(self, config: ShapesConfig) -> None:
-        weights = None if config.kinds is None else dict.fromkeys(config.kinds, 1.0)
-        self.name = config.label
-        self.rows = config.rows
-        self.world = ShapesWorld(config.level, config.seed, config.split, config.text_only, weights)
+        self.config, self.name, self.world = config, config.label, config.world()
         self.revision = self.world.fingerprint()
-        self._settings = config.settings
 
     def __len__(self) -> int:
         """Return the number of items."""
-        return self.rows
+        return self.config.rows
 
     def record(self, index: int) -> Preference:
         """Draw item `index`."""
@@ -76,10 +61,4 @@ class ShapesSource:
 
     def fingerprint(self) -> str:
         """Return the world's code and level and this source's settings."""
-        return f"{self.revision} {self._settings}"
-
-
-def _known(name: str, table: Mapping[str, object]) -> str:
-    if name not in table:
-        raise ValueError(f"{name!r} is not in the embedded world; it has {', '.join(table)}")
-    return name
+        return f"{self.revision} {self.config.settings}"

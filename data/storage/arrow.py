@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,7 @@ class ArrowTable:
         if self._reader is None:
             options = pa.ipc.IpcReadOptions(use_threads=False)  # one small batch at a time, also in forked workers
             self._reader = pa.ipc.open_file(pa.OSFile(str(self.copy)), options=options)
-        number = int(np.searchsorted(self.ends, index, side="right"))
+        number = bisect_right(self.ends, index)
         if self._last[0] != number:  # the last batch is kept for reading in order
             self._last = (number, self._reader.get_batch(number))
         batch = self._last[1]

@@ -18,7 +18,7 @@ from data.errors import CheckpointError
 from eval.judges.card import JudgeCard, recorded
 from eval.judges.packed_inference import Packed
 from models.adapters import base_of, is_adapter, with_adapters
-from models.backbone import compute_in_half, load_processor, window_size
+from models.backbone import compute_in_half, load_encoder
 from models.config import BackboneConfig
 from models.encoder import Encoder
 from models.portable.reward import IncompleteCheckpointError
@@ -73,8 +73,7 @@ def load_checkpoint(path: Path, runtime: Runtime, load: Callable[..., Any]) -> L
         model = model.to(runtime.device)
     if card is not None and card.autocast:
         compute_in_half(model, runtime.device)
-    processor = load_processor(config)
-    encoder = Encoder(processor.tokenizer, processor.image_processor, config, window_size(base))
+    encoder = load_encoder(config, base)
     budget = runtime.token_budget or (card.token_budget if card else None) or TOKEN_BUDGET[runtime.device.type]
     note = f"There is no judge.json in {path} and no recipe.yaml above it: images as its processor says, no own system prompt."
     notes, workers = ((), card.workers) if card else ((note,), 0)

@@ -20,8 +20,7 @@ from eval.protocol import Example, Verdict
 from models.config import StoredRead
 from models.distributed import gather, max_over_ranks, rank, world_size
 from models.encoder import Encoder
-from models.packing.cost import pack_first_fit
-from models.packing.groups import Group, PackedBatch
+from models.packing.groups import Group, PackedBatch, pack_first_fit
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")

@@ -31,8 +31,11 @@ RECIPES = [path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if path.p
         ({"sources": [{"type": "project", "path": "a"}] * 2}, "occurs more than once"),
         ({"sources": [{"type": "project", "path": "a"}], "stages": [{"name": "x", "sources": ["b"]}]}, "'x' draws from 'b'"),
         ({"sources": [{"type": "project", "path": "a", "revision": "1"}]}, "a local `path` has none"),
-        ({"sources": [{"type": "shapes", "level": "nope", "rows": 1}]}, "is not in the embedded world"),
-        ({"sources": [{"type": "shapes", "level": "demo", "rows": 1, "kinds": ["counting"]}]}, "text_only must be 0"),
+        ({"sources": [{"type": "shapes", "level": "nope", "rows": 1}]}, "the embedded world has no level 'nope'"),
+        (
+            {"sources": [{"type": "shapes", "level": "demo", "rows": 1, "kinds": ["counting"]}]},
+            "unless the share is 0",
+        ),
         ({"sources": [{"type": "povid"}]}, "povid.images"),
         ({"sources": [{"type": "project", "path": "a", "name": "../x"}]}, "project.name"),
         ({"sources": [{"type": "project", "path": "a"}], "seed": -1}, "seed"),

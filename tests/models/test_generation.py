@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.lm_head.weight[END] *= 4.75
     place: Path = tmp_path_factory.mktemp("backbone")
     model.save_pretrained(place)
-    tiny.processor().save_pretrained(place)
+    tiny.encoder().save_pretrained(place)
     return place
 
 

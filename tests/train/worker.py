@@ -53,7 +53,7 @@ def prepare(folder: Path) -> Path:
     model = load_scalar(BackboneConfig(path=str(folder / "backbone"), dtype="float32"), HeadConfig())
     tiny.stir(model.head, 0.3)
     model.save_pretrained(folder / "base")
-    tiny.processor().save_pretrained(folder / "base")
+    tiny.encoder().save_pretrained(folder / "base")
     path = folder / "recipe.yaml"
     path.write_text(RECIPE.format(folder=folder), encoding="utf-8")
     return path

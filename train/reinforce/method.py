@@ -15,7 +15,7 @@ from transformers import Trainer, TrainingArguments
 from data.errors import Problem, RecipeError
 from data.mixture import Mixture
 from eval.judges.generative import GenerativeJudge
-from models.backbone import load_language_model, load_processor, window_size
+from models.backbone import load_encoder, load_language_model
 from models.config import BackboneConfig
 from models.distributed import rank, world_size
 from models.encoder import Encoder
@@ -155,9 +155,7 @@ class StableReinforceMethod(Method):
         if not isinstance(judge, CheckpointJudge):
             return by_rule
         backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
-        processor = load_processor(backbone)
-        encoder = Encoder(processor.tokenizer, processor.image_processor, backbone, window_size(backbone))
-        return ByCheckpoint(load_language_model(backbone), encoder, self.packed().token_budget)
+        return ByCheckpoint(load_language_model(backbone), load_encoder(backbone), self.packed().token_budget)
 
     def warn_of_idle_filter(self) -> None:
         """Say so where no advantage of a rollout batch can reach the filter's bound."""

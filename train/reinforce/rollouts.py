@@ -23,8 +23,7 @@ from models.config import SamplingConfig
 from models.distributed import max_over_ranks
 from models.encoder import Encoder
 from models.generation import Generation, generate
-from models.packing.cost import pack_first_fit
-from models.packing.groups import Continuation, Group
+from models.packing.groups import Continuation, Group, pack_first_fit
 from train.supervised.judgements import Indices, judged, with_winners
 
 

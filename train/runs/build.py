@@ -12,9 +12,8 @@ from rich.console import Console
 from transformers import PrinterCallback, Trainer
 
 from data.errors import NonFiniteError, UserError
-from models.backbone import load_processor, window_size
+from models.backbone import load_encoder
 from models.distributed import barrier, rank, world_size
-from models.encoder import Encoder
 from models.portable.reward import IncompleteCheckpointError
 from train.recipe.methods import CriticConfig, LanguageModelConfig, NaiveConfig, StableReinforceConfig
 from train.recipe.parsing import Launch, refuse_missing_device
@@ -73,8 +72,7 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     resume = find_resume(Path(recipe.output.folder), recipe.output.resume, console)
     if resume is not None:
         check_resume_matches(recipe, resume, world_size())
-    processor = load_processor(recipe.backbone)
-    encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
+    encoder = load_encoder(recipe.backbone)
     method = METHODS[type(recipe.method)](recipe.method, recipe, encoder, console)
     arguments = method.arguments(resumes=resume is not None)
     model = make_model(recipe)  # after the arguments: ZeRO-3 shards weights while they are loaded
@@ -82,7 +80,7 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
         evaluation(method),
         model=model,
         args=arguments,
-        processing_class=processor,
+        processing_class=encoder,
         callbacks=run_callbacks(method, arguments.max_steps),
     )
     trainer.remove_callback(PrinterCallback)

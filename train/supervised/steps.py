@@ -23,8 +23,7 @@ from data.mixture import Mixture
 from data.preference import Preference, text
 from models.config import Read
 from models.encoder import Encoder
-from models.packing.cost import PATCH_COST, balance_over_ranks, pack_first_fit
-from models.packing.groups import Group, PackedBatch
+from models.packing.groups import PATCH_COST, Group, PackedBatch, balance_over_ranks, pack_first_fit
 
 
 class Records(Protocol):

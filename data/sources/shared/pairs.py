@@ -58,7 +58,7 @@ def gap(one: float, other: float, minimum: float) -> float:
 
     Raises: LeftOut if they are equal, or closer than `minimum`.
     """
-    found = abs(one - other)
+    found = float(abs(one - other))
     if found == 0:
         raise LeftOut("tie", f"both responses have the score {one}.")
     if found < minimum:

@@ -46,7 +46,7 @@ def make_checkpoint(folder: Path) -> Path:
     model = load_critic(config, critique=CritiqueConfig(request=ASKED, max_new_tokens=LIMIT))
     tiny.stir(model.head, 0.5)
     model.save_pretrained(folder / "checkpoint-1")
-    tiny.processor().save_pretrained(folder / "checkpoint-1")
+    tiny.encoder().save_pretrained(folder / "checkpoint-1")
     return folder / "checkpoint-1"
 
 

@@ -96,7 +96,7 @@ def adapters(world: Path, tmp_path: Path, *, masters: bool, **backbone: Any) -> 
             torch.nn.init.normal_(parameter, std=0.1)
     folder = tmp_path / "lora" / "checkpoint-1"
     model.save_pretrained(folder)
-    tiny.processor().save_pretrained(folder)
+    tiny.encoder().save_pretrained(folder)
     (tmp_path / "lora" / "recipe.yaml").write_text(json.dumps(content))
     return folder, model
 

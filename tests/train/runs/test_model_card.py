@@ -115,7 +115,7 @@ def files() -> Iterator[bytes]:
 
 def test_the_code_on_a_card_decodes_as_evaluation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load_scalar(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).save_pretrained(tmp_path / "saved")
-    tiny.processor().save_pretrained(tmp_path / "saved")
+    tiny.encoder().save_pretrained(tmp_path / "saved")
     names = run_code(SCALAR_USE, tmp_path / "saved", monkeypatch)
     seen: list[Image.Image] = []
 

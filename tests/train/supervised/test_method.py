@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from eval.judges.checkpoint import TOKEN_BUDGET
-from models.packing.cost import PATCH_COST
+from models.packing.groups import PATCH_COST
 from tests.data.mixtures import mixture, project, row
 from tests.data.sources.fixtures import png, write_jsonl
 from tests.models import tiny
