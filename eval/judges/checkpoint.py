@@ -20,7 +20,6 @@ from eval.judges.packed_inference import Packed
 from models.adapters import base_of, is_adapter, with_adapters
 from models.backbone import compute_in_half, load_encoder
 from models.config import BackboneConfig
-from models.encoder import Encoder
 from models.portable.reward import IncompleteCheckpointError
 
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
