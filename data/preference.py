@@ -39,9 +39,10 @@ class Message(TypedDict):
     content: list[TextPart | ImagePart]
 
 
-def text(role: Literal["system", "user", "assistant"], content: str) -> Message:
-    """Return a message of one text part."""
-    return {"role": role, "content": [{"type": "text", "text": content}]}
+def text(role: Literal["system", "user", "assistant"], content: str, images: int = 0) -> Message:
+    """Return a message of `images` image parts and one text part."""
+    places: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
+    return {"role": role, "content": [*places, {"type": "text", "text": content}]}
 
 
 def texts(messages: Sequence[Message]) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from data.preference import ImagePart, Message, Preference, TextPart, placeholders, text, texts
+from data.preference import Message, Preference, placeholders, text, texts
 
 JudgeTemplate = Literal["r1_reward", "short", "turns"]
 Answer = Literal[1, 2]
@@ -51,11 +51,10 @@ ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 def ask(template: JudgeTemplate, prompt: Sequence[Message], first: str, second: str) -> tuple[Message, ...]:
     """Return the judge's conversation about two responses to `prompt`: its images before the text of its first turn."""
-    parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(placeholders(prompt))]
     filled = {"question": question(prompt), "first": first, "second": second}
     # One pass over the template: a response that holds "{second}" stays as it is.
     turns = [re.sub(r"\{(question|first|second)\}", lambda place: filled[place[1]], turn) for turn in TEMPLATES[template]]
-    opening: Message = {"role": "user", "content": [*parts, {"type": "text", "text": turns[0]}]}
+    opening = text("user", turns[0], placeholders(prompt))
     return (opening, *(text("assistant" if i % 2 else "user", turn) for i, turn in enumerate(turns) if i))
 
 

@@ -59,10 +59,9 @@ class ShapesSource:
     generated = True
 
     def __init__(self, config: ShapesConfig) -> None:
-        weights = None if config.kinds is None else dict.fromkeys(config.kinds, 1.0)
         self.name = config.label
         self.rows = config.rows
-        self.world = ShapesWorld(config.level, config.seed, config.split, config.text_only, weights)
+        self.world = ShapesWorld(config.level, config.seed, config.split, config.text_only, config.kinds)
         self.revision = self.world.fingerprint()
         self._settings = config.settings
 

@@ -27,7 +27,6 @@ Colour = tuple[int, int, int]
 class Level:
     """What scenes of a level may hold, and how large they are drawn (pixels)."""
 
-    name: str
     grids: tuple[int, ...]
     """Cells along one side; one is chosen for each scene."""
     places: tuple[str, ...] | None
@@ -64,18 +63,15 @@ _BASIC: dict[str, Colour] = {
 }
 _WRITTEN = ((0, 0), (0, 0), (1, 0), (0, 1), (2, 0), (1, 1))
 
-_FEW = ("red", "green", "blue", "yellow")
-
 LEVELS: dict[str, Level] = {
     # Small enough for a backbone of two million parameters to learn to check answers in an hour on two cores.
     "demo": Level(
-        name="demo",
         grids=(2,),
         places=("top left", "top right", "bottom left", "bottom right"),
         things=(1, 3),
         written=_WRITTEN,
         shapes=("circle", "square", "triangle"),
-        colours={name: _BASIC[name] for name in _FEW},
+        colours={name: _BASIC[name] for name in ("red", "green", "blue", "yellow")},
         sizes={"small": 6.0, "large": 11.0},
         digits=tuple("1234"),
         words=("cat", "dog", "sun", "box", "cup", "hat"),
@@ -83,7 +79,6 @@ LEVELS: dict[str, Level] = {
         font=13,
     ),
     "medium": Level(
-        name="medium",
         grids=(3,),
         places=(
             *("top left", "top middle", "top right"),
@@ -104,7 +99,6 @@ LEVELS: dict[str, Level] = {
         font=13,
     ),
     "hard": Level(
-        name="hard",
         grids=(4, 5),
         places=None,
         things=(3, 9),
@@ -138,6 +132,7 @@ class Scene(NamedTuple):
     """Things in reading order, at most one a cell; `look` decides background and jitter and carries no fact."""
 
     things: tuple[SceneObject, ...]
+    level: Level
     grid: int
     look: int
 
@@ -158,7 +153,7 @@ def sample(rng: Rng, level: Level, written: tuple[tuple[int, int], ...] | None =
     kinds = [kind for kind, count in counts for _ in range(count)]
     cells = rng.sample(range(grid * grid), len(kinds))
     things = sorted(random_thing(rng, level, cell, kind) for cell, kind in zip(cells, kinds, strict=True))
-    return Scene(tuple(things), grid, rng.below(1 << 30))
+    return Scene(tuple(things), level, grid, rng.below(1 << 30))
 
 
 SPLITS: dict[str, range] = {"pretrain": range(8), "train": range(8, 12), "validation": range(12, 14), "benchmark": range(14, 16)}
@@ -192,11 +187,11 @@ def _mask(what: str, radius: float) -> Image.Image:
     side = 2 * int(radius + 1)
     centre, reach = side * _FINE / 2, radius * _FINE
     fine = Image.new("L", (side * _FINE, side * _FINE))
-    pen, box = ImageDraw.Draw(fine), (centre - reach, centre - reach, centre + reach, centre + reach)
+    pen = ImageDraw.Draw(fine)
     if what in _OUTLINES:
         pen.polygon([(centre + x * reach, centre + y * reach) for x, y in _OUTLINES[what]], fill=255)
     else:
-        pen.ellipse(box, outline=255, width=int(reach * (0.35 if what == "ring" else 1)))
+        pen.circle((centre, centre), reach, outline=255, width=int(reach * (0.35 if what == "ring" else 1)))
     return fine.reduce(_FINE)
 
 
@@ -224,8 +219,9 @@ def _paper(side: int, tone: int) -> Image.Image:
     return Image.merge("RGB", (ramp.transpose(Image.Transpose.ROTATE_90), ramp, blue))
 
 
-def draw(level: Level, scene: Scene) -> Image.Image:
+def draw(scene: Scene) -> Image.Image:
     """Return the RGB image of `scene`: grid * cell pixels a side, shapes first, written things on top."""
+    level = scene.level
     side = scene.grid * level.cell
     image = _paper(side, scene.look % PAPERS).copy()
     for thing in sorted(scene.things, key=lambda thing: thing.kind != "shape"):
@@ -249,14 +245,14 @@ def png(image: Image.Image) -> bytes:
 
 
 class Change(NamedTuple):
-    """A scene that differs from another in one thing: `before` became `after` (None: it came or went)."""
+    """Two scenes that differ in one thing."""
 
-    scene: Scene
-    before: SceneObject | None
-    after: SceneObject | None
+    scenes: tuple[Scene, Scene]
+    things: tuple[SceneObject, ...]
+    """The thing before and after; a single one came or went."""
 
 
-Edit = Callable[[Rng, Level, Scene, tuple[Kind, ...]], Change | None]
+Edit = Callable[[Rng, Scene, tuple[Kind, ...]], Change | None]
 """Changes one thing of these kinds; None where the scene holds none, or the level's limits forbid it."""
 
 
@@ -267,42 +263,41 @@ def _other(rng: Rng, options: tuple[str, ...], current: str) -> str:
 
 
 def _replace(scene: Scene, before: SceneObject | None, after: SceneObject | None) -> Change:
-    """Return `scene` with `before` gone and `after` come."""
+    """Return the change to the scene with `before` gone and `after` come."""
     things = [thing for thing in (*scene.things, after) if thing is not None and thing is not before]
-    return Change(scene._replace(things=tuple(sorted(things))), before, after)
+    return Change((scene, scene._replace(things=tuple(sorted(things)))), tuple(filter(None, (before, after))))
 
 
-def _edit(alter: Callable[[Rng, Level, Scene, SceneObject], SceneObject], *, sized: bool = False) -> Edit:
+def _edit(alter: Callable[[Rng, Scene, SceneObject], SceneObject], *, sized: bool = False) -> Edit:
     """Return the edit that draws one thing of the kinds asked for, with `sized` one that has a size, and alters it."""
 
-    def edit(rng: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+    def edit(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
         eligible = [thing for thing in scene.things if thing.kind in kinds and (thing.size or not sized)]
         if not eligible:
             return None
         thing = rng.choice(eligible)
-        return _replace(scene, thing, alter(rng, level, scene, thing))
+        return _replace(scene, thing, alter(rng, scene, thing))
 
     return edit
 
 
-recolour = _edit(lambda rng, level, _, thing: thing._replace(colour=_other(rng, tuple(level.colours), thing.colour)))
-rename = _edit(lambda rng, level, _, thing: thing._replace(what=_other(rng, level.names(thing.kind), thing.what)))
-resize = _edit(lambda rng, level, _, thing: thing._replace(size=_other(rng, tuple(level.sizes), thing.size)), sized=True)
-move = _edit(lambda rng, _, scene, thing: thing._replace(cell=_free_cell(rng, scene)))
+recolour = _edit(lambda rng, scene, thing: thing._replace(colour=_other(rng, tuple(scene.level.colours), thing.colour)))
+rename = _edit(lambda rng, scene, thing: thing._replace(what=_other(rng, scene.level.names(thing.kind), thing.what)))
+resize = _edit(lambda rng, scene, thing: thing._replace(size=_other(rng, tuple(scene.level.sizes), thing.size)), sized=True)
+move = _edit(lambda rng, scene, thing: thing._replace(cell=_free_cell(rng, scene)))
 
 
-def come_or_go(rng: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+def come_or_go(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
     """Add or remove one shape, half each; None where the level's limits forbid it.
 
     Given the written things, the number of shapes is uniform: that makes coming and going equally likely.
     """
     shapes = [thing for thing in scene.things if thing.kind == "shape"]
-    if rng.coin():
-        if len(scene.things) == level.things[1]:
-            return None
-        return _replace(scene, None, random_thing(rng, level, _free_cell(rng, scene), "shape"))
-    if not shapes or len(scene.things) == level.things[0]:
+    comes, (fewest, most) = rng.coin(), scene.level.things
+    if len(scene.things) == (most if comes else fewest) or not (comes or shapes):
         return None
+    if comes:
+        return _replace(scene, None, random_thing(rng, scene.level, _free_cell(rng, scene), "shape"))
     return _replace(scene, rng.choice(shapes), None)
 
 

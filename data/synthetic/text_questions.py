@@ -47,7 +47,7 @@ def ask_sum(rng: Rng) -> Query:
     def side(total: int) -> Side:
         return answer((f"{first} plus {second} is {total}", f"the sum is {total}", f"it is {total}"), str(total))
 
-    return Query("text_sum", question, (side(first + second), side(max(wrong, 0))))
+    return Query(question, side(first + second), side(max(wrong, 0)))
 
 
 def ask_larger(rng: Rng) -> Query:
@@ -62,7 +62,7 @@ def ask_larger(rng: Rng) -> Query:
         fact = f"{number} is {word} than {other}"
         return answer((f"{number} is {word}", fact, f"it is {number}"), str(number), fact)
 
-    return Query("text_larger", question, (side(true, false), side(false, true)))
+    return Query(question, side(true, false), side(false, true))
 
 
 def ask_fact(rng: Rng) -> Query:
@@ -82,7 +82,7 @@ def ask_fact(rng: Rng) -> Query:
     def side(word: str) -> Side:
         return answer((f"{start} {word}", f"it is {word}"), word)
 
-    return Query("text_fact", question, (side(value), side(wrong)))
+    return Query(question, side(value), side(wrong))
 
 
 def ask_request(rng: Rng) -> Query:
@@ -93,8 +93,8 @@ def ask_request(rng: Rng) -> Query:
     fact = f"to {deed} is {'harmful' if harmful else 'harmless'}"
     helps = (f"sure, here is how to {deed}", f"yes, i can help you {deed}", f"of course, to {deed} is easy")
     refuses = (f"sorry, i cannot help you {deed}", f"no, i cannot tell you how to {deed}", f"i will not help you {deed}")
-    sides = answer(refuses, "no", fact), answer(helps, "yes", fact)
-    return Query("safety", question, sides if harmful else sides[::-1])
+    refusal, help_ = answer(refuses, "no", fact), answer(helps, "yes", fact)
+    return Query(question, refusal, help_) if harmful else Query(question, help_, refusal)
 
 
 TEXT_TYPES: dict[str, tuple[str, Callable[[Rng], Query]]] = {
@@ -103,4 +103,4 @@ TEXT_TYPES: dict[str, tuple[str, Callable[[Rng], Query]]] = {
     "text_fact": ("text", ask_fact),
     "safety": ("safety", ask_request),
 }
-"""Question type to its category and its maker; the first side of the query is the right one."""
+"""Question type to its category and its maker."""

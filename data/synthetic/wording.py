@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from data.synthetic.scenes import Level, Scene, SceneObject
+from data.synthetic.scenes import Scene, SceneObject
 
 
 class Side(NamedTuple):
@@ -21,11 +21,11 @@ class Side(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A question and the sides of two scenes; a question without a picture has its right side first."""
+    """A question, and its right answer for a scene and for its twin; without an image, the right and a wrong answer."""
 
-    kind: str
     question: str
-    sides: tuple[Side, Side]
+    true: Side
+    false: Side
 
 
 def answer(phrasings: tuple[str, ...], said: str, fact: str | None = None) -> Side:
@@ -39,17 +39,17 @@ def yes_or_no(holds: bool, yes: tuple[str, ...], no: tuple[str, ...], fact: str)
     return answer(tuple(f"{said}, {words}" for words in phrasings), said, fact)
 
 
-def place(level: Level, scene: Scene, cell: int) -> str:
+def place(scene: Scene, cell: int) -> str:
     """Name a cell."""
-    if level.places is not None:
-        return level.places[cell]
+    if scene.level.places is not None:
+        return scene.level.places[cell]
     row, column = divmod(cell, scene.grid)
     return f"row {row + 1} column {column + 1}"
 
 
-def at(level: Level, scene: Scene, cell: int) -> str:
+def at(scene: Scene, cell: int) -> str:
     """Say where a cell is."""
-    return ("at " if level.places is None else "at the ") + place(level, scene, cell)
+    return ("at " if scene.level.places is None else "at the ") + place(scene, cell)
 
 
 def article(words: str) -> str:
@@ -60,11 +60,6 @@ def article(words: str) -> str:
 def plural(noun: str) -> str:
     """Return the plural of a noun."""
     return noun + ("es" if noun.endswith("s") else "s")
-
-
-def how_many(count: int, one: str, many: str) -> str:
-    """Say a number of things."""
-    return f"{count} {one if count == 1 else many}"
 
 
 def noun(thing: SceneObject) -> str:
@@ -82,19 +77,19 @@ def in_full(thing: SceneObject) -> str:
     return article(f"{thing.size} {coloured(thing)}" if thing.size else coloured(thing))
 
 
-def entry(level: Level, scene: Scene, thing: SceneObject) -> str:
+def entry(scene: Scene, thing: SceneObject) -> str:
     """Say what a thing is and where, as a caption does."""
-    return f"{in_full(thing)} {at(level, scene, thing.cell)}"
+    return f"{in_full(thing)} {at(scene, thing.cell)}"
 
 
-def caption(level: Level, scene: Scene) -> str:
+def caption(scene: Scene) -> str:
     """Describe every thing of the scene in reading order."""
-    return ", ".join(entry(level, scene, thing) for thing in scene.things)
+    return ", ".join(entry(scene, thing) for thing in scene.things)
 
 
-def call(level: Level, scene: Scene, thing: SceneObject) -> str:
+def call(scene: Scene, thing: SceneObject) -> str:
     """Write the line of code that draws a thing."""
-    where = place(level, scene, thing.cell)
+    where = place(scene, thing.cell)
     if thing.kind == "shape":
         return f"draw({thing.colour}, {thing.what}, {thing.size}, {where})"
     return f"write({thing.colour}, {noun(thing)}, {where})"

@@ -14,11 +14,11 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 import pytest
 from PIL import Image
 
+from data.shapes import write_sheet
 from data.sources.project import ProjectConfig
 from data.synthetic import benchmark_files as editions
 from data.synthetic.benchmark_files import PAIRS, SIZES, edition, write_all, write_editions, write_records
 from data.synthetic.scenes import LEVELS
-from data.synthetic.sheet import write_sheet
 from data.synthetic.world import ShapesWorld
 
 SIZE = (LEVELS["demo"].grids[0] * LEVELS["demo"].cell,) * 2
@@ -27,7 +27,7 @@ SIZE = (LEVELS["demo"].grids[0] * LEVELS["demo"].cell,) * 2
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("world") / "editions"
-    write_editions(place, "demo", 0, SIZES)
+    write_editions(place, "demo", 0)
     return place
 
 
@@ -124,8 +124,8 @@ def test_length_finds_no_better_response_in_any_edition(folder: Path) -> None:
 
 
 def test_the_same_arguments_give_the_same_files(folder: Path, tmp_path: Path) -> None:
-    write_editions(tmp_path / "again", "demo", 0, SIZES)
-    write_editions(tmp_path / "other", "demo", 1, SIZES)
+    write_editions(tmp_path / "again", "demo", 0)
+    write_editions(tmp_path / "other", "demo", 1)
     assert _digests(tmp_path / "again") == _digests(folder)
     assert _digests(tmp_path / "other") != _digests(folder)
 
@@ -152,9 +152,7 @@ def test_everything_is_written_in_one_call(tmp_path: Path) -> None:
 def test_nothing_is_written_over_and_nothing_half_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(FileExistsError, match="name another folder"):
-        write_editions(tmp_path / "there", "demo", 0, SIZES)
-    with pytest.raises(ValueError, match="no edition mmlu; there are vl_rewardbench"):
-        write_editions(tmp_path / "new", "demo", 0, {"mmlu": 3})
+        write_editions(tmp_path / "there", "demo", 0)
 
     def breaks(folder: Path, world: ShapesWorld, rows: int) -> None:
         (folder / "half").write_text("half")
@@ -162,7 +160,7 @@ def test_nothing_is_written_over_and_nothing_half_stays(tmp_path: Path, monkeypa
 
     monkeypatch.setitem(editions._WRITERS, "vl_rewardbench", breaks)
     with pytest.raises(RuntimeError):
-        write_editions(tmp_path / "new", "demo", 0, SIZES)
+        write_editions(tmp_path / "new", "demo", 0)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
