@@ -12,6 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from data.preparation.split import SourceSplit
+from data.storage.files import write_whole
 
 SAMPLE = 64
 """Records drawn from a generated source to estimate what is counted elsewhere."""
@@ -62,8 +63,7 @@ class DataCard:
 
     def save(self, path: Path) -> None:
         """Write the card as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self) | {"total": self.total}, indent=2) + "\n")
+        write_whole(path, json.dumps(asdict(self) | {"total": self.total}, indent=2) + "\n")
 
     def table(self) -> Table:
         """Return the card as a table for the console."""

@@ -111,12 +111,17 @@ class Concatenated:
 
     def place(self, index: int) -> tuple[int, int]:
         """Return which table holds row `index`, and its row number there."""
-        table = int(np.searchsorted(self.ends, index, side="right"))
-        return table, index - int(self.ends[table] - len(self.tables[table]))
+        return located(self.ends, index)
 
     def fingerprint(self) -> str:
         """Return a digest of the tables' fingerprints."""
         return digest(" ".join(table.fingerprint() for table in self.tables))
+
+
+def located(ends: npt.NDArray[np.int64], index: int) -> tuple[int, int]:
+    """Return which of several parts holds item `index`, and its position there; `ends` are their lengths summed up."""
+    part = int(np.searchsorted(ends, index, side="right"))
+    return part, index - (int(ends[part - 1]) if part else 0)
 
 
 def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -> Rows:

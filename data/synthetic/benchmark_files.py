@@ -113,14 +113,12 @@ def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, rows: int) ->
     """Write Multimodal RewardBench's all_data.json and images."""
     found = []
     for index, group, identity, item, rng in _items(world, _MULTIMODAL_STOCKS, rows):
-        names = [f"images/{identity.partition('_')[0]}/{index:04}.png" for _ in item.images()]
-        _save(folder, names, item.images())
         chosen_first = rng.coin()
         row = {
             "Category": group,
             "ID": identity.format(index // len(_MULTIMODAL_STOCKS)),
             "Text": item.question,
-            "Image": "".join(names),
+            "Image": "".join(_save(folder, f"images/{identity.partition('_')[0]}/{index:04}.png", item.images())),
             "Output1": item.chosen if chosen_first else item.rejected,
             "Output2": item.rejected if chosen_first else item.chosen,
             "Better": "Output1" if chosen_first else "Output2",
@@ -136,8 +134,8 @@ def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> No
     """
     found = []
     for index, group, identity, item, rng in _items(world, _RLHF_STOCKS, -(-rows // PAIRS)):
-        image = f"{group}/{index:04}.png"
-        _save(folder, [image], item.images() or world.item(index, ("place",)).images())
+        images = item.images() or world.item(index, ("place",)).images()
+        image = "".join(_save(folder, f"{group}/{index:04}.png", images))
         for chosen, rejected in rng.sample(list(product(item.true.phrasings, item.false.phrasings)), PAIRS):
             row = {
                 "id": identity.format(index),
@@ -162,18 +160,17 @@ def write_records(folder: Path, world: ShapesWorld, rows: int) -> None:
         found = []
         for index in range(rows):
             item = world.item(index)
-            names = [f"images/{index:06}.png" for _ in item.images()]
-            _save(new, names, item.images())
-            record = item.preference()
+            record, names = item.preference(), _save(new, f"images/{index:06}.png", item.images())
             found.append({"images": names} | {name: getattr(record, name) for name in kept})
         _json_lines(new / "records.jsonl", found)
 
 
-def _save(folder: Path, names: Sequence[str], images: Sequence[Image.Image]) -> None:
-    """Write `images` under their names below `folder`."""
-    for name, image in zip(names, images, strict=True):
+def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
+    """Write an item's image, if it has one, as `name` below `folder`; return the names written."""
+    for image in images:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(png(image))
+    return [name] * len(images)
 
 
 def _json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -41,9 +41,9 @@ class Level:
     """Name to radius, in ascending order."""
     digits: tuple[str, ...]
     words: tuple[str, ...]
-    jitter: int
+    jitter: int = 2
     """A thing's centre lies up to this far from its cell's centre, along each axis."""
-    font: int
+    font: int = 13
     """Size of written words; digits are 8 larger."""
     cell: int = 28
     """One cell is one merged image token of Qwen2.5-VL."""
@@ -75,8 +75,6 @@ LEVELS: dict[str, Level] = {
         sizes={"small": 6.0, "large": 11.0},
         digits=tuple("1234"),
         words=("cat", "dog", "sun", "box", "cup", "hat"),
-        jitter=2,
-        font=13,
     ),
     "medium": Level(
         grids=(3,),
@@ -95,8 +93,6 @@ LEVELS: dict[str, Level] = {
             *("cat", "dog", "sun", "box", "cup", "hat", "bed", "key"),
             *("pen", "map", "bus", "fox", "jar", "leg", "nut", "wig"),
         ),
-        jitter=2,
-        font=13,
     ),
     "hard": Level(
         grids=(4, 5),
