@@ -29,7 +29,7 @@ from rich.progress import track
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import LeftOut, RecordError, UserError
-from data.images import check_shape, decode
+from data.images import decode, image_size
 from data.mixture import Mixture, section_of
 from data.preference import Preference, validate
 from data.preparation.row_index import ORDER, ROW, RowIndex, normalised
@@ -88,8 +88,8 @@ def _of_record(source: Source, row: int) -> Iterator[Suspicion]:
     try:
         record = validate(source.record(row))
         for encoded in record.images:
-            image = decode(encoded, record.identity)
-            check_shape(image.height, image.width, record.identity)
+            image_size(encoded, record.identity)
+            decode(encoded, record.identity)
         if normalised(record.chosen) == normalised(record.rejected):
             yield Suspicion("chosen equals rejected", record.identity, record.chosen[:80])
     except LeftOut:

@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 from textwrap import wrap
 
-from PIL import Image, ImageDraw, ImageFont
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.synthetic.benchmark_files import write_all
@@ -23,56 +21,41 @@ from data.synthetic.scenes import LEVELS
 from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.world import Item, ShapesWorld
 
-COLUMNS, PICTURE, TEXT, LINE, MARGIN = 2, 224, 560, 17, 14
-INK, GREEN, RED, GREY = (20, 20, 20), (0, 110, 40), (170, 20, 20), (110, 110, 110)
-Line = tuple[str, tuple[int, int, int]]
-
 
 def write_sheet(path: Path, level: str, seed: int) -> None:
-    """Write a PNG with two examples of each question type with a picture, and one of each without."""
+    """Write an image with two examples of each question type with an image, and one of each without."""
+    from matplotlib.figure import Figure
+
     world = ShapesWorld(level, seed, "train")
     kinds = [*(kind for kind in QUESTION_TYPES for _ in range(2)), *TEXT_TYPES]
-    items = (world.item(index, (kind,)) for index, kind in enumerate(kinds))
-    cells = [(item, _lines(item)) for item in items]
-    rows = [cells[start : start + COLUMNS] for start in range(0, len(cells), COLUMNS)]
-    heights = [max(_height(item, lines) for item, lines in row) + 2 * MARGIN for row in rows]
-    sheet = Image.new("RGB", (COLUMNS * (PICTURE + TEXT + 3 * MARGIN), sum(heights)), (255, 255, 255))
-    top = 0
-    for row, height in zip(rows, heights, strict=True):
-        for column, (item, lines) in enumerate(row):
-            _draw_cell(sheet, (column * (PICTURE + TEXT + 3 * MARGIN) + MARGIN, top + MARGIN), item, lines)
-        ImageDraw.Draw(sheet).line((0, top + height - 1, sheet.width, top + height - 1), fill=(215, 215, 215))
-        top += height
-    sheet.save(path)
+    items = [world.item(index, (kind,)) for index, kind in enumerate(kinds)]
+    cells = [_lines(item) for item in items]
+    heights = [max(14, *map(len, cells[start : start + 2])) for start in range(0, len(cells), 2)]
+    figure = Figure((16, 0.2 * sum(heights)), layout="constrained")
+    grid = figure.subplots(len(heights), 4, height_ratios=heights, width_ratios=(2, 5, 2, 5))
+    for panel in grid.flat:
+        panel.set_axis_off()
+    for item, lines, (left, right) in zip(items, cells, grid.reshape(-1, 2), strict=True):
+        for image in item.images():
+            left.imshow(image, interpolation="nearest")
+        for number, (line, ink) in enumerate(lines):
+            place = (0, -13 * number)  # points
+            right.annotate(line, (0, 1), place, color=ink, fontsize=9, textcoords="offset points", verticalalignment="top")
+    figure.savefig(path)
 
 
-def _height(item: Item, lines: list[Line]) -> int:
-    """Return the pixels that a cell needs."""
-    return max(len(lines) * LINE, PICTURE if item.scene is not None else 0)
-
-
-def _lines(item: Item) -> list[Line]:
-    """Return the words beside a picture, line by line, with their colours."""
+def _lines(item: Item) -> list[tuple[str, str]]:
+    """Return the words beside an image, line by line, with their colours."""
     paragraphs = [
-        (f"{item.kind} ({item.category})", GREY),
-        (item.question, INK),
-        (f"chosen: {item.chosen}", GREEN),
-        (f"rejected: {item.rejected}", RED),
-        (f"critique of chosen: {item.critique(True)}", GREEN),
-        (f"critique of rejected: {item.critique(False)}", RED),
-        (f"rationale: {item.rationale()}", INK),
+        (f"{item.kind} ({item.category})", "gray"),
+        (item.question, "black"),
+        (f"chosen: {item.chosen}", "darkgreen"),
+        (f"rejected: {item.rejected}", "firebrick"),
+        (f"critique of chosen: {item.critique(True)}", "darkgreen"),
+        (f"critique of rejected: {item.critique(False)}", "firebrick"),
+        (f"rationale: {item.rationale()}", "black"),
     ]
     return [(line, ink) for text, ink in paragraphs for part in text.split("\n") for line in wrap(part, 82)]
-
-
-def _draw_cell(sheet: Image.Image, corner: tuple[int, int], item: Item, lines: list[Line]) -> None:
-    """Draw one example with its upper left corner at `corner`."""
-    left, top = corner
-    for image in item.images():
-        sheet.paste(image.resize((PICTURE, PICTURE), Image.Resampling.NEAREST), corner)
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
-    for place, (line, ink) in enumerate(lines):
-        pen.text((left + PICTURE + MARGIN, top + place * LINE), line, fill=ink, font=font)
 
 
 def main() -> None:

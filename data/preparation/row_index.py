@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import ImageError, LeftOut, RecordError
-from data.images import TOKEN_SIDE, check_shape, image_size, resized
+from data.images import TOKEN_SIDE, image_size, resized
 from data.preference import Preference, texts, validate
 from data.sources.shared.base import Source
 from data.storage.files import content_digest, hash64
@@ -150,8 +150,6 @@ def normalised(text: str) -> str:
 def _entry(record: Preference) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
     """Return a value of ROW and the sizes of the images."""
     sizes = [image_size(image, record.identity) for image in record.images]
-    for height, width in sizes:
-        check_shape(height, width, record.identity)
     responses = (record.chosen, record.rejected)
     written = (*texts(record.prompt), *responses)
     flags = (

@@ -59,13 +59,13 @@ _RLHF_STOCKS: tuple[_Stock, ...] = (
     ("short", "short_{:04}", "existence", "counting", "spatial"),
     ("safety", "safety_{:04}", "safety"),
 )
-_TEXT, _NUMBER = ({"dtype": dtype, "_type": "Value"} for dtype in ("string", "int64"))
+_TEXT = {"dtype": "string", "_type": "Value"}
 _HUB_FEATURES: dict[str, dict[str, Any]] = {
     "id": _TEXT,
     "query": _TEXT,
     "response": {"feature": _TEXT, "_type": "Sequence"},
     "image": {"_type": "Image"},
-    "human_ranking": {"feature": _NUMBER, "_type": "Sequence"},
+    "human_ranking": {"feature": {"dtype": "int64", "_type": "Value"}, "_type": "Sequence"},
     "models": {"feature": _TEXT, "_type": "Sequence"},
     **dict.fromkeys(("judge", "rationale", "query_source", "ground_truth"), _TEXT),
 }
@@ -100,13 +100,9 @@ def write_vl_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
             "ground_truth": item.true.fact,
         }
         found.append(row)
-    texts, numbers = arrow.list_(arrow.string()), arrow.list_(arrow.int64())
-    image = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-    types = {"response": texts, "models": texts, "human_ranking": numbers, "image": image}
-    schema = arrow.schema([(name, types.get(name, arrow.string())) for name in _HUB_FEATURES])
-    schema = schema.with_metadata({"huggingface": json.dumps({"info": {"features": _HUB_FEATURES}})})
+    features = {"huggingface": json.dumps({"info": {"features": _HUB_FEATURES}})}
     (folder / "data").mkdir()
-    parquet.write_table(arrow.Table.from_pylist(found, schema=schema), folder / "data" / "test-00000-of-00001.parquet")
+    parquet.write_table(arrow.Table.from_pylist(found, metadata=features), folder / "data" / "test-00000-of-00001.parquet")
 
 
 def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:

@@ -143,7 +143,7 @@ def sample(rng: Rng, level: Level, written: tuple[tuple[int, int], ...] | None =
     """Sample a scene; `written` replaces the level's table of (digits, words), `fewest` raises its least number of things."""
     grid = rng.choice(level.grids)
     digits, words = rng.choice(written or level.written)
-    low = max(level.things[0] - digits - words, fewest - digits - words, 0)
+    low = max(max(level.things[0], fewest) - digits - words, 0)
     shapes = low + rng.below(level.things[1] - digits - words - low + 1)
     counts: tuple[tuple[Kind, int], ...] = (("shape", shapes), ("digit", digits), ("word", words))
     kinds = [kind for kind, count in counts for _ in range(count)]
