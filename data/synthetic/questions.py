@@ -68,13 +68,13 @@ def ask_counting(rng: Rng, change: Change) -> Query | None:
     counts = rng.choice(list(numbers))
     group = rng.choice(numbers[counts])
     many = plural(group.name)
-    question = rng.choice((f"how many {many} are there?", f"count the {many}.", f"how many {many} do you see?"))
+    questions = (f"how many {many} are there?", f"count the {many}.", f"how many {many} do you see?")
 
     def side(count: int) -> Side:
         words, verb = group.say(count), "is" if count == 1 else "are"
         return answer((f"there {verb} {words}", f"i see {words}", f"i count {words}"), str(count))
 
-    return Query(question, *map(side, counts))
+    return Query(questions, *map(side, counts))
 
 
 def ask_comparison(rng: Rng, change: Change) -> Query | None:
@@ -94,7 +94,7 @@ def ask_comparison(rng: Rng, change: Change) -> Query | None:
         return None
     first, second = rng.choice(pairs)
     more, than = plural(first.name), f"{plural(first.name)} than {plural(second.name)}"
-    question = rng.choice((f"are there more {than}?", f"do you see more {than}?", f"do you count more {than}?"))
+    questions = (f"are there more {than}?", f"do you see more {than}?", f"do you count more {than}?")
 
     def side(scene: Scene) -> Side:
         counts = first.count(scene), second.count(scene)
@@ -103,7 +103,7 @@ def ask_comparison(rng: Rng, change: Change) -> Query | None:
         no = (f"there are not more {more}", f"there are not more {than}", f"i do not count more {than}")
         return yes_or_no(counts[0] > counts[1], yes, no, fact)
 
-    return Query(question, *map(side, change.scenes))
+    return Query(questions, *map(side, change.scenes))
 
 
 def _partner(rng: Rng, change: Change, shapes: bool) -> SceneObject | None:
@@ -135,12 +135,12 @@ def _ask_bigger(rng: Rng, change: Change) -> Query | None:
     holds = [sizes.index(thing.size) > sizes.index(other.size) for thing in change.things]
     if holds[0] == holds[1]:
         return None
-    question = rng.choice((f"is the {subject} {relation}?", f"do you see that the {subject} is {relation}?"))
+    questions = (f"is the {subject} {relation}?", f"do you see that the {subject} is {relation}?")
 
     def side(thing: SceneObject, true: bool) -> Side:
         return _relation(subject, relation, f"the {subject} is {thing.size} and the {coloured(other)} is {other.size}", true)
 
-    return Query(question, *map(side, change.things, holds))
+    return Query(questions, *map(side, change.things, holds))
 
 
 def ask_spatial(rng: Rng, change: Change) -> Query | None:
@@ -159,13 +159,13 @@ def _ask_side(rng: Rng, change: Change) -> Query | None:
         return None
     word = rng.choice(differing)
     subject, relation = coloured(change.things[0]), f"{word} the {coloured(other)}"
-    question = rng.choice((f"is the {subject} {relation}?", f"do you see the {subject} {relation}?"))
+    questions = (f"is the {subject} {relation}?", f"do you see the {subject} {relation}?")
     there = f"the {coloured(other)} is {at(scene, other.cell)}"
 
     def side(thing: SceneObject, true: set[str]) -> Side:
         return _relation(subject, relation, f"the {subject} is {at(scene, thing.cell)} and {there}", word in true)
 
-    return Query(question, *map(side, change.things, holds))
+    return Query(questions, *map(side, change.things, holds))
 
 
 def _sides(cell: int, other: int, grid: int) -> set[str]:
@@ -181,13 +181,13 @@ def _ask_where(rng: Rng, change: Change) -> Query | None:
     subject = _refer(rng, change, {coloured(before): ("colour", "what"), noun(before): ("what",)})
     if subject is None:
         return None
-    question = rng.choice((f"where is the {subject}?", f"tell me where the {subject} is."))
+    questions = (f"where is the {subject}?", f"tell me where the {subject} is.")
 
     def side(thing: SceneObject) -> Side:
         where = at(change.scenes[0], thing.cell)
         return answer((f"the {subject} is {where}", f"it is {where}", f"i see it {where}"), where)
 
-    return Query(question, *map(side, change.things))
+    return Query(questions, *map(side, change.things))
 
 
 def _refer(rng: Rng, change: Change, names: dict[str, tuple[str, ...]]) -> str | None:
@@ -199,38 +199,38 @@ def _refer(rng: Rng, change: Change, names: dict[str, tuple[str, ...]]) -> str |
 
 def ask_description(rng: Rng, change: Change) -> Query | None:
     """Ask for a caption."""
-    question = rng.choice(("describe the picture.", "what is in the picture?", "tell me what the picture shows."))
+    questions = ("describe the picture.", "what is in the picture?", "tell me what the picture shows.")
 
     def side(scene: Scene, thing: SceneObject) -> Side:
         words = caption(scene)
         phrasings = (f"there is {words}", f"i see {words}", f"the picture shows {words}")
         return Side(phrasings, phrasings[2], entry(scene, thing), "the same")
 
-    return Query(question, *map(side, change.scenes, change.things))
+    return Query(questions, *map(side, change.scenes, change.things))
 
 
 def ask_code(rng: Rng, change: Change) -> Query | None:
     """Ask for drawing code."""
-    question = rng.choice(("write the picture as code.", "write code that draws the picture."))
+    questions = ("write the picture as code.", "write code that draws the picture.")
 
     def side(scene: Scene, thing: SceneObject) -> Side:
         lines = [call(scene, other) for other in scene.things]
         fact = f"the picture shows {caption(scene)}"
         return Side(("\n".join(lines), "; ".join(lines)), fact, call(scene, thing), "the same")
 
-    return Query(question, *map(side, change.scenes, change.things))
+    return Query(questions, *map(side, change.scenes, change.things))
 
 
 def ask_place(rng: Rng, change: Change) -> Query | None:
     """Ask what stands in the cell of the changed thing."""
     where = at(change.scenes[0], change.things[0].cell)
-    question = rng.choice((f"what is {where}?", f"what do you see {where}?"))
+    questions = (f"what is {where}?", f"what do you see {where}?")
 
     def side(thing: SceneObject) -> Side:
         words = in_full(thing)
         return answer((f"{where} is {words}", f"there is {words}", f"i see {words}"), words)
 
-    return Query(question, *map(side, change.things))
+    return Query(questions, *map(side, change.things))
 
 
 def ask_attribute(rng: Rng, change: Change) -> Query | None:
@@ -247,12 +247,12 @@ def ask_attribute(rng: Rng, change: Change) -> Query | None:
         asked, values = "size", (before.size, after.size)
         names |= {noun(before): ("what",), coloured(before): ("what", "colour")}
     subject = _refer(rng, change, names)
-    question = rng.choice((f"what {asked} is the {subject}?", f"tell me the {asked} of the {subject}."))
+    questions = (f"what {asked} is the {subject}?", f"tell me the {asked} of the {subject}.")
 
     def side(value: str) -> Side:
         return answer((f"the {subject} is {value}", f"it is {value}", f"i see it is {value}"), value)
 
-    return Query(question, *map(side, values))
+    return Query(questions, *map(side, values))
 
 
 def ask_existence(rng: Rng, change: Change) -> Query | None:
@@ -268,14 +268,14 @@ def ask_existence(rng: Rng, change: Change) -> Query | None:
         return None
     words, holds = rng.choice(found)
     some = article(words)
-    question = rng.choice((f"is there {some}?", f"do you see {some}?", f"does the picture show {some}?"))
+    questions = (f"is there {some}?", f"do you see {some}?", f"does the picture show {some}?")
 
     def side(true: bool) -> Side:
         seen = some if true else f"no {words}"
         said = (f"there is {seen}", f"i see {seen}", f"the picture shows {seen}")
         return yes_or_no(true, said, said, said[0])
 
-    return Query(question, *map(side, holds))
+    return Query(questions, *map(side, holds))
 
 
 def ask_arithmetic(rng: Rng, change: Change) -> Query | None:
@@ -283,14 +283,14 @@ def ask_arithmetic(rng: Rng, change: Change) -> Query | None:
     pairs = [[int(thing.what) for thing in scene.things if thing.kind == "digit"] for scene in change.scenes]
     if len(pairs[0]) != 2:
         return None
-    question = rng.choice(("what is the sum of the digits?", "add the two digits.", "what do the two digits add up to?"))
+    questions = ("what is the sum of the digits?", "add the two digits.", "what do the two digits add up to?")
 
     def side(digits: list[int]) -> Side:
         total = sum(digits)
         phrasings = (f"the sum is {total}", f"they add up to {total}", f"the digits add up to {total}")
         return answer(phrasings, str(total), f"{digits[0]} plus {digits[1]} is {total}")
 
-    return Query(question, *map(side, pairs))
+    return Query(questions, *map(side, pairs))
 
 
 def ask_reading(rng: Rng, change: Change) -> Query | None:
@@ -299,13 +299,13 @@ def ask_reading(rng: Rng, change: Change) -> Query | None:
     kind, where = before.kind, at(change.scenes[0], before.cell)
     names = {kind: ("kind",), f"{before.colour} {kind}": ("kind", "colour"), f"{kind} {where}": ("cell",)}
     subject = _refer(rng, change, names)
-    question = rng.choice((f"what is the {subject}?", f"read the {subject}.", f"tell me the {subject}."))
+    questions = (f"what is the {subject}?", f"read the {subject}.", f"tell me the {subject}.")
 
     def side(thing: SceneObject) -> Side:
         what = thing.what
         return answer((f"the {kind} is {what}", f"it is {what}", f"i read {what}"), what, f"the {subject} is {what}")
 
-    return Query(question, *map(side, change.things))
+    return Query(questions, *map(side, change.things))
 
 
 class QuestionType(NamedTuple):

@@ -21,9 +21,9 @@ class Side(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A question, and its right answer for a scene and for its twin; without an image, the right and a wrong answer."""
+    """Ways to put a question, and its right answer for a scene and for its twin; without an image, a right and a wrong answer."""
 
-    question: str
+    questions: tuple[str, ...]
     true: Side
     false: Side
 

@@ -134,7 +134,8 @@ class ShapesWorld:
             while found is None:
                 found = self._query(rng, kind, self._scene(rng, question_type.written, question_type.fewest))
             category, (query, (scene, twin)) = question_type.category, found
-        asked, true, false = query
+        questions, true, false = query
+        asked = rng.choice(questions)
         chosen, rejected = rng.choice(true.phrasings), rng.choice(false.phrasings)
         if scene is not None and rng.coin():  # after every word is fixed: this coin alone makes a side true
             true, false, scene, twin, chosen, rejected = false, true, twin, scene, rejected, chosen
@@ -211,9 +212,9 @@ class ShapesWorld:
 
 def _turn(rng: Rng, query: Query, near_misses: bool) -> Turn:
     """State the right answer to a query or, by a coin, the wrong one."""
-    stated, other = query.true, query.false
+    question, stated, other = rng.choice(query.questions), query.true, query.false
     if near_misses and rng.coin():
         stated, other = other, stated
     truth = critique_truth(query.true, stated)
     answer, opposite = rng.choice(stated.phrasings), rng.choice(other.phrasings)
-    return Turn(query.question, answer, truth.right, write_critique(truth), opposite)
+    return Turn(question, answer, truth.right, write_critique(truth), opposite)
