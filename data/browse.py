@@ -35,7 +35,6 @@ from data.preference import Preference, validate
 from data.preparation.row_index import ORDER, ROW, RowIndex, normalised
 from data.preparation.scan import BadRecordConfig
 from data.preparation.split import SourceSplit
-from data.sources.shared.base import Source
 
 THUMBNAIL = 360
 """Longest side in pixels of an image on the page."""
@@ -62,7 +61,18 @@ def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     for part in parts:
         rows = [] if part.row_index is None else range(len(part.source))
         for row in track(rows, f"looking through {part.source.name}", console=Console(stderr=True), transient=True):
-            yield from _of_record(part.source, row)
+            identity = f"{part.source.name}:{row}"
+            try:
+                record = validate(part.source.record(row))
+                for encoded in record.images:
+                    image_size(encoded, record.identity)
+                    decode(encoded, record.identity)
+                if normalised(record.chosen) == normalised(record.rejected):
+                    yield Suspicion("chosen equals rejected", record.identity, record.chosen[:80])
+            except LeftOut:
+                continue
+            except RecordError as error:
+                yield Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
 
 
 def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
@@ -83,21 +93,6 @@ def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
         yield Suspicion("contradictory labels", seen[key][0], "the same pair in " + ", ".join(seen[key]))
 
 
-def _of_record(source: Source, row: int) -> Iterator[Suspicion]:
-    identity = f"{source.name}:{row}"
-    try:
-        record = validate(source.record(row))
-        for encoded in record.images:
-            image_size(encoded, record.identity)
-            decode(encoded, record.identity)
-        if normalised(record.chosen) == normalised(record.rejected):
-            yield Suspicion("chosen equals rejected", record.identity, record.chosen[:80])
-    except LeftOut:
-        return
-    except RecordError as error:
-        yield Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
-
-
 @dataclass(frozen=True)
 class Bar:
     """One bar of a histogram: where it begins, and how many there are."""
@@ -108,12 +103,12 @@ class Bar:
     """Relative to the highest bar."""
 
 
-def histogram(values: npt.NDArray[np.integer], bars: int = BARS) -> list[Bar]:
+def histogram(values: npt.NDArray[np.integer]) -> list[Bar]:
     """Return a histogram of positive values on a logarithmic axis; empty for no values."""
     values = values[values > 0]
     if not len(values):
         return []
-    counts, edges = np.histogram(values, np.geomspace(values.min(), int(values.max()) + 1, bars + 1))
+    counts, edges = np.histogram(values, np.geomspace(values.min(), int(values.max()) + 1, BARS + 1))
     return list(map(Bar, edges.tolist(), counts.tolist(), (counts / counts.max()).tolist()))
 
 

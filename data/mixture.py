@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union
 
@@ -167,7 +167,7 @@ class Mixture:
         self.parts = hold_out(parts, config.validation, config.seed)
         grey = config.images == "grey"
         self.records = SplitRecords([(part.source, part.rows) for part in self.parts], grey)
-        self.validation: Sequence[Preference] = SplitRecords([(part.source, part.held_out) for part in self.parts], grey)
+        self.validation = SplitRecords([(part.source, part.held_out) for part in self.parts], grey)
         self.stages = self._stages()
         self.skipped: set[int] = set()
 
@@ -245,14 +245,13 @@ class Mixture:
     def _stages(self) -> list[list[tuple[Pool, int]]]:
         """Return what each stage draws from, and how many records of it."""
         config, found = self.config, []
-        stages = config.stages or [StageConfig(name="all")]
-        pools = [self._pools(stage) for stage in stages]
-        sizes = np.array([stage.repeat * sum(pool.size for pool in drawn) for stage, drawn in zip(stages, pools, strict=True)])
+        stages = [(stage, self._pools(stage)) for stage in config.stages or [StageConfig(name="all")]]
+        sizes = np.array([stage.repeat * sum(pool.size for pool in pools) for stage, pools in stages])
         totals = np.round(sizes) if config.records is None else apportion(config.records, sizes / sizes.sum())
-        for stage, drawn, total in zip(stages, pools, totals, strict=True):
+        for (stage, pools), total in zip(stages, totals, strict=True):
             ratio = config.text_per_multimodal if stage.modality == "all" else None
-            counts = apportion(int(total), shares(drawn, config.temperature, ratio))
-            found.append(list(zip(drawn, counts.tolist(), strict=True)))
+            counts = apportion(int(total), shares(pools, config.temperature, ratio))
+            found.append(list(zip(pools, counts.tolist(), strict=True)))
         return found
 
     def _pools(self, stage: StageConfig) -> list[Pool]:

@@ -64,7 +64,7 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
 def code() -> str:
     """Return a digest of the code that turns files into a row index, so that a change of it reads the data again."""
     adapters = (f"data.sources.{file.stem}" for file in sorted(ADAPTERS.glob("[a-z]*.py")))
-    return code_digest("data.preparation.scan", "data.preparation.row_index", *adapters)
+    return code_digest("data.preparation.scan", *adapters)
 
 
 def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -> None:

@@ -20,15 +20,12 @@ from typing import Any
 from PIL import Image
 
 from data.storage.code import code_digest
-from data.storage.files import digest
 from data.synthetic.rng import Rng, number
 from data.synthetic.scenes import png
 from data.synthetic.world import Item, ShapesWorld
 
 PAIRS = 3
 """Pairs an id in the MM-RLHF-RewardBench edition."""
-SIZES = {"vl_rewardbench": 540, "multimodal_rewardbench": 560, "mm_rlhf_rewardbench": 360}
-"""Rows of each edition."""
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "editions"
 
 _Stock = tuple[str, ...]
@@ -175,17 +172,17 @@ def _json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-_WRITERS = {
-    "vl_rewardbench": write_vl_rewardbench,
-    "multimodal_rewardbench": write_multimodal_rewardbench,
-    "mm_rlhf_rewardbench": write_mm_rlhf_rewardbench,
+EDITIONS = {
+    "vl_rewardbench": (write_vl_rewardbench, 540),
+    "multimodal_rewardbench": (write_multimodal_rewardbench, 560),
+    "mm_rlhf_rewardbench": (write_mm_rlhf_rewardbench, 360),
 }
+"""What writes an edition, and its number of rows."""
 
 
 def edition(name: str) -> Path:
-    """Return the folder of the edition `name` (a key of SIZES); it is written into the clone's cache when first asked for."""
-    code = code_digest("data.synthetic.benchmark_files")
-    folder = CACHE / f"demo-{digest(f'{SIZES} {code}')}"
+    """Return the folder of the edition `name` (a key of EDITIONS); it is written into the clone's cache when first asked for."""
+    folder = CACHE / f"demo-{code_digest('data.synthetic.benchmark_files')}"
     if not folder.is_dir():
         with suppress(FileExistsError):  # another process was first, with the same rows
             write_editions(folder, "demo", 0)
@@ -198,9 +195,9 @@ def write_editions(folder: Path, level: str, seed: int) -> None:
     Raises: FileExistsError if `folder` is there already.
     """
     with _whole(folder) as new:
-        for name, rows in SIZES.items():
+        for name, (write, rows) in EDITIONS.items():
             (new / name).mkdir()
-            _WRITERS[name](new / name, ShapesWorld(level, seed + number(name), "benchmark"), rows)
+            write(new / name, ShapesWorld(level, seed + number(name), "benchmark"), rows)
 
 
 def write_all(folder: Path, level: str, seed: int, rows: int) -> None:

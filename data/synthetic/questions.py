@@ -309,7 +309,7 @@ def ask_reading(rng: Rng, change: Change) -> Query | None:
 
 
 class QuestionType(NamedTuple):
-    """How a question about a picture comes about, and where it counts."""
+    """How a question about an image comes about, and where it counts."""
 
     category: str
     ask: Callable[[Rng, Change], Query | None]

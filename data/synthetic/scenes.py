@@ -21,6 +21,8 @@ from data.synthetic.rng import Rng
 
 Kind = Literal["shape", "digit", "word"]
 Colour = tuple[int, int, int]
+CELL = 28
+"""Side of a cell in pixels; it is one merged image token of Qwen2.5-VL."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,6 @@ class Level:
     """A thing's centre lies up to this far from its cell's centre, along each axis."""
     font: int = 13
     """Size of written words; digits are 8 larger."""
-    cell: int = 28
-    """One cell is one merged image token of Qwen2.5-VL."""
 
     def names(self, kind: Kind) -> tuple[str, ...]:
         """Return what a thing of this kind can be."""
@@ -216,9 +216,9 @@ def _paper(side: int, tone: int) -> Image.Image:
 
 
 def draw(scene: Scene) -> Image.Image:
-    """Return the RGB image of `scene`: grid * cell pixels a side, shapes first, written things on top."""
+    """Return the RGB image of `scene`: grid * CELL pixels a side, shapes first, written things on top."""
     level = scene.level
-    side = scene.grid * level.cell
+    side = scene.grid * CELL
     image = _paper(side, scene.look % PAPERS).copy()
     for thing in sorted(scene.things, key=lambda thing: thing.kind != "shape"):
         size = level.font if thing.kind == "word" else level.font + 8
@@ -226,8 +226,8 @@ def draw(scene: Scene) -> Image.Image:
         noise = (scene.look >> 5) * (2 * thing.cell + 1) * 40503
         spread = 2 * level.jitter + 1
         row, column = divmod(thing.cell, scene.grid)
-        left = column * level.cell + (level.cell - mask.width) // 2 + (noise >> 8) % spread - level.jitter
-        top = row * level.cell + (level.cell - mask.height) // 2 + (noise >> 16) % spread - level.jitter
+        left = column * CELL + (CELL - mask.width) // 2 + (noise >> 8) % spread - level.jitter
+        top = row * CELL + (CELL - mask.height) // 2 + (noise >> 16) % spread - level.jitter
         inside = (min(max(left, 0), side - mask.width), min(max(top, 0), side - mask.height))
         image.paste(level.colours[thing.colour], inside, mask)
     return image

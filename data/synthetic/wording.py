@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from data.synthetic.scenes import Scene, SceneObject
@@ -100,7 +101,7 @@ class CritiqueTruth(NamedTuple):
 
     right: bool
     fact: str
-    """What holds in the picture, in arithmetic or of the request."""
+    """What holds in the image, in arithmetic or of the request."""
     said: str
     """What the response says."""
 
@@ -120,19 +121,23 @@ def write_critique(truth: CritiqueTruth) -> str:
     return f"the response is {'right' if truth.right else 'wrong'}. {truth.fact}. the response says {truth.said}."
 
 
+CRITIQUE = re.compile(r"(?:the response is )?(right|wrong)\. (.*?)\. the response says (.*)\.", re.DOTALL)
+
+
 def read_critique(text: str) -> CritiqueTruth | None:
     """Read a critique in the form of `write_critique`; None if a part is missing.
 
     It is factually accurate where `fact` and `right` equal those of the correct critique.
     """
-    verdict, stands, rest = text.strip().removeprefix("the response is ").partition(". ")
-    fact, says, said = rest.partition(". the response says ")
-    if not (stands and says and said.endswith(".") and verdict in ("right", "wrong")):
-        return None
-    return CritiqueTruth(verdict == "right", fact, said.removesuffix("."))
+    found = CRITIQUE.fullmatch(text.strip())
+    return CritiqueTruth(found[1] == "right", found[2], found[3]) if found else None
 
 
-RATIONALES = ("verdicts", "fact", "quotes")
+RATIONALES = {
+    "verdicts": "{verdicts} {fact}. {better}",
+    "fact": "{fact}. {verdicts} {better}",
+    "quotes": "Response 1 says {first}. Response 2 says {second}. {fact}. {better}",
+}
 """The forms of a rationale, by what comes first; annotators differ in their habits, too."""
 
 
@@ -141,14 +146,9 @@ def write_rationale(true: Side, false: Side, chosen_first: bool, form: str) -> s
 
     Verdicts: on the response that was shown last first, while it is fresh. Every form says which response is better at its end.
     """
-    verdicts, fact = compare_in_short(chosen_first), f"{true.fact}."
-    better = f"Response {1 if chosen_first else 2} is better."
-    if form == "verdicts":
-        return f"{verdicts} {fact} {better}"
-    if form == "fact":
-        return f"{fact} {verdicts} {better}"
-    said = (true.agreed, false.said) if chosen_first else (false.said, true.agreed)
-    return f"Response 1 says {said[0]}. Response 2 says {said[1]}. {fact} {better}"
+    first, second = (true.agreed, false.said) if chosen_first else (false.said, true.agreed)
+    verdicts, better = compare_in_short(chosen_first), f"Response {1 if chosen_first else 2} is better."
+    return RATIONALES[form].format(verdicts=verdicts, fact=true.fact, better=better, first=first, second=second)
 
 
 def compare_in_short(chosen_first: bool) -> str:

@@ -123,7 +123,6 @@ class ShapesWorld:
         """Return item `index` with all its truth; `kinds` narrows the question types (each then as likely)."""
         rng = Rng(*self._key, 0, index)
         kind = rng.choice(kinds or (self._text_kinds if rng.unit() < self._text_only else self._image_kinds))
-        identity = f"{self.source}-{self.split}:{index}"
         scene: Scene | None = None
         twin: Scene | None = None
         if kind in TEXT_TYPES:
@@ -139,7 +138,8 @@ class ShapesWorld:
         chosen, rejected = rng.choice(true.phrasings), rng.choice(false.phrasings)
         if scene is not None and rng.coin():  # after every word is fixed: this coin alone makes a side true
             true, false, scene, twin, chosen, rejected = false, true, twin, scene, rejected, chosen
-        form = rng.choice(RATIONALES)  # drawn last: everything else is as it would be without it
+        identity = f"{self.source}-{self.split}:{index}"
+        form = rng.choice(tuple(RATIONALES))  # drawn last: everything else is as it would be without it
         return Item(self.source, identity, kind, category, asked, true, false, chosen, rejected, scene, twin, form)
 
     def preference(self, index: int) -> Preference:

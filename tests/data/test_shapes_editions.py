@@ -17,11 +17,11 @@ from PIL import Image
 from data.shapes import write_sheet
 from data.sources.project import ProjectConfig
 from data.synthetic import benchmark_files as editions
-from data.synthetic.benchmark_files import PAIRS, SIZES, edition, write_all, write_editions, write_records
-from data.synthetic.scenes import LEVELS
+from data.synthetic.benchmark_files import EDITIONS, PAIRS, edition, write_all, write_editions, write_records
+from data.synthetic.scenes import CELL, LEVELS
 from data.synthetic.world import ShapesWorld
 
-SIZE = (LEVELS["demo"].grids[0] * LEVELS["demo"].cell,) * 2
+SIZE = (LEVELS["demo"].grids[0] * CELL,) * 2
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
 
 def test_vl_rewardbench_has_the_hub_columns_and_groups(folder: Path) -> None:
     rows = _parquet(folder)
-    assert len(rows) == SIZES["vl_rewardbench"]
+    assert len(rows) == EDITIONS["vl_rewardbench"][1]
     texts, others = (
         {"id", "query", "judge", "rationale", "query_source", "ground_truth"},
         {"response", "image", "human_ranking", "models"},
@@ -158,7 +158,7 @@ def test_nothing_is_written_over_and_nothing_half_stays(tmp_path: Path, monkeypa
         (folder / "half").write_text("half")
         raise RuntimeError("power cut")
 
-    monkeypatch.setitem(editions._WRITERS, "vl_rewardbench", breaks)
+    monkeypatch.setitem(EDITIONS, "vl_rewardbench", (breaks, 1))
     with pytest.raises(RuntimeError):
         write_editions(tmp_path / "new", "demo", 0)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]

@@ -21,7 +21,7 @@ from data.preference import placeholders
 from data.prompts import swapped
 from data.synthetic.questions import QUESTION_TYPES
 from data.synthetic.rng import Rng
-from data.synthetic.scenes import LEVELS, SPLITS, Scene, bucket, draw, sample
+from data.synthetic.scenes import CELL, LEVELS, SPLITS, Scene, bucket, draw, sample
 from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.wording import RATIONALES, caption, noun, read_critique
 from data.synthetic.world import Item, ShapesWorld
@@ -177,7 +177,7 @@ def test_a_record_shows_its_picture_before_its_question(level: str) -> None:
             assert isinstance(image, bytes)
             picture = Image.open(io.BytesIO(image))
             assert picture.mode == "RGB"
-            assert picture.size[0] == picture.size[1] in {grid * LEVELS[level].cell for grid in LEVELS[level].grids}
+            assert picture.size[0] == picture.size[1] in {grid * CELL for grid in LEVELS[level].grids}
 
 
 def test_the_picture_shows_the_scene_in_its_cells() -> None:
@@ -189,8 +189,8 @@ def test_the_picture_shows_the_scene_in_its_cells() -> None:
         pixels = np.asarray(draw(scene)).astype(int)
         colours = {thing.cell: thing.colour for thing in scene.things}
         for cell in range(scene.grid**2):
-            top, left = (place * level.cell + 1 for place in divmod(cell, scene.grid))
-            square = pixels[top : top + level.cell - 2, left : left + level.cell - 2].reshape(-1, 3)
+            top, left = (place * CELL + 1 for place in divmod(cell, scene.grid))
+            square = pixels[top : top + CELL - 2, left : left + CELL - 2].reshape(-1, 3)
             counts = {name: int((np.abs(square - colour).max(1) < 3).sum()) for name, colour in palette.items()}
             found = max(counts, key=lambda name: counts[name])
             assert (found if counts[found] > 6 else None) == colours.get(cell)
