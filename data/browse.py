@@ -130,14 +130,15 @@ def page(mixture: Mixture, count: int, title: str) -> str:
             "longer side of the images, in pixels": index.sizes.max(axis=1, initial=0),
             "text tokens, estimated": kept["text_tokens"],
         }
-        section = {
-            "card": source,
-            "histograms": {name: histogram(values) for name, values in figures.items()},
-            "duplicates": duplicates(index, rows),
-            "looked_at": len(rows),
-            "samples": list(samples(part, count, mixture.config.seed)),
-        }
-        sections.append(section)
+        sections.append(
+            {
+                "card": source,
+                "histograms": {name: histogram(values) for name, values in figures.items()},
+                "duplicates": duplicates(index, rows),
+                "looked_at": len(rows),
+                "samples": list(samples(part, count, mixture.config.seed)),
+            }
+        )
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(TEMPLATE.read_text()).render(title=title, card=card, sections=sections)
 

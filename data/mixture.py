@@ -239,7 +239,7 @@ class Mixture:
         drawn: Counter[str] = Counter()
         for stage in self.stages:
             for pool, count in stage:
-                drawn[pool.source] += count
+                drawn[pool.config.label] += count
         return DataCard([card_of(part, drawn[part.config.label], self.pixels) for part in self.parts], self.epoch_size)
 
     def _stages(self) -> list[list[tuple[Pool, int]]]:

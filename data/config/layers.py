@@ -137,7 +137,7 @@ class Reader:
             return Located(self._mapping(node, path), where)
         if isinstance(node, SequenceNode):
             return Located([self._located(item, item, (*path, str(i))) for i, item in enumerate(node.value)], where)
-        tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
         if tag in PLAIN_TAGS:
             return Located(self._yaml.constructor.construct_object(node), where)
         if tag not in TEXT_TAGS:

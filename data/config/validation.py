@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
+from itertools import compress
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, get_args
 
@@ -152,12 +153,9 @@ def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type
     keys = tuple(key for key in path if isinstance(key, str))
     given = tree.at((*path, "type"))
     found = [section for place, section in _sections(model) if place == keys]
-
-    def fits(section: type[BaseModel]) -> bool:
-        kind = section.model_fields.get("type")
-        return given is None or kind is None or given.plain() in get_args(kind.annotation)
-
-    return list(filter(fits, found)) or found
+    kinds = [section.model_fields.get("type") for section in found]
+    fits = [given is None or kind is None or given.plain() in get_args(kind.annotation) for kind in kinds]
+    return list(compress(found, fits)) or found
 
 
 def _sections(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from data.config.section import Section
 from data.errors import UserError
+from data.sources.shared.base import SourceConfig
 
 Indices = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]
@@ -32,18 +33,16 @@ class StageConfig(Section):
 class Pool:
     """Records that are drawn alike: those of one source, or those of one source with (or without) images."""
 
-    source: str
+    config: SourceConfig
     text_only: bool | None
     """None where the source was not split by modality."""
     indices: Indices
     """Indices into the mixture."""
-    weight: float
-    repeat: float
 
     @property
     def size(self) -> float:
         """The number of records times the repeats asked for."""
-        return len(self.indices) * self.repeat
+        return len(self.indices) * self.config.repeat
 
 
 def shares(pools: Sequence[Pool], temperature: float, text_per_multimodal: float | None) -> npt.NDArray[np.float64]:
@@ -51,7 +50,7 @@ def shares(pools: Sequence[Pool], temperature: float, text_per_multimodal: float
 
     Raises: UserError if a ratio is asked for and one of the two kinds has no record.
     """
-    share = np.array([pool.weight * pool.size ** (1 / temperature) for pool in pools])
+    share = np.array([pool.config.weight * pool.size ** (1 / temperature) for pool in pools])
     if text_per_multimodal is not None:
         text = np.array([bool(pool.text_only) for pool in pools])
         if not share[text].sum() or not share[~text].sum():

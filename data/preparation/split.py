@@ -55,7 +55,7 @@ class SourceSplit:
         Raises: UserError if a generated source is to be split: it is not known which of its records hold images.
         """
         indices = np.arange(start, start + len(self.rows), dtype=np.int32)
-        whole = Pool(self.config.label, None, indices, self.config.weight, self.config.repeat)
+        whole = Pool(self.config, None, indices)
         if not split:
             return [whole]
         if self.row_index is None:

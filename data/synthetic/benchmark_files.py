@@ -84,19 +84,20 @@ def write_vl_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
     found = []
     for index, group, identity, item, rng in _items(world, _VL_STOCKS, rows):
         chosen_first = rng.coin()
-        row = {
-            "id": identity.format(index),
-            "query": item.question,
-            "response": [item.chosen, item.rejected] if chosen_first else [item.rejected, item.chosen],
-            "image": {"bytes": png(*item.images()), "path": f"{index:04}.png"},
-            "human_ranking": [0, 1] if chosen_first else [1, 0],
-            "models": ["shapes", "shapes"],
-            "judge": "shapes",
-            "rationale": item.rationale(chosen_first),
-            "query_source": group,
-            "ground_truth": item.true.fact,
-        }
-        found.append(row)
+        found.append(
+            {
+                "id": identity.format(index),
+                "query": item.question,
+                "response": [item.chosen, item.rejected] if chosen_first else [item.rejected, item.chosen],
+                "image": {"bytes": png(*item.images()), "path": f"{index:04}.png"},
+                "human_ranking": [0, 1] if chosen_first else [1, 0],
+                "models": ["shapes", "shapes"],
+                "judge": "shapes",
+                "rationale": item.rationale(chosen_first),
+                "query_source": group,
+                "ground_truth": item.true.fact,
+            }
+        )
     features = {"huggingface": json.dumps({"info": {"features": _HUB_FEATURES}})}
     (folder / "data").mkdir()
     parquet.write_table(arrow.Table.from_pylist(found, metadata=features), folder / "data" / "test-00000-of-00001.parquet")
@@ -107,16 +108,17 @@ def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, rows: int) ->
     found = []
     for index, group, identity, item, rng in _items(world, _MULTIMODAL_STOCKS, rows):
         chosen_first = rng.coin()
-        row = {
-            "Category": group,
-            "ID": identity.format(index // len(_MULTIMODAL_STOCKS)),
-            "Text": item.question,
-            "Image": "".join(_save(folder, f"images/{identity.partition('_')[0]}/{index:04}.png", item.images())),
-            "Output1": item.chosen if chosen_first else item.rejected,
-            "Output2": item.rejected if chosen_first else item.chosen,
-            "Better": "Output1" if chosen_first else "Output2",
-        }
-        found.append(row)
+        found.append(
+            {
+                "Category": group,
+                "ID": identity.format(index // len(_MULTIMODAL_STOCKS)),
+                "Text": item.question,
+                "Image": "".join(_save(folder, f"images/{identity.partition('_')[0]}/{index:04}.png", item.images())),
+                "Output1": item.chosen if chosen_first else item.rejected,
+                "Output2": item.rejected if chosen_first else item.chosen,
+                "Better": "Output1" if chosen_first else "Output2",
+            }
+        )
     (folder / "all_data.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
@@ -130,16 +132,17 @@ def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> No
         images = item.images() or world.item(index, ("place",)).images()
         image = "".join(_save(folder, f"{group}/{index:04}.png", images))
         for chosen, rejected in rng.sample(list(product(item.true.phrasings, item.false.phrasings)), PAIRS):
-            row = {
-                "id": identity.format(index),
-                "image": image,
-                "prompt": item.question,
-                "chosen": chosen,
-                "rejected": rejected,
-                "chosen_reason": item.critique(True),
-                "rejected_reason": item.critique(False),
-            }
-            found.append(row)
+            found.append(
+                {
+                    "id": identity.format(index),
+                    "image": image,
+                    "prompt": item.question,
+                    "chosen": chosen,
+                    "rejected": rejected,
+                    "chosen_reason": item.critique(True),
+                    "rejected_reason": item.critique(False),
+                }
+            )
     _json_lines(folder / "mm_reward_bench.jsonl", found)
 
 

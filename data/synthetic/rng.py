@@ -24,7 +24,7 @@ class Rng:
     """
 
     def __init__(self, *key: int) -> None:
-        self._generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+        self._generator = np.random.default_rng(key)
         self._block: list[float] = []
 
     def unit(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -145,8 +146,8 @@ def sample(rng: Rng, level: Level, written: tuple[tuple[int, int], ...] | None =
     digits, words = rng.choice(written or level.written)
     low = max(max(level.things[0], fewest) - digits - words, 0)
     shapes = low + rng.below(level.things[1] - digits - words - low + 1)
-    counts: tuple[tuple[Kind, int], ...] = (("shape", shapes), ("digit", digits), ("word", words))
-    kinds = [kind for kind, count in counts for _ in range(count)]
+    counts: Counter[Kind] = Counter({"shape": shapes, "digit": digits, "word": words})
+    kinds = list(counts.elements())
     cells = rng.sample(range(grid * grid), len(kinds))
     things = sorted(random_thing(rng, level, cell, kind) for cell, kind in zip(cells, kinds, strict=True))
     return Scene(tuple(things), level, grid, rng.below(1 << 30))
