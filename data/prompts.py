@@ -54,8 +54,8 @@ def ask(template: JudgeTemplate, prompt: Sequence[Message], first: str, second: 
     filled = {"question": question(prompt), "first": first, "second": second}
     # One pass over the template: a response that holds "{second}" stays as it is.
     turns = [re.sub(r"\{(question|first|second)\}", lambda place: filled[place[1]], turn) for turn in TEMPLATES[template]]
-    opening = text("user", turns[0], placeholders(prompt))
-    return (opening, *(text("assistant" if i % 2 else "user", turn) for i, turn in enumerate(turns) if i))
+    images = placeholders(prompt)
+    return tuple(text("assistant" if i % 2 else "user", turn, 0 if i else images) for i, turn in enumerate(turns))
 
 
 def question(prompt: Sequence[Message]) -> str:

@@ -111,7 +111,6 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
     sizes: list[tuple[int, int]] = []
     messages: list[str] = []
     for row in rows:
-        reason = "kept"
         try:
             record = source.record(row)
             if record.chosen.strip() and record.rejected.strip():

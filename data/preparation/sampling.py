@@ -15,7 +15,6 @@ from data.errors import UserError
 from data.sources.shared.base import SourceConfig
 
 Indices = npt.NDArray[np.int32]
-Counts = npt.NDArray[np.int64]
 
 
 class StageConfig(Section):
@@ -64,7 +63,7 @@ def shares(pools: Sequence[Pool], temperature: float, text_per_multimodal: float
     return np.asarray(share / share.sum(), np.float64)
 
 
-def apportion(total: int, share: npt.NDArray[np.float64]) -> Counts:
+def apportion(total: int, share: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Return whole numbers that sum to `total`, each within one of `total * share` (largest remainders)."""
     exact = total * share
     counts = np.floor(exact).astype(np.int64)

@@ -71,7 +71,7 @@ class ShapesSource:
 
     def record(self, index: int) -> Preference:
         """Draw item `index`."""
-        return self.world.preference(index)
+        return self.world.item(index).preference()
 
     def fingerprint(self) -> str:
         """Return the world's code and level and this source's settings."""

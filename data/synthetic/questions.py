@@ -108,14 +108,10 @@ def ask_comparison(rng: Rng, change: Change) -> Query | None:
 
 def _partner(rng: Rng, change: Change, shapes: bool) -> SceneObject | None:
     """Return an unchanged thing to relate the changed one to; colour and noun name each of the two without doubt."""
-    before, things = change.things[0], change.scenes[0].things
-    names = [coloured(thing) for thing in things]
-    others = [
-        thing
-        for thing, name in zip(things, names, strict=True)
-        if thing != before and names.count(name) == 1 and (thing.kind == "shape" or not shapes)
-    ]
-    return rng.choice(others) if others and names.count(coloured(before)) == 1 else None
+    scene, before = change.scenes[0], change.things[0]
+    alone = [thing for thing in scene.things if _Group(coloured(thing), thing, ("colour", "what")).count(scene) == 1]
+    others = [thing for thing in alone if thing != before and (thing.kind == "shape" or not shapes)]
+    return rng.choice(others) if others and before in alone else None
 
 
 def _relation(subject: str, relation: str, fact: str, holds: bool) -> Side:

@@ -142,10 +142,6 @@ class ShapesWorld:
         form = rng.choice(tuple(RATIONALES))  # drawn last: everything else is as it would be without it
         return Item(self.source, identity, kind, category, asked, true, false, chosen, rejected, scene, twin, form)
 
-    def preference(self, index: int) -> Preference:
-        """Return item `index` as a record."""
-        return self.item(index).preference()
-
     def of_shapes(self, most: int) -> ShapesWorld:
         """Return this world with at most `most` things in an image and nothing written: for lessons, where learning starts."""
         world = copy(self)

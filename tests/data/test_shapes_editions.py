@@ -136,7 +136,7 @@ def test_own_records_are_read_back(tmp_path: Path) -> None:
     source = ProjectConfig(type="project", path=str(tmp_path / "train")).open(tmp_path / "cache")
     assert len(source) == 50
     for index in range(50):
-        record, original = source.record(index), world.preference(index)
+        record, original = source.record(index), world.item(index).preference()
         images = [image.read_bytes() if isinstance(image, Path) else image for image in record.images]
         assert images == list(original.images)
         for name in ("prompt", "chosen", "rejected", "chosen_critique", "rejected_critique", "rationale", "source", "category"):

@@ -144,16 +144,16 @@ def test_splits_share_no_scene() -> None:
 
 def test_an_item_depends_on_its_index_alone() -> None:
     world = ShapesWorld("hard", 3, "train")
-    forwards = [world.preference(index) for index in range(40)]
-    assert [world.preference(index) for index in reversed(range(40))] == forwards[::-1]
-    assert pickle.loads(pickle.dumps(world)).preference(7) == forwards[7]
-    assert ShapesWorld("hard", 4, "train").preference(7) != forwards[7]
+    forwards = [world.item(index).preference() for index in range(40)]
+    assert [world.item(index).preference() for index in reversed(range(40))] == forwards[::-1]
+    assert pickle.loads(pickle.dumps(world)).item(7).preference() == forwards[7]
+    assert ShapesWorld("hard", 4, "train").item(7).preference() != forwards[7]
 
 
 def test_another_process_makes_the_same_records() -> None:
     program = (
         "import hashlib; from data.synthetic.world import ShapesWorld; world = ShapesWorld('demo', 1, 'train')\n"
-        "items = [repr(world.preference(index)) + repr(world.lesson(index).turns) for index in range(60)]\n"
+        "items = [repr(world.item(index).preference()) + repr(world.lesson(index).turns) for index in range(60)]\n"
         "print(hashlib.sha256(''.join(items).encode()).hexdigest())"
     )
     digests = {
@@ -169,7 +169,7 @@ def test_another_process_makes_the_same_records() -> None:
 def test_a_record_shows_its_picture_before_its_question(level: str) -> None:
     world = ShapesWorld(level, 0, "train")
     for index in range(60):
-        record = world.preference(index)
+        record = world.item(index).preference()
         assert len(record.images) == placeholders(record.prompt)
         content = record.prompt[-1]["content"]
         assert [part["type"] for part in content] == ["image"] * len(record.images) + ["text"]
