@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -65,11 +66,10 @@ def from_data_uri(uri: str, record: str) -> bytes:
 
     Raises: ImageError if `uri` is not of that form.
     """
-    header, comma, body = uri.partition(",")
-    if not header.startswith("data:image/") or not header.endswith(";base64") or not comma:
+    if not re.match("data:image/[^,]*;base64,", uri):
         raise ImageError(f"{record}: {uri[:40]!r}… is no image data URI; required is 'data:image/<format>;base64,<data>'.")
     try:
-        return base64.b64decode(body, validate=True)
+        return base64.b64decode(uri.partition(",")[2], validate=True)
     except binascii.Error as error:
         raise ImageError(f"{record}: the image data URI holds broken base64 ({error}).") from error
 

@@ -206,7 +206,7 @@ class Mixture:
         Raises: RecordError under the strict policy; UserError when more than the allowed share of `len(self)` was skipped.
         """
         part, position = self.records.place(index)
-        rows, limit = len(self.parts[part].rows), self.config.bad_records.limit
+        rows, allowed = len(self.parts[part].rows), self.config.bad_records
         for step in range(rows):
             place = index - position + (position + step) % rows
             if place in self.skipped:
@@ -214,13 +214,13 @@ class Mixture:
             try:
                 return use(self[place])
             except RecordError as error:
-                if self.config.bad_records.policy == "strict":
+                if allowed.policy == "strict":
                     raise
                 self.skipped.add(place)
-                if len(self.skipped) > max(1, limit * len(self)):
+                if len(self.skipped) > max(1, allowed.limit * len(self)):
                     raise UserError(
                         f"{len(self.skipped):,} records could not be used while training; the recipe allows "
-                        f"{limit:.1%} of {len(self):,} (bad_records.limit). The last of them: {error}"
+                        f"{allowed.limit:.1%} of {len(self):,} (bad_records.limit). The last of them: {error}"
                     ) from error
         raise UserError(f"{self.parts[part].source.name}: not one record can be used")
 

@@ -39,8 +39,9 @@ def write_sheet(path: Path, level: str, seed: int) -> None:
         for image in item.images():
             left.imshow(image, interpolation="nearest")
         for number, (line, ink) in enumerate(lines):
-            place = (0, -13 * number)  # points
-            right.annotate(line, (0, 1), place, color=ink, fontsize=9, textcoords="offset points", verticalalignment="top")
+            right.annotate(
+                line, (0, 1), (0, -13 * number), color=ink, fontsize=9, textcoords="offset points", verticalalignment="top"
+            )
     figure.savefig(path)
 
 

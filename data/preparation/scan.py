@@ -28,7 +28,6 @@ from data.storage.files import digest, mapped, whole_file, write_whole
 
 BLOCK = 8192
 """Rows of one unit of work: some seconds for records with images."""
-ADAPTERS = Path(__file__).resolve().parents[1] / "sources"
 
 
 class BadRecordConfig(Section):
@@ -63,7 +62,7 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
 
 def code() -> str:
     """Return a digest of the code that turns files into a row index, so that a change of it reads the data again."""
-    adapters = (f"data.sources.{file.stem}" for file in sorted(ADAPTERS.glob("[a-z]*.py")))
+    adapters = (f"data.sources.{file.stem}" for file in sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py")))
     return code_digest("data.preparation.scan", *adapters)
 
 
