@@ -23,8 +23,9 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.preference import text
+from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import VERDICTS
-from data.synthetic.world import Item, ShapesWorld, as_preference
+from data.synthetic.world import Item, ShapesWorld
 from eval.judges.packed_inference import Packed, run_packed
 from eval.results.statistics import wilson
 from models.backbone import load_encoder, load_language_model
@@ -46,8 +47,7 @@ class AskedQuestion:
 
     def __call__(self, item: Item) -> Group:
         """Encode the item; runs in loader workers."""
-        image, prompt = item.picture(), as_preference(item, "").prompt
-        images = [] if image is None else [image]
+        images, prompt = item.images(), item.preference().prompt
         if not self.stated:
             return self.encoder.encode(images, [self.encoder.render(prompt)] * 2, None)
         turns = [(*prompt, text("assistant", response)) for response in (item.chosen, item.rejected)]
@@ -91,7 +91,7 @@ def main() -> None:
     """Read the command line, examine, print and write: n and the mean of each of KINDS by question type, `all` last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint")
-    parser.add_argument("--level", default="demo")
+    parser.add_argument("--level", choices=sorted(LEVELS), default="demo")
     parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import CritiqueTruth, read_critique
-from data.synthetic.world import Item, ShapesWorld, as_preference
+from data.synthetic.world import Item, ShapesWorld
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.cli import add_ranks, command, processes
 from eval.judges.checkpoint import Runtime, load_checkpoint
@@ -82,7 +82,7 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     """
     world = ShapesWorld(options.level, options.seed, "benchmark")
     items = [world.item(index) for index in range(options.rows)]
-    examples = [as_example(as_preference(item, world.source)) for item in items]
+    examples = [as_example(item.preference()) for item in items]
     config = CriticJudgeConfig(
         type="critic", checkpoint=str(options.checkpoint), samples=options.samples, temperature=options.temperature
     )

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from data.errors import Problem, RecipeError
+from data.errors import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,8 @@ def lay(base: Located, patch: Located) -> Located:
 
 
 COMMAND_LINE = "command line"
-PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float")}
-"""Scalars that are not text in YAML 1.2; anything else without an explicit tag of its own is a string."""
-TEXT_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "timestamp", "merge", "value")}
+PLAIN_TAGS, TEXT_TAGS = ("null", "bool", "int", "float"), ("str", "timestamp", "merge", "value")
+"""Scalars that are not text in YAML 1.2, and those that are; another tag was written by hand."""
 
 
 class Reader:
@@ -138,9 +137,10 @@ class Reader:
             return Located(self._mapping(node, path), where)
         if isinstance(node, SequenceNode):
             return Located([self._located(item, item, (*path, str(i))) for i, item in enumerate(node.value)], where)
-        if node.tag in PLAIN_TAGS:
+        tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
+        if tag in PLAIN_TAGS:
             return Located(self._yaml.constructor.construct_object(node), where)
-        if node.tag not in TEXT_TAGS:
+        if tag not in TEXT_TAGS:
             self._refuse(where, ".".join(path), node.value, f"the tag {node.tag} means nothing in a recipe; leave it out")
         return Located(node.value, where)
 
@@ -167,12 +167,3 @@ class Reader:
         """Note a problem; return an empty recipe, with which reading goes on."""
         self.problems.append(Problem(where, key, found, message))
         return Located({}, where)
-
-
-def read_yaml(path: Path) -> Located:
-    """Return the mapping in a YAML file, laid over the one that it `extends`; raise RecipeError if its text is wrong."""
-    reader = Reader()
-    tree = reader.recipe(path)
-    if reader.problems:
-        raise RecipeError(str(path), reader.problems)
-    return tree

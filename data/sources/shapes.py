@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from data.preference import Preference
 from data.sources.shared.base import Source, SourceConfig
+from data.synthetic.questions import QUESTION_TYPES
+from data.synthetic.scenes import LEVELS, SPLITS
+from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.world import ShapesWorld
 
 
@@ -26,15 +30,22 @@ class ShapesConfig(SourceConfig):
     kinds: list[str] | None = Field(default=None, min_length=1)
     """Question types, each as likely as the others; None takes all."""
 
-    @model_validator(mode="after")
-    def _exists(self) -> ShapesConfig:
-        self.world()
-        return self
+    @field_validator("level", "split")
+    @classmethod
+    def _exists(cls, name: str, info: ValidationInfo) -> str:
+        return _known(name, LEVELS if info.field_name == "level" else SPLITS)
 
-    def world(self) -> ShapesWorld:
-        """Return the world; raises ValueError for unknown names, and for a share that no question type can fill."""
-        weights = None if self.kinds is None else dict.fromkeys(self.kinds, 1.0)
-        return ShapesWorld(self.level, self.seed, self.split, self.text_only, weights)
+    @model_validator(mode="after")
+    def _kinds_exist(self) -> ShapesConfig:
+        for kind in self.kinds or []:
+            _known(kind, dict.fromkeys([*QUESTION_TYPES, *TEXT_TYPES]))
+        if self.kinds is not None and self.text_only < 1 and not QUESTION_TYPES.keys() & set(self.kinds):
+            raise ValueError(f"kinds holds text questions only, so text_only must be 1 (it is {self.text_only})")
+        if self.kinds is not None and self.text_only > 0 and not TEXT_TYPES.keys() & set(self.kinds):
+            raise ValueError(
+                f"kinds holds no text question ({', '.join(TEXT_TYPES)}), so text_only must be 0 (it is {self.text_only})"
+            )
+        return self
 
     def open(self, cache: Path) -> Source:
         """Return the source; nothing is drawn yet."""
@@ -48,17 +59,26 @@ class ShapesSource:
     generated = True
 
     def __init__(self, config: ShapesConfig) -> None:
-        self.config, self.name, self.world = config, config.label, config.world()
+        self.name = config.label
+        self.rows = config.rows
+        self.world = ShapesWorld(config.level, config.seed, config.split, config.text_only, config.kinds)
         self.revision = self.world.fingerprint()
+        self._settings = config.settings
 
     def __len__(self) -> int:
         """Return the number of items."""
-        return self.config.rows
+        return self.rows
 
     def record(self, index: int) -> Preference:
         """Draw item `index`."""
-        return self.world.preference(index)
+        return self.world.item(index).preference()
 
     def fingerprint(self) -> str:
         """Return the world's code and level and this source's settings."""
-        return f"{self.revision} {self.config.settings}"
+        return f"{self.revision} {self._settings}"
+
+
+def _known(name: str, table: Mapping[str, object]) -> str:
+    if name not in table:
+        raise ValueError(f"{name!r} is not in the embedded world; it has {', '.join(table)}")
+    return name

@@ -22,7 +22,7 @@ from filelock import FileLock
 from rich.progress import track
 
 from data.errors import RecordError, UserError
-from data.storage.files import derived, stamp, whole_file, worker_processes, write_whole
+from data.storage.files import derived, mapped, stamp, whole_file, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -90,17 +90,10 @@ def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> l
             )
     copies = [(path, derived(path, cache, "tables", ".arrow")) for path in paths]
     new = [(path, copy) for path, copy in copies if not copy.exists()]
-    for _ in track(_copied(new), "copying to Arrow", total=len(new), transient=True, disable=not new):
-        pass
+    with mapped(_copy, new, os.cpu_count() or 1) as copied:
+        for _ in track(copied, "copying to Arrow", total=len(new), transient=True, disable=not new):
+            pass
     return [ArrowTable(path, copy) for path, copy in copies]
-
-
-def _copied(files: Sequence[tuple[Path, Path]]) -> Iterator[None]:
-    if len(files) <= 1:
-        yield from map(_copy, files)
-        return
-    with worker_processes(min(os.cpu_count() or 1, len(files))) as pool:
-        yield from pool.map(_copy, files)
 
 
 def _contents_of(copy: Path) -> Path:

@@ -84,12 +84,10 @@ class IndexedFiles(ABC):
     def read(self, start: int, size: int) -> bytes:
         """Return bytes, counted through all parts."""
         pieces = []
-        part = bisect_right(self.ends, start)
+        part, begin = located(self.ends, start)
         while size > 0 and part < len(self.parts):
-            begin = self.ends[part - 1] if part else 0
-            piece = os.pread(self._descriptors[part], size, start - begin)
-            pieces.append(piece)
-            start, size, part = start + len(piece), size - len(piece), part + 1
+            pieces.append(os.pread(self._descriptors[part], size, begin))
+            size, part, begin = size - len(pieces[-1]), part + 1, 0
         return b"".join(pieces)
 
 
@@ -156,12 +154,17 @@ class Concatenated:
 
     def place(self, index: int) -> tuple[int, int]:
         """Return which table holds row `index`, and its row number there."""
-        table = bisect_right(self.ends, index)
-        return table, index - self.ends[table] + len(self.tables[table])
+        return located(self.ends, index)
 
     def fingerprint(self) -> str:
         """Return a digest of the tables' fingerprints."""
         return digest(" ".join(table.fingerprint() for table in self.tables))
+
+
+def located(ends: Sequence[int], index: int) -> tuple[int, int]:
+    """Return which of several parts holds item `index`, and its position there; `ends` are their lengths summed up."""
+    part = bisect_right(ends, index)
+    return part, index - (ends[part - 1] if part else 0)
 
 
 def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -> Rows:

@@ -51,7 +51,7 @@ class HeldOut:
         errors: list[str] = []
         for index in range(rank(), len(mixture.validation), world_size()):
             try:
-                encoded = encode(mixture.shown(distinct(mixture.validation[index])))
+                encoded = encode(distinct(mixture.validation[index]))
             except RecordError as error:
                 errors.append(str(error))
             else:
@@ -66,7 +66,7 @@ class HeldOut:
             if rank() == 0:
                 console.print(message, markup=False, highlight=False)
         usable = sorted(found)
-        records = [mixture.shown(mixture.validation[index]) for index in usable]
+        records = [mixture.validation[index] for index in usable]
         margins = torch.tensor([found[index][0] for index in usable], dtype=torch.float32)
         return cls(records, margins, torch.tensor([found[index][1] for index in usable]))
 

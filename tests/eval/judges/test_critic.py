@@ -32,7 +32,7 @@ from tests.train.ranks import run_ranks
 
 LIMIT = 6
 WORLD = ShapesWorld("demo", 0, "benchmark")
-EXAMPLES = [as_example(WORLD.preference(index)) for index in range(7)]
+EXAMPLES = [as_example(WORLD.item(index).preference()) for index in range(7)]
 ASKED = "judge the response."
 
 

@@ -70,7 +70,7 @@ class Stub(nn.Module):
 
 def mixed_row() -> PackedRow:
     """Return a record on its true critiques, one on the model's (so with four continuations), and one without any."""
-    records = [WORLD.preference(index) for index in range(3)]
+    records = [WORLD.item(index).preference() for index in range(3)]
     encoded = [encode(records[0]), encode(records[1], OWN), encode(bare(records[2]))]
     margins = (0.5, 0.25, 0.0)
     encoded = [replace(one, margin=margin) for one, margin in zip(encoded, margins, strict=True)]
@@ -153,7 +153,7 @@ def test_a_filler_row_costs_nothing_and_reaches_both_heads() -> None:
 
 
 def test_figures_without_a_label_or_an_own_critique_are_left_out() -> None:
-    objective, row = JointCritique(config()), make_row([encode(bare(WORLD.preference(0)))], tiny.encoder().pack)
+    objective, row = JointCritique(config()), make_row([encode(bare(WORLD.item(0).preference()))], tiny.encoder().pack)
     _, sums = objective.loss(Stub([1.0, 0.0]), row, torch.tensor([1.0, 1.0]))
     report = objective.report({**{name: float(value) for name, value in sums.items()}, "records": 1})
     assert not {"perplexity", "loss_critique", "accuracy_true_critique", "accuracy_own_critique"} & set(report)
@@ -161,7 +161,7 @@ def test_figures_without_a_label_or_an_own_critique_are_left_out() -> None:
 
 
 def test_only_the_records_own_critiques_are_learned_and_the_end_of_every_continuation_is_read() -> None:
-    record, tokenizer = WORLD.preference(1), tiny.tokenizer()
+    record, tokenizer = WORLD.item(1).preference(), tiny.tokenizer()
     true = critiques_of(record)
     assert true is not None
     group = encode(record, OWN).group
@@ -311,7 +311,7 @@ def test_loader_workers_wait_for_the_window(tmp_path: Path, workers: int) -> Non
 
 
 def test_a_record_is_judged_as_it_is_trained_on() -> None:
-    record = WORLD.preference(3)
+    record = WORLD.item(3).preference()
     example = as_example(record)
     assert (example.key, example.responses, example.better) == (record.identity, (record.chosen, record.rejected), 0)
     assert (example.images, example.prompt) == (record.images, record.prompt)
