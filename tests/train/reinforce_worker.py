@@ -65,8 +65,7 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
     method = StableReinforceMethod(recipe.method, recipe, encoder, Console(quiet=True))
     arguments = method.arguments(resumes=resumes)
-    callbacks = run_callbacks(method, arguments.max_steps)
-    return method.trainer(evaluation(method), model=make_model(recipe), args=arguments, callbacks=callbacks)
+    return method.trainer(evaluation(method), model=make_model(recipe), args=arguments, callbacks=run_callbacks(method))
 
 
 def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import read_recipe
 from train.runs.environment import run_environment
 from train.runs.model import make_model
-from train.supervised.arguments import training_arguments
 from train.supervised.budget import ceiling
+from train.supervised.method import training_arguments
 from train.supervised.objectives import PairwiseScores
 from train.supervised.steps import PackedRow, StepDataset
 

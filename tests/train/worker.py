@@ -24,11 +24,10 @@ from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import Entry, read_recipe
 from train.runs.environment import run_environment, start
 from train.runs.model import make_model
-from train.supervised.arguments import training_arguments
 from train.supervised.checkpoints import KeepCheckpoints
-from train.supervised.non_finite import FiniteWeights
+from train.supervised.method import training_arguments
 from train.supervised.objectives import LanguageModelling, PairwiseScores
-from train.supervised.optimizer import parameter_groups
+from train.supervised.optimizer import FiniteWeights, parameter_groups
 from train.supervised.steps import StepDataset, TrainingExample
 from train.supervised.trainer import PackedTrainer
 

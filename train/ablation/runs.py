@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from data.errors import RecipeError, UserError
 from data.storage.files import write_whole
 from train.ablation.variants import Run
 from train.recipe.parsing import read_recipe
-from train.runs.provenance import recipe_yaml
+from train.runs.provenance import leaves, recipe_yaml
 
 DONE = "run.json"
 LOG = "log.txt"
@@ -54,18 +54,10 @@ def refuse_other_recipes(runs: Sequence[Run]) -> None:
 def differences(file: Path, run: Run) -> list[str]:
     """Return the keys in which the recipe in `file` is not that of `run`, with both values."""
     try:
-        there, asked = (flat(recipe.resolved()) for recipe in (read_recipe(file), run.recipe))
+        there, asked = (leaves(recipe.resolved()) for recipe in (read_recipe(file), run.recipe))
     except RecipeError as error:
         return [str(error)]
     return [f"{key} {there.get(key)} / {asked.get(key)}" for key in there | asked if there.get(key) != asked.get(key)]
-
-
-def flat(tree: Any, key: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings and lists by their dotted keys."""
-    if not isinstance(tree, dict | list) or not tree:
-        return {key: tree}
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    return {name: value for k, child in items for name, value in flat(child, f"{key}.{k}" if key else str(k)).items()}
 
 
 @contextmanager

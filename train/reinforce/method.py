@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from math import ceil
 from typing import Any, ClassVar
 
@@ -22,12 +23,11 @@ from models.encoder import Encoder
 from train.recipe.methods import IMPORTANCE_CAP, CheckpointJudge, ServerJudge, StableReinforceConfig
 from train.recipe.recipe import Recipe
 from train.reinforce.losses import largest_advantage
-from train.reinforce.rewards import ByCheckpoint, ByServer, Consistencies, JudgementReward, by_rule
+from train.reinforce.rewards import Consistencies, JudgementReward, by_model, by_rule, model_replies, server_replies
 from train.reinforce.rollouts import Prompts
-from train.supervised.arguments import training_arguments
 from train.supervised.judgements import generative_judge
-from train.supervised.method import Method
-from train.supervised.non_finite import Evaluate
+from train.supervised.method import Method, training_arguments
+from train.supervised.optimizer import Evaluate
 
 
 class StableReinforceMethod(Method):
@@ -130,7 +130,7 @@ class StableReinforceMethod(Method):
 
         config, lora = self.config, self.recipe.optim.lora
         reference = load_language_model(self.recipe.backbone) if config.kl_coefficient and lora is None else None
-        consistencies = self.consistencies()
+        consistencies, reader = self.consistencies()
         end = self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
         batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
         places = np.arange(batches * self.recipe.optim.records_per_step * config.steps_per_rollout)
@@ -141,23 +141,23 @@ class StableReinforceMethod(Method):
             token_budget=self.packed().token_budget,
             evaluate=evaluate,
             reference=reference,
-            reader=consistencies.model if isinstance(consistencies, ByCheckpoint) else None,
+            reader=reader,
             **{**trainer, "processing_class": self.encoder.tokenizer},
             reward_funcs=JudgementReward(config.rewards, consistencies, self.encoder.tokenizer.decode, end),
             train_dataset=Dataset.from_dict({"place": places}),
         )
 
-    def consistencies(self) -> Consistencies:
-        """Return who says whether a reasoning agrees with its answer."""
+    def consistencies(self) -> tuple[Consistencies, Any]:
+        """Return who says whether a reasoning agrees with its answer, and the model that is asked on this machine, or None."""
         judge = self.config.rewards.consistency
         if isinstance(judge, ServerJudge):
-            return ByServer(judge, self.folder / "consistency")
+            return partial(by_model, partial(server_replies, judge, self.folder / "consistency")), None
         if not isinstance(judge, CheckpointJudge):
-            return by_rule
+            return by_rule, None
         backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
-        processor = load_processor(backbone)
+        processor, model = load_processor(backbone), load_language_model(backbone)
         encoder = Encoder(processor.tokenizer, processor.image_processor, backbone, window_size(backbone))
-        return ByCheckpoint(load_language_model(backbone), encoder, self.packed().token_budget)
+        return partial(by_model, partial(model_replies, model, encoder, self.packed().token_budget)), model
 
     def warn_of_idle_filter(self) -> None:
         """Say so where no advantage of a rollout batch can reach the filter's bound."""

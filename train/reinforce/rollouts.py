@@ -80,24 +80,13 @@ class Prompts:
 
 
 @torch.no_grad()
-def sample(
-    model: Any, encoder: Encoder, prompts: Sequence[Prompt], count: int, sampling: SamplingConfig, budget: int, seed: int
-) -> list[Generation]:
-    """Write `count` judgements on every prompt, in order; all ranks must call together, each with as many prompts.
-
-    `model` is the unwrapped language model. Rows hold at most `budget` tokens, the judgements at full length included.
-    """
-    groups = [to_write(prompt.group, count) for prompt in prompts]
-    seeds = [[f"{seed}/{prompt.place}/{n}" for n in range(count)] for prompt in prompts]
-    return [one for both in generate_packed(model, encoder, groups, seeds, sampling, budget) for one in both]
-
-
 def generate_packed(
     model: Any, encoder: Encoder, groups: Sequence[Group], seeds: Sequence[Sequence[str]], sampling: SamplingConfig, budget: int
 ) -> list[list[Generation]]:
-    """Write on every group once for each of its seeds, in rows under the budget.
+    """Write on every group once for each of its seeds, which is once for each of its continuations.
 
-    Ranks run equally many rows: one with fewer gets empty ones.
+    `model` is the unwrapped language model. Rows hold at most `budget` tokens, what is written at full length included. All ranks
+    must call together; they run equally many rows: one with fewer gets empty ones.
     """
     device = next(model.parameters()).device
     end, forbidden = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"), [encoder.vision.image]

@@ -23,10 +23,10 @@ from models.generation import SamplingConfig
 from train.recipe.methods import IMPORTANCE_CAP, StableReinforceConfig
 from train.recipe.recipe import Recipe
 from train.reinforce.losses import compute_advantages, kl_divergence, policy_loss, pre_clipped, sequence_mean
-from train.reinforce.rollouts import Prompt, Prompts, log_probabilities, sample
+from train.reinforce.rollouts import Prompt, Prompts, generate_packed, log_probabilities, to_write
 from train.reinforce.trl_hooks import check_trl
 from train.supervised.method import unwrapped
-from train.supervised.non_finite import FiniteTrainer, refuse_weights
+from train.supervised.optimizer import FiniteTrainer, refuse_weights
 
 ROLLOUTS = "rollouts-{rank}.pt"
 """A rank's rollout buffer in a checkpoint folder."""
@@ -228,11 +228,12 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
     model.eval()
     # Under ZeRO-3 this gathers the weights once, instead of once a token.
     with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as gathered:
-        seed, budget = trainer.recipe.seed, trainer.token_budget
-        written = sample(unwrapped(gathered), trainer.encoder, asked, count, sampling, budget, seed)
+        groups = [to_write(prompt.group, count) for prompt in asked]
+        seeds = [[f"{trainer.recipe.seed}/{prompt.place}/{n}" for n in range(count)] for prompt in asked]
+        written = generate_packed(unwrapped(gathered), trainer.encoder, groups, seeds, sampling, trainer.token_budget)
     model.train(training)
     end = trainer.eos_token_ids[0]
-    completions = [[*one.ids] if one.truncated else [*one.ids, end] for one in written]
+    completions = [[*one.ids] if one.truncated else [*one.ids, end] for found in written for one in found]
     return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": None}
 
 

@@ -22,8 +22,7 @@ from train.reinforce.method import StableReinforceMethod
 from train.runs.callbacks import run_callbacks, summarise
 from train.runs.evaluation import evaluation
 from train.runs.model import make_model
-from train.runs.provenance import write_provenance
-from train.runs.resume import check_resume_matches
+from train.runs.provenance import check_resume_matches, write_provenance
 from train.supervised.checkpoints import find_resume
 from train.supervised.critic import CriticMethod
 from train.supervised.judgements import LanguageModelMethod
@@ -83,7 +82,7 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
         model=model,
         args=arguments,
         processing_class=processor,
-        callbacks=run_callbacks(method, arguments.max_steps),
+        callbacks=run_callbacks(method),
     )
     trainer.remove_callback(PrinterCallback)
     if rank() == 0:

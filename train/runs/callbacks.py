@@ -11,19 +11,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from eval.results.tables import results_table
-from train.runs.evaluation import read_results
-from train.runs.model_card import About, WriteCard
+from train.runs.model_card import WriteCard, read_results
 from train.runs.provenance import data_fingerprints
-from train.supervised.checkpoints import BEST, KeepCheckpoints, checkpoints
+from train.supervised.checkpoints import KeepCheckpoints, checkpoints, chosen_checkpoint
 from train.supervised.method import Method
-from train.supervised.non_finite import FiniteWeights
+from train.supervised.optimizer import FiniteWeights
 
 
-def run_callbacks(method: Method, steps: int) -> list[TrainerCallback]:
-    """Return the callbacks of a run of `steps` optimizer steps; at a save the card comes before the checkpoint is complete."""
-    about = About(method.recipe, data_fingerprints(method.recipe, method.mixture), steps)
-    kept = KeepCheckpoints(method.recipe.output.keep_checkpoints)
-    return [FiniteWeights(), WriteCard(about), kept, ConsoleProgress(method.console, method.columns)]
+def run_callbacks(method: Method) -> list[TrainerCallback]:
+    """Return the callbacks of a run; at a save the card comes before the checkpoint is complete."""
+    recipe = method.recipe
+    card = WriteCard(recipe, data_fingerprints(recipe, method.mixture))
+    kept = KeepCheckpoints(recipe.output.keep_checkpoints)
+    return [FiniteWeights(), card, kept, ConsoleProgress(method.console, method.columns)]
 
 
 class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
@@ -68,7 +68,7 @@ def summarise(folder: Path, console: Console, *, baselines: bool) -> None:
     found = checkpoints(folder)
     if not found:
         return
-    chosen = (folder / BEST).resolve() if (folder / BEST).exists() else found[-1]
+    chosen = chosen_checkpoint(folder)
     if results := read_results(chosen):
         console.print(results_table(results, title=f"{folder}: best is {chosen.name}", baselines=baselines))
     places = {

@@ -94,7 +94,7 @@ def step_speed(
         clock = time.process_time if own_clock and own_time(device) else time.perf_counter
         start = clock()
         for step in steps:
-            totals = torch.stack([objective.totals(row) for row in step["rows"]]).sum(0).to(device)
+            totals = torch.stack([row.totals() for row in step["rows"]]).sum(0).to(device)
             for row in step["rows"]:
                 loss, _ = objective.loss(model, row.to(device), totals)
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,15 @@ from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
 from data.storage.files import write_whole
 from eval.judges.critic import CriticJudge, CritiqueEncoder, JudgingCost, as_example
-from eval.protocol import Example, Verdict
+from eval.protocol import Judge
 from models.distributed import barrier, gather, rank, world_size
 from models.encoder import Encoder
 from models.generation import SamplingConfig
 from train.recipe.methods import CriticConfig
 from train.recipe.recipe import Recipe
 from train.supervised.method import SupervisedMethod, unwrapped
-from train.supervised.non_finite import Evaluate
-from train.supervised.objectives import pair_loss, score_report, score_sums
+from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
+from train.supervised.optimizer import Evaluate
 from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, expected_costs
 
 Critiques = Callable[[Preference], tuple[str, str] | None]
@@ -75,16 +76,11 @@ class CriticEncoder:
         return TrainingExample(group, record.margin or 0.0, record=record.identity, own_critiques=own is not None)
 
 
-class JointCritique:
+class JointCritique(Objective):
     """Cross-entropy on critique tokens plus Bradley-Terry after them (MM-RLHF, arXiv 2502.10391, section 4)."""
 
     def __init__(self, config: CriticConfig) -> None:
         self.config = config
-        self.step = 0
-
-    def totals(self, row: PackedRow) -> Tensor:
-        """Return the pairs and the learned tokens of the row, (2,)."""
-        return torch.tensor([row.records, len(row.batch.labels)], dtype=torch.float32)
 
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return both losses, each over its own total of the step, weighted as the recipe says."""
@@ -157,8 +153,6 @@ def refuse_missing_critiques(mixture: Mixture) -> None:
 
 
 WAIT_SECONDS = 0.2
-Write = Callable[[Any, Sequence[Example]], Sequence[Verdict]]
-"""(unwrapped critic, examples) -> verdicts with critiques; called on all ranks together."""
 
 
 @dataclass
@@ -204,8 +198,9 @@ class CritiqueStore:
 class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     """Writes the critiques of a window when its first step is next."""
 
-    def __init__(self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write) -> None:
-        self.store, self.steps, self.mixture, self.write = store, steps, mixture, write
+    def __init__(self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, judge: Callable[[Any], Judge]) -> None:
+        """`judge` makes of the (wrapped) critic the judge that writes the critiques."""
+        self.store, self.steps, self.mixture, self.judge = store, steps, mixture, judge
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Write the window in which the run starts or resumes, unless it resumes inside it."""
@@ -234,7 +229,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         examples = [example for example in examples if self.store.own(example.key)]
         training = model.training
         model.eval()
-        verdicts = self.write(model, examples)
+        verdicts = self.judge(model).judge(examples)
         model.train(training)
         found = {one.key: verdict.critiques for one, verdict in zip(examples, verdicts, strict=True) if verdict.critiques}
         if rank() == 0:
@@ -277,9 +272,6 @@ class CriticMethod(SupervisedMethod):
         """Return the packed trainer, which writes the critic's own critiques on the way."""
         found = super().trainer(evaluate, **trainer)
         if self.store is not None:
-
-            def write(model: Any, examples: Sequence[Example]) -> Sequence[Verdict]:
-                return self.judge(model, forgiving=True).judge(examples)
-
-            found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, write))
+            judge = partial(self.judge, forgiving=True)
+            found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, judge))
         return found

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from rich.console import Console
 
 from data.errors import RecordError
-from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import Answer, JudgeTemplate, ask, swapped, write_judgement
 from eval.judges.critic import JudgingCost
@@ -26,7 +25,7 @@ from train.recipe.recipe import Recipe
 from train.supervised.lessons import Lessons
 from train.supervised.method import Method, SupervisedMethod, unwrapped
 from train.supervised.objectives import LanguageModelling
-from train.supervised.steps import TrainingExample, expected_costs, load
+from train.supervised.steps import MixtureRecords, TrainingExample, expected_costs
 
 Indices = npt.NDArray[np.int64]
 
@@ -79,18 +78,16 @@ class JudgementEncoder:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgementRecords:
-    """The mixture's epochs as judgements; see `train.supervised.steps.Records`."""
+class JudgementRecords(MixtureRecords):
+    """The mixture's epochs as judgements; an index is that of `with_winners`."""
 
-    mixture: Mixture
-    encode: JudgementEncoder
     both: bool = False
 
     def __len__(self) -> int:
         return self.mixture.epoch_size * (2 if self.both else 1)
 
     def __getitem__(self, index: int) -> TrainingExample:
-        return load(self.mixture, self.encode, *divmod(index, 2))
+        return self.load(*divmod(index, 2))
 
     def order(self, epoch: int) -> Indices:
         """Return the indices of an epoch, the same on every rank."""
@@ -123,7 +120,7 @@ class LanguageModelMethod(SupervisedMethod):
         self.encode = JudgementEncoder(encoder, config.template)
         self.mixture = None
         if config.target == "lessons":
-            self.records = Lessons.of(config, recipe.data.sources[0], encoder)
+            self.records = Lessons(config, recipe.data.sources[0], encoder)
         else:
             self.mixture = self.open_mixture()
             self.records = JudgementRecords(self.mixture, self.encode, config.both_orders)

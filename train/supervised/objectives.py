@@ -5,9 +5,10 @@ No loss averages: a sum over pairs (or labels) is divided by their number in the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import exp
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,30 +18,28 @@ from train.recipe.methods import NaiveConfig
 from train.supervised.steps import PackedRow
 
 
-class Objective(Protocol):
-    """The divisors of the loss terms, the loss of a row, and what to report."""
+class Objective(ABC):
+    """The loss of a row, and what to report."""
 
-    step: int
+    step = 0
     """The optimizer step under way; the trainer sets it."""
+    unit: ClassVar = "records"
+    """What `mean_loss` is a mean over."""
 
-    def totals(self, row: PackedRow) -> Tensor:
-        """Return this row's share of the divisors, (terms,) fp32."""
-        ...
-
+    @abstractmethod
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the row's loss divided by the whole step's `totals`, and sums to report (scalars).
+        """Return the row's loss divided by the `PackedRow.totals` of the whole step, and sums to report (scalars).
 
         A filler row must run the model like any other and give a loss of exactly zero.
         """
-        ...
 
+    @abstractmethod
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Turn the sums since the last log line, over all ranks, into the figures that a person reads."""
-        ...
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return the loss of the rows that `sums` were taken over; `loss` among them is the sum of their undivided losses."""
-        ...
+        return sums["loss"] / max(sums[self.unit], 1.0)
 
 
 def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | None = None) -> Tensor:
@@ -100,16 +99,11 @@ def score_report(sums: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-class PairwiseScores:
+class PairwiseScores(Objective):
     """The Naive-RM: every record is a group of two continuations, chosen first; the loss is Bradley-Terry."""
 
     def __init__(self, config: NaiveConfig) -> None:
         self.config = config
-        self.step = 0
-
-    def totals(self, row: PackedRow) -> Tensor:
-        """Return the number of pairs of the row, (1,)."""
-        return torch.tensor([row.records], dtype=torch.float32)
 
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the row's pair losses over the step's pairs."""
@@ -127,30 +121,18 @@ class PairwiseScores:
         """Return accuracy, ties, margin, reward mean and spread."""
         return score_report(sums)
 
-    def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return the mean over pairs."""
-        return sums["loss"] / max(sums["records"], 1.0)
 
-
-class LanguageModelling:
+class LanguageModelling(Objective):
     """Supervised fine-tuning: cross-entropy on the learned tokens of every continuation."""
 
-    step = 0
-
-    def totals(self, row: PackedRow) -> Tensor:
-        """Return the number of learned tokens of the row, (1,)."""
-        return torch.tensor([len(row.batch.labels)], dtype=torch.float32)
+    unit = "labels"
 
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the row's negative log-likelihood over the step's learned tokens."""
         log_probabilities: Tensor = model(**row.batch.label_inputs())
         loss = -log_probabilities.sum()
-        return loss / totals[0], {"nll": loss.detach(), "labels": totals.new_tensor(len(row.batch.labels))}
+        return loss / totals[1], {"nll": loss.detach(), "labels": totals.new_tensor(len(row.batch.labels))}
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the perplexity of the learned tokens."""
         return {"perplexity": exp(min(sums["nll"] / max(sums["labels"], 1.0), 50.0))}
-
-    def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return the mean over learned tokens."""
-        return sums["nll"] / max(sums["labels"], 1.0)

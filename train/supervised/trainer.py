@@ -25,9 +25,8 @@ from models.distributed import gather, max_over_ranks, sum_over_ranks
 from models.portable.reward import refuse_incomplete
 from train.recipe.recipe import OptimConfig
 from train.supervised.budget import RowBudget, cannot_repeat, ceiling
-from train.supervised.non_finite import Evaluate, FiniteTrainer
 from train.supervised.objectives import Objective
-from train.supervised.optimizer import compiled_graphs, learning_rates
+from train.supervised.optimizer import Evaluate, FiniteTrainer, compiled_graphs, learning_rates
 from train.supervised.steps import PackedRow, Step, StepDataset, make_row
 
 SMALL = 2**20
@@ -104,7 +103,7 @@ class PackedTrainer(FiniteTrainer):
         alone = self.args.world_size == 1
         wanted = len(rows) + (not self.is_deepspeed_enabled and not alone and self.budget.unproven(rows[-1]))
         rows = rows + [make_row([], self.steps.pack)] * (max_over_ranks(wanted, device) - len(rows))
-        totals = sum_over_ranks(torch.stack([self.objective.totals(row) for row in rows]).sum(0).to(device)).clamp_min(1.0)
+        totals = sum_over_ranks(torch.stack([row.totals() for row in rows]).sum(0).to(device)).clamp_min(1.0)
         if self.is_deepspeed_enabled and not self._fits(rows[0], totals):
             return None
         torch.manual_seed(step_seed(self.args.seed, self.state.global_step, self.args.process_index))

@@ -12,15 +12,14 @@ from rich.console import Console
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from data.errors import UserError
+from train.runs.evaluation import evaluation_folder
 from train.supervised import checkpoints
 from train.supervised.checkpoints import (
     BEST,
     COMPLETE,
     KeepCheckpoints,
-    evaluation_folder,
     find_resume,
     point_link,
-    superseded,
     whole_checkpoints,
 )
 
@@ -64,12 +63,13 @@ def test_the_mark_comes_from_the_first_rank(tmp_path: Path) -> None:
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-5"]
 
 
-@given(st.sets(st.integers(1, 30), max_size=6), st.integers(1, 4), st.integers(1, 30))
+@given(st.sets(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 4), st.integers(1, 30))
 def test_the_newest_and_the_best_stay(tmp_path_factory: pytest.TempPathFactory, steps: set[int], keep: int, best: int) -> None:
     folder = tmp_path_factory.mktemp("run")
     make(folder, *steps)
     stay = {*sorted(steps)[-keep:], *({best} & steps)}
-    assert names(superseded(folder, keep, f"checkpoint-{best}")) == [f"checkpoint-{n}" for n in sorted(steps - stay)]
+    saved(folder, KeepCheckpoints(keep), max(steps), best=f"checkpoint-{best}")
+    assert names(checkpoints.checkpoints(folder)) == [f"checkpoint-{n}" for n in sorted(stay)]
 
 
 def test_rotation_removes_on_the_first_rank_and_never_a_cut_off_one(tmp_path: Path) -> None:
