@@ -73,7 +73,7 @@ workers: 0
     processor, model = load_processor(recipe.backbone), load_scalar(recipe.backbone, recipe.head).eval()
     tiny.stir(model.head, 0.3)
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-    inside = evaluation(NaiveMethod(recipe.method, recipe, encoder, Console(quiet=True)))
+    inside = evaluation(NaiveMethod(recipe, encoder, Console(quiet=True)))
     assert inside is not None
     inside(model, 3)
     model.save_pretrained(run / "checkpoint-3")

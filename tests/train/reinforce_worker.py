@@ -63,9 +63,10 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
 
     processor = load_processor(recipe.backbone)
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-    method = StableReinforceMethod(recipe.method, recipe, encoder, Console(quiet=True))
-    arguments = method.arguments(resumes=resumes)
-    return method.trainer(evaluation(method), model=make_model(recipe), args=arguments, callbacks=run_callbacks(method))
+    method = StableReinforceMethod(recipe, encoder, Console(quiet=True))
+    arguments = method.arguments()
+    arguments.eval_on_start &= not resumes
+    return method.trainer(evaluate=evaluation(method), model=make_model(recipe), args=arguments, callbacks=run_callbacks(method))
 
 
 def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, Any]:

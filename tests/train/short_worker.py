@@ -59,7 +59,7 @@ def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]],
                 "token_budget": ceiling(10**6, Path(folder)),
             }
             steps = StepDataset(records, tiny.encoder().pack, **shape, rank=rank(), world_size=world_size(), costs=costs)
-            arguments = training_arguments(recipe, shape["steps"], resumes=False)
+            arguments = training_arguments(recipe, shape["steps"])
             trainer = PlainTrainer(objective=objective, steps=steps, optim=recipe.optim, model=make_model(recipe), args=arguments)
             trainer.train()
             trainer.save_model(folder)

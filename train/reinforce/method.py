@@ -10,24 +10,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
-from rich.console import Console
 from transformers import Trainer, TrainingArguments
 
 from data.errors import Problem, RecipeError
-from data.mixture import Mixture
 from eval.judges.generative import GenerativeJudge
 from models.backbone import load_language_model, load_processor, window_size
 from models.config import BackboneConfig
 from models.distributed import rank, world_size
 from models.encoder import Encoder
 from train.recipe.methods import IMPORTANCE_CAP, CheckpointJudge, ServerJudge, StableReinforceConfig
-from train.recipe.recipe import Recipe
 from train.reinforce.losses import largest_advantage
 from train.reinforce.rewards import Consistencies, JudgementReward, by_model, by_rule, model_replies, server_replies
 from train.reinforce.rollouts import Prompts
 from train.supervised.judgements import generative_judge
 from train.supervised.method import Method, training_arguments
-from train.supervised.optimizer import Evaluate
 
 
 class StableReinforceMethod(Method):
@@ -45,18 +41,17 @@ class StableReinforceMethod(Method):
         "grad_norm": "{:.2f}",
     }
 
-    mixture: Mixture
+    config: StableReinforceConfig
 
-    def __init__(self, config: StableReinforceConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        super().__init__(recipe, encoder, console)
-        self.config, self.mixture = config, self.open_mixture()
-        self.prompts = Prompts(self.mixture, encoder, config.template, config.max_prompt_tokens)
+    def prepare(self) -> None:
+        """Take the records as prompts."""
+        self.prompts = Prompts(self.mixture, self.encoder, self.config.template, self.config.max_prompt_tokens)
 
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""
         return generative_judge(self, self.config.template, model)
 
-    def arguments(self, *, resumes: bool) -> TrainingArguments:
+    def arguments(self) -> TrainingArguments:
         """Return trl's arguments; what trl would do by itself and we do otherwise is switched off here.
 
         trl wants two generations at least, because its advantages compare them; ours need not, so one is set afterwards.
@@ -80,7 +75,6 @@ class StableReinforceMethod(Method):
         arguments = training_arguments(
             self.recipe,
             self.recipe.steps(self.mixture.epoch_size),
-            resumes=resumes,
             kind=GRPOConfig,
             per_device_train_batch_size=2 * rows,
             per_device_eval_batch_size=2,
@@ -124,7 +118,7 @@ class StableReinforceMethod(Method):
             "generation_kwargs": {"logit_bias": {encoder.vision.image: -100.0}},
         }
 
-    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+    def trainer(self, **trainer: Any) -> Trainer:
         """Return trl's trainer with StableReinforce in it, over places 0, 1 … of the prompts in whole rollout batches."""
         from train.reinforce.trainer import StableReinforceTrainer
 
@@ -137,9 +131,8 @@ class StableReinforceMethod(Method):
         return StableReinforceTrainer(
             self.prompts,
             config,
-            self.recipe,
+            optim=self.recipe.optim,
             token_budget=self.packed().token_budget,
-            evaluate=evaluate,
             reference=reference,
             reader=reader,
             **{**trainer, "processing_class": self.encoder.tokenizer},

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -114,16 +116,12 @@ def log_probabilities(
     prompt share its computation. `model` may be wrapped, and is called once.
     """
     lengths = mask.sum(1).tolist()
-    tokens = [tuple(row[:length]) for row, length in zip(ids.tolist(), lengths, strict=True)]
-    groups: list[Group] = []
-    last = -1
-    for owner, one in zip(owners, tokens, strict=True):
-        own = Continuation(one, loss_tokens=tuple(range(len(one))))
-        if owner == last:
-            groups[-1] = replace(groups[-1], continuations=(*groups[-1].continuations, own))
-        else:
-            groups.append(replace(prompts[owner], continuations=(own,)))
-        last = owner
+    written = (
+        Continuation(tuple(row[:length]), loss_tokens=tuple(range(length)))
+        for row, length in zip(ids.tolist(), lengths, strict=True)
+    )
+    together = groupby(zip(owners, written, strict=True), key=itemgetter(0))
+    groups = [replace(prompts[owner], continuations=tuple(own for _, own in rows)) for owner, rows in together]
     batch = encoder.pack(groups).to(ids.device)
     found: Tensor = model(**batch.label_inputs(), temperature=temperature)
     return found.new_zeros(ids.shape).masked_scatter(mask.bool(), found)

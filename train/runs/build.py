@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -29,7 +28,7 @@ from train.supervised.judgements import LanguageModelMethod
 from train.supervised.method import Method
 from train.supervised.naive import NaiveMethod
 
-METHODS: dict[type, Callable[..., Method]] = {
+METHODS: dict[type, type[Method]] = {
     NaiveConfig: NaiveMethod,
     CriticConfig: CriticMethod,
     LanguageModelConfig: LanguageModelMethod,
@@ -74,11 +73,12 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
         check_resume_matches(recipe, resume, world_size())
     processor = load_processor(recipe.backbone)
     encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-    method = METHODS[type(recipe.method)](recipe.method, recipe, encoder, console)
-    arguments = method.arguments(resumes=resume is not None)
+    method = METHODS[type(recipe.method)](recipe, encoder, console)
+    arguments = method.arguments()
+    arguments.eval_on_start &= resume is None
     model = make_model(recipe)  # after the arguments: ZeRO-3 shards weights while they are loaded
     trainer = method.trainer(
-        evaluation(method),
+        evaluate=evaluation(method),
         model=model,
         args=arguments,
         processing_class=processor,

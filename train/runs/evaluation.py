@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from data.errors import RecordError, UserError
 from data.preference import Preference
@@ -32,7 +32,7 @@ from models.packing.groups import Group, PackedBatch
 from train.recipe.recipe import HELD_OUT, HELD_OUT_LOSS
 from train.supervised.method import Method, SupervisedMethod
 from train.supervised.optimizer import Evaluate
-from train.supervised.steps import Encode, PackedRow, PairEncoder
+from train.supervised.steps import Encode, PackedRow, PairEncoder, response_tokens
 
 FILE = "validation.jsonl"
 """In the run folder: the held-out records in this project's format, images included, as an ensemble takes them."""
@@ -75,13 +75,9 @@ def evaluation_folder(folder: Path, step: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """The held-out records that can be used, and the numbers of the loss beside their tokens."""
+    """The held-out records that can be used."""
 
     records: Sequence[Preference]
-    margins: Tensor
-    """(records,) fp32."""
-    response_tokens: Tensor
-    """(records, 2) int64."""
 
     @classmethod
     def load(cls, method: Method) -> HeldOut | None:
@@ -89,31 +85,25 @@ class HeldOut:
 
         Raises: UserError for more of them than `data.bad_records` allows.
         """
-        mixture = method.mixture
-        if mixture is None or not len(mixture.validation):
+        mixture, count = method.mixture, len(method.mixture.validation)
+        if not count:
             return None
         encode = PairEncoder(method.encoder, method.recipe.head.read)
-        numbers: dict[int, tuple[float, tuple[int, ...]]] = {}
-        errors: list[str] = []
-        for index in range(rank(), len(mixture.validation), world_size()):
+        errors: dict[int, str] = {}
+        for index in range(rank(), count, world_size()):
             try:
-                encoded = encode(mixture.shown(distinct(mixture.validation[index])))
+                encode(mixture.shown(distinct(mixture.validation[index])))
             except RecordError as error:
-                errors.append(str(error))
-            else:
-                numbers[index] = encoded.margin, encoded.response_tokens
-        found = {index: one for part in gather(numbers) for index, one in part.items()}
-        errors = [error for part in gather(errors) for error in part]
+                errors[index] = str(error)
+        errors = {index: error for part in gather(errors) for index, error in part.items()}
         policy = mixture.config.bad_records
         if errors:
-            message = f"{len(errors):,} of {len(mixture.validation):,} held-out records cannot be used. The first: {errors[0]}"
-            if policy.policy == "strict" or not found or len(errors) > max(1, policy.limit * len(mixture.validation)):
+            message = f"{len(errors):,} of {count:,} held-out records cannot be used. The first: {next(iter(errors.values()))}"
+            if policy.policy == "strict" or len(errors) == count or len(errors) > max(1, policy.limit * count):
                 raise UserError(message)
             if rank() == 0:
                 method.console.print(message, markup=False, highlight=False)
-        usable = sorted(found)
-        margins, lengths = zip(*(found[index] for index in usable), strict=True)
-        return cls([mixture.shown(mixture.validation[index]) for index in usable], torch.tensor(margins), torch.tensor(lengths))
+        return cls([mixture.shown(mixture.validation[index]) for index in range(count) if index not in errors])
 
     def write(self, folder: Path) -> None:
         """Write the records into a run's folder."""
@@ -137,11 +127,13 @@ class HeldOut:
 
         def run(batch: PackedBatch, items: Sequence[int]) -> list[dict[str, float]]:
             """Return the sums of a row for its first item, and nothing for the others."""
-            places = [used[item] for item in items]
-            numbers = self.margins[places], self.response_tokens[places].flatten(), torch.zeros(len(places), dtype=torch.bool)
-            loss, sums = objective.loss(model, PackedRow(batch, *numbers).to(packed.device), torch.ones(2, device=packed.device))
-            found = {name: float(value) for name, value in sums.items()} | {"loss": float(loss), "records": float(len(places))}
-            return [found if number == 0 else {} for number in range(len(places))]
+            inside = [self.records[used[item]] for item in items]
+            margins = torch.tensor([record.margin or 0.0 for record in inside])
+            lengths = torch.tensor([length for record in inside for length in response_tokens(packed.encoder, record)])
+            row = PackedRow(batch, margins, lengths, torch.zeros(len(inside), dtype=torch.bool)).to(packed.device)
+            loss, sums = objective.loss(model, row, torch.ones(2, device=packed.device))
+            found = {name: float(value) for name, value in sums.items()} | {"loss": float(loss), "records": float(row.records)}
+            return [found if number == 0 else {} for number in range(row.records)]
 
         total: defaultdict[str, float] = defaultdict(float)
         for part in run_packed(packed, used, partial(encode_held_out, method.encode, self.records), run):

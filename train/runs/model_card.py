@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
 from data.storage.files import write_whole
 from eval.judges.card import CARD as JUDGE_CARD
 from eval.judges.card import judge_card
@@ -68,24 +66,15 @@ MEAN_READ = (
 )
 
 
-class WriteCard(TrainerCallback):  # type: ignore[misc]
-    """Writes the model card of every checkpoint, with the figures that were found just before it was saved."""
-
-    def __init__(self, recipe: Recipe, data: DataFingerprints) -> None:
-        self.recipe, self.data = recipe, data
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
-        """Write the card on the first rank."""
-        if state.is_world_process_zero:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            step = f"step {state.global_step} of {state.max_steps}"
-            write_whole(folder / CARD, model_card(self.recipe, self.data, step, read_results(folder)))
-            write_whole(folder / JUDGE_CARD, judge_card(self.recipe.resolved()).model_dump_json(indent=1))
+def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: str) -> None:
+    """Write the model card of a checkpoint, with the figures that were found just before it was saved, and the judge's."""
+    write_whole(checkpoint / CARD, model_card(recipe, data, step, read_results(checkpoint)))
+    write_whole(checkpoint / JUDGE_CARD, judge_card(recipe.resolved()).model_dump_json(indent=1))
 
 
 def model_card(recipe: Recipe, data: DataFingerprints, step: str, results: Mapping[str, Result]) -> str:
-    """Return the card of a checkpoint, in Markdown with the hub's metadata; `step` names it in the title."""
-    title = f"# {Path(recipe.output.folder).name}, {step}"
+    """Return the card of a checkpoint, in Markdown with the hub's metadata; `step` (`5 of 20`) stands in its title."""
+    title = f"# {Path(recipe.output.folder).name}, step {step}"
     what = f"Trained from {recipe.backbone.path}; {recipe.method.summary}."
     rows = [f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in data.items()]
     sources = "\n".join(["| source | rows | fingerprint |", "|---|---|---|", *rows])

@@ -47,11 +47,8 @@ FREE = (
 """Keys that change neither what is learnt nor how its state is stored."""
 
 
-def write_provenance(launch: Launch, folder: Path, mixture: Mixture | None) -> None:
-    """Write `recipe.yaml` and `provenance.json` into the run folder, each whole or not at all; call it on one rank.
-
-    `mixture` is what the run trains on, None where it draws lessons from the embedded world.
-    """
+def write_provenance(launch: Launch, folder: Path, mixture: Mixture) -> None:
+    """Write `recipe.yaml` and `provenance.json` into the run folder, each whole or not at all; call it on one rank."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "provenance.json"
     earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
@@ -63,7 +60,7 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture | None) -> N
         "overrides": list(launch.overrides),
         "recipe": launch.recipe.resolved(),
         "seeds": {"run": launch.recipe.seed, "data": launch.recipe.data.seed},
-        "data": data_fingerprints(launch.recipe, mixture),
+        "data": data_fingerprints(mixture),
         "commit": commit(CLONE),
         "python": platform.python_version(),
         "packages": dict(sorted(versions.items(), key=lambda found: found[0].lower())),
@@ -83,14 +80,12 @@ def recipe_yaml(recipe: Recipe) -> str:
     return text.getvalue()
 
 
-def data_fingerprints(recipe: Recipe, mixture: Mixture | None) -> DataFingerprints:
-    """Return what identifies the data of every source; generated sources open without reading anything."""
-    if mixture is None:
-        opened = [config.open(recipe.data.cache_folder) for config in recipe.data.sources]
-        found = [(source, source.fingerprint()) for source in opened]
-    else:
-        found = [(part.source, part.content) for part in mixture.parts]
-    return {source.name: {"revision": source.revision, "fingerprint": content, "rows": len(source)} for source, content in found}
+def data_fingerprints(mixture: Mixture) -> DataFingerprints:
+    """Return what identifies the data of every source."""
+    return {
+        part.source.name: {"revision": part.source.revision, "fingerprint": part.content, "rows": len(part.source)}
+        for part in mixture.parts
+    }
 
 
 def commit(clone: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,15 @@ BEST = "best"
 
 
 class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
-    """Marks a checkpoint as complete, points the link at the best one, and removes what newer ones replace.
+    """Writes a checkpoint's cards, marks it as complete, points the link at the best one, and removes what newer ones replace.
 
     At any kill a whole checkpoint is left. Trainer's own rotation comes before the mark, and goes by the folders' times, which a
     resume or an evaluation changes.
     """
 
-    def __init__(self, keep: int) -> None:
-        self.keep = keep
+    def __init__(self, keep: int, write_cards: Callable[[Path, str], None]) -> None:
+        """`write_cards` takes a checkpoint's folder and its step as `5 of 20`."""
+        self.keep, self.write_cards = keep, write_cards
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Set the link on resume, in case a kill came between a save and its link."""
@@ -44,7 +46,9 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         if not state.is_world_process_zero:
             return
         folder = Path(args.output_dir)
-        (folder / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+        checkpoint = folder / f"checkpoint-{state.global_step}"
+        self.write_cards(checkpoint, f"{state.global_step} of {state.max_steps}")
+        (checkpoint / COMPLETE).touch()
         self.on_train_begin(args, state, control)
         for path in whole_checkpoints(folder)[: -self.keep]:
             if path.name != (folder / BEST).resolve().name:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -29,19 +28,17 @@ from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
 from data.storage.files import write_whole
-from eval.judges.critic import CriticJudge, CritiqueEncoder, JudgingCost, as_example
+from eval.judges.critic import CriticJudge, CritiqueEncoder, as_example
 from eval.protocol import Judge
 from models.distributed import barrier, gather, rank, world_size
 from models.encoder import Encoder
 from models.generation import SamplingConfig
 from train.recipe.methods import CriticConfig
-from train.recipe.recipe import Recipe
 from train.supervised.method import SupervisedMethod, unwrapped
 from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
-from train.supervised.optimizer import Evaluate
 from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, expected_costs
 
-Critiques = Callable[[Preference], tuple[str, str] | None]
+Critiques = Callable[[Preference], Sequence[str] | None]
 """The critiques on which a record is scored; None for a record that has none."""
 
 
@@ -163,7 +160,7 @@ class CritiqueStore:
     config: CriticConfig
     seed: int
     _window: range | None = None
-    _found: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _found: dict[str, list[str]] = field(default_factory=dict)
 
     def window(self, step: int) -> range | None:
         """Return the optimizer steps of the window of `step`, None during the warm-up on ground-truth critiques."""
@@ -187,10 +184,9 @@ class CritiqueStore:
             return
         while not self.path(window).exists():
             time.sleep(WAIT_SECONDS)
-        read = json.loads(self.path(window).read_text(encoding="utf-8"))
-        self._window, self._found = window, {identity: (first, second) for identity, (first, second) in read.items()}
+        self._window, self._found = window, json.loads(self.path(window).read_text(encoding="utf-8"))
 
-    def __call__(self, record: Preference) -> tuple[str, str] | None:
+    def __call__(self, record: Preference) -> list[str] | None:
         """Return the model's own critiques of a record, None where it is scored on the ground truth."""
         return self._found.get(record.identity)
 
@@ -239,18 +235,18 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
 class CriticMethod(SupervisedMethod):
     """A critic (MM-RLHF-Reward)."""
 
-    mixture: Mixture
+    config: CriticConfig
 
-    def __init__(self, config: CriticConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        super().__init__(recipe, encoder, console)
-        self.config, self.mixture = config, self.open_mixture()
+    def prepare(self) -> None:
+        """Take critiques, and the store of the critic's own where the recipe asks for some."""
+        config = self.config
         if config.records_without_critique == "refuse":
             refuse_missing_critiques(self.mixture)
         self.store: CritiqueStore | None = None
         if config.critique != "ground_truth":
-            self.store = CritiqueStore(self.folder / "critiques", config, recipe.seed)
+            self.store = CritiqueStore(self.folder / "critiques", config, self.recipe.seed)
             self.prepare_step = self.store.load
-        self.encode = CriticEncoder(encoder, config.writing.request)
+        self.encode = CriticEncoder(self.encoder, config.writing.request)
         self.records = MixtureRecords(self.mixture, replace(self.encode, written=self.store))
         self.costs = expected_costs(self.mixture)
         self.objective = JointCritique(config)
@@ -264,13 +260,12 @@ class CriticMethod(SupervisedMethod):
             device=packed.device,
             token_budget=packed.token_budget,
             sampling=SamplingConfig(max_new_tokens=self.config.critique_max_tokens),
-            spent=JudgingCost(),
             workers=packed.workers,
         )
 
-    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+    def trainer(self, **trainer: Any) -> Trainer:
         """Return the packed trainer, which writes the critic's own critiques on the way."""
-        found = super().trainer(evaluate, **trainer)
+        found = super().trainer(**trainer)
         if self.store is not None:
             judge = partial(self.judge, forgiving=True)
             found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, judge))

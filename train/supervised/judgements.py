@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from data.errors import RecordError
 from data.preference import Preference, text
 from data.prompts import Answer, JudgeTemplate, ask, swapped, write_judgement
-from eval.judges.critic import JudgingCost
 from eval.judges.generative import GenerativeJudge, JudgePrompt, ShownEncoder
 from models.encoder import Encoder
 from models.generation import SamplingConfig
 from train.recipe.methods import LanguageModelConfig
-from train.recipe.recipe import Recipe
 from train.supervised.lessons import Lessons
 from train.supervised.method import Method, SupervisedMethod, unwrapped
 from train.supervised.objectives import LanguageModelling
@@ -104,7 +101,6 @@ def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> Gen
         token_budget=packed.token_budget,
         sampling=SamplingConfig.model_validate(evaluation.judging.model_dump()),
         protocol=evaluation.protocol,
-        spent=JudgingCost(),
         workers=packed.workers,
     )
 
@@ -112,20 +108,19 @@ def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> Gen
 class LanguageModelMethod(SupervisedMethod):
     """Supervised fine-tuning of a judge, or of the embedded backbone."""
 
+    config: LanguageModelConfig
     needs_rationale = True
 
-    def __init__(self, config: LanguageModelConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        super().__init__(recipe, encoder, console)
-        self.template, self.objective = config.template, LanguageModelling()
-        self.encode = JudgementEncoder(encoder, config.template)
-        self.mixture = None
+    def prepare(self) -> None:
+        """Take lessons, or the mixture's records as judgements."""
+        config, self.objective = self.config, LanguageModelling()
+        self.encode = JudgementEncoder(self.encoder, config.template)
         if config.target == "lessons":
-            self.records = Lessons(config, recipe.data.sources[0], encoder)
+            self.records = Lessons(config, self.recipe.data.sources[0], self.encoder)
         else:
-            self.mixture = self.open_mixture()
             self.records = JudgementRecords(self.mixture, self.encode, config.both_orders)
             self.costs = np.repeat(expected_costs(self.mixture), 2)  # by index: once for either response shown first
 
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""
-        return generative_judge(self, self.template, model)
+        return generative_judge(self, self.config.template, model)

@@ -10,6 +10,7 @@ the answer, and of two answers to one question by turns.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,12 @@ class Lessons:
 
     def __init__(self, config: LanguageModelConfig, source: Any, encoder: Encoder) -> None:
         """Take the questions of the embedded world that `source`, a recipe's only one and a ShapesConfig, names."""
-        self.config, self.encoder, self.count = config, encoder, source.rows
+        self.config, self.encoder = config, encoder
+        self.count: int = source.rows
         self.world = ShapesWorld(source.level, source.seed, source.split, source.text_only)
         if config.most_things is not None:
             self.world = self.world.of_shapes(config.most_things)
-        self.weights = LESSON_WEIGHTS
+        self.weights: Mapping[str, float] = LESSON_WEIGHTS
         if source.kinds is not None:
             self.weights = Counter(kind for kind in source.kinds if kind in QUESTION_TYPES)
         self.stated = config.answers == "stated"

@@ -29,10 +29,9 @@ from eval.protocol import Judge
 from models.distributed import rank, world_size
 from models.encoder import Encoder
 from train.recipe.deepspeed_config import deepspeed_config, stage
-from train.recipe.recipe import HELD_OUT_LOSS, Recipe
+from train.recipe.recipe import Recipe
 from train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
 from train.supervised.objectives import Objective
-from train.supervised.optimizer import Evaluate
 from train.supervised.steps import Encode, Records, StepDataset
 from train.supervised.trainer import PackedTrainer
 
@@ -51,8 +50,8 @@ def unwrapped(model: Any) -> Any:
 class Method(ABC):
     """What a run asks of its method, on every rank; made before the model is loaded."""
 
-    mixture: Mixture | None
-    """Where the records come from; None for lessons of the embedded world."""
+    config: Any
+    """The method's section of the recipe."""
     columns: ClassVar[Mapping[str, str]] = {
         "loss": "{:.4f}",
         "accuracy": "{:.3f}",
@@ -69,8 +68,13 @@ class Method(ABC):
     """What a console line shows, in this order, of all that is logged."""
 
     def __init__(self, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        self.recipe, self.encoder, self.console = recipe, encoder, console
-        self.folder = Path(recipe.output.folder)
+        self.recipe, self.config, self.encoder, self.console = recipe, recipe.method, encoder, console
+        self.folder, self.mixture = Path(recipe.output.folder), self.open_mixture()
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Set what is this method's own, of `config` and `mixture`."""
 
     def open_mixture(self) -> Mixture:
         """Open the recipe's sources, with a line for each that lost records and the reasons."""
@@ -95,12 +99,12 @@ class Method(ABC):
         """Return the judge that a model in training is; `model` may be wrapped by DeepSpeed, DDP or PEFT."""
 
     @abstractmethod
-    def arguments(self, *, resumes: bool) -> TrainingArguments:
+    def arguments(self) -> TrainingArguments:
         """Return the trainer's arguments; raises UserError where data, steps and ranks do not fit."""
 
     @abstractmethod
-    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
-        """Return the trainer; `trainer` goes to Hugging Face's."""
+    def trainer(self, **trainer: Any) -> Trainer:
+        """Return the trainer; `trainer` goes to FiniteTrainer, and from there to Hugging Face's."""
 
 
 class SupervisedMethod(Method):
@@ -145,20 +149,19 @@ class SupervisedMethod(Method):
         begins_low = asked == "auto" or (stage(self.recipe.deepspeed) == 3 and device().type == "cuda")
         return min(most, FIRST_BUDGET) if begins_low else most
 
-    def arguments(self, *, resumes: bool) -> TrainingArguments:
+    def arguments(self) -> TrainingArguments:
         """Return those of a run over `steps`."""
-        return training_arguments(self.recipe, len(self.steps), resumes=resumes)
+        return training_arguments(self.recipe, len(self.steps))
 
-    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+    def trainer(self, **trainer: Any) -> Trainer:
         """Return the packed trainer."""
-        optim = self.recipe.optim
-        return PackedTrainer(objective=self.objective, steps=self.steps, optim=optim, evaluate=evaluate, **trainer)
+        return PackedTrainer(objective=self.objective, steps=self.steps, optim=self.recipe.optim, **trainer)
 
 
 def training_arguments(
-    recipe: Recipe, steps: int, *, resumes: bool, kind: type[TrainingArguments] = TrainingArguments, **own: Any
+    recipe: Recipe, steps: int, *, kind: type[TrainingArguments] = TrainingArguments, **own: Any
 ) -> TrainingArguments:
-    """Return the arguments for a run of `steps` optimizer steps, started or resumed; `own` goes to `kind` as it is.
+    """Return the arguments for a run of `steps` optimizer steps; `own` goes to `kind` as it is.
 
     The loader hands out whole optimizer steps, so Trainer sees a batch of one and no accumulation; it evaluates exactly when
     it saves, so that the best checkpoint is one that exists. It removes none: `KeepCheckpoints` does.
@@ -171,7 +174,6 @@ def training_arguments(
         "output_dir": output.folder,
         "max_steps": steps,
         "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": 1,
         "learning_rate": optim.learning_rate,
         # Trainer's "constant" knows no warm-up.
         "lr_scheduler_type": "constant_with_warmup" if optim.schedule == "constant" else optim.schedule,
@@ -180,13 +182,11 @@ def training_arguments(
         "weight_decay": optim.weight_decay,
         "logging_steps": output.log_every_steps,
         "logging_nan_inf_filter": False,
-        "save_strategy": "steps",
         "save_steps": output.save_every_steps,
         "eval_strategy": "steps" if evaluates else "no",
-        "eval_steps": output.save_every_steps if evaluates else None,
-        "eval_on_start": evaluates and recipe.evaluation.at_start and not resumes,
-        "metric_for_best_model": recipe.evaluation.best_metric if evaluates else None,
-        "greater_is_better": recipe.evaluation.best_metric != HELD_OUT_LOSS if evaluates else None,
+        "eval_steps": output.save_every_steps,
+        "eval_on_start": evaluates and recipe.evaluation.at_start,
+        "metric_for_best_model": recipe.evaluation.best_metric,  # greater is better, but for one that ends with `loss`
         "bf16": recipe.backbone.dtype == "bfloat16",
         "use_cpu": cpu,
         "deepspeed": deepspeed_config(recipe.deepspeed, recipe.backbone.dtype, cpu=cpu),

@@ -28,7 +28,7 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the row's loss divided by the `PackedRow.totals` of the whole step, and sums to report (scalars).
+        """Return the row's loss divided by the `PackedRow.totals` of the whole step, and sums to report (detached scalars).
 
         A filler row must run the model like any other and give a loss of exactly zero.
         """
@@ -42,24 +42,6 @@ class Objective(ABC):
         return sums["loss"] / max(sums[self.unit], 1.0)
 
 
-def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | None = None) -> Tensor:
-    """Return -log sigmoid(chosen - rejected - margin) for every pair.
-
-    `chosen`, `rejected` and `margin` are (pairs,) fp32; so is the result. Plain Bradley-Terry is BaseReward's loss
-    (arXiv 2509.16127, section 3); the margin is Llama 2's (arXiv 2307.09288, equation 2).
-    """
-    difference = chosen - rejected
-    return -logsigmoid(difference if margin is None else difference - margin)
-
-
-def zero_coefficient(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """Return (chosen + rejected)^2 for every pair, (pairs,): it pulls the mean score to zero.
-
-    BaseReward's ablation (weight 0.1, 0.01 or 0.001) and the released MM-RLHF code (weight 0.01); reward centring elsewhere.
-    """
-    return (chosen + rejected).square()
-
-
 def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
     """Return scores / log(length + 1); `scores` (continuations,) fp32, `lengths` (continuations,) response tokens >= 1.
 
@@ -69,9 +51,15 @@ def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 def pair_loss(chosen: Tensor, rejected: Tensor, margin: Tensor | None = None, zero_weight: float = 0.0) -> Tensor:
-    """Return the Naive-RM's loss for every pair: Bradley-Terry plus `zero_weight` times the zero-coefficient term."""
-    loss = bradley_terry(chosen, rejected, margin)
-    return loss + zero_weight * zero_coefficient(chosen, rejected) if zero_weight else loss
+    """Return the loss of every pair: Bradley-Terry, -log sigmoid(chosen - rejected - margin), plus the zero-coefficient term.
+
+    `chosen`, `rejected` and `margin` are (pairs,) fp32; so is the result. Plain Bradley-Terry is BaseReward's loss
+    (arXiv 2509.16127, section 3); the margin is Llama 2's (arXiv 2307.09288, equation 2). `zero_weight` (chosen + rejected)^2
+    pulls the mean score to zero: BaseReward's ablation (weight 0.1, 0.01 or 0.001) and the released MM-RLHF code (0.01).
+    """
+    difference = chosen - rejected
+    loss = -logsigmoid(difference if margin is None else difference - margin)
+    return loss + zero_weight * (chosen + rejected).square() if zero_weight else loss
 
 
 def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:

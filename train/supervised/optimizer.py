@@ -8,6 +8,7 @@ Attention stays as it is: its plan changes with every row. Shapes are dynamic, a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from math import inf, isfinite
 from pathlib import Path
@@ -52,13 +53,10 @@ def parameter_groups(named: Iterable[tuple[str, nn.Parameter]], config: OptimCon
     for name, parameter in named:
         if not parameter.requires_grad:
             continue
-        decayed = is_matrix(parameter)
-        key = part_of(name) + ("" if decayed else VECTORS)
-        group = groups.setdefault(
-            key,
-            {"name": key, "params": [], "lr": rates[part_of(name)], "weight_decay": config.weight_decay if decayed else 0.0},
-        )
-        group["params"].append(parameter)
+        part = part_of(name)
+        key, decay = (part, config.weight_decay) if is_matrix(parameter) else (part + VECTORS, 0.0)
+        group = {"name": key, "params": [], "lr": rates[part], "weight_decay": decay}
+        groups.setdefault(key, group)["params"].append(parameter)
     return list(groups.values())
 
 
@@ -113,7 +111,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
 
     control: TrainerControl
 
-    def __init__(self, *, optim: OptimConfig, evaluate: Evaluate | None, **trainer: Any) -> None:
+    def __init__(self, *, optim: OptimConfig, evaluate: Evaluate | None = None, **trainer: Any) -> None:
         if not hasattr(Trainer, "_get_grad_norm"):
             raise RuntimeError(
                 f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, which is where a run checks that its "
@@ -122,6 +120,8 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         self.passes: list[dict[str, Any]] = []
         """Of the step under way: what went in, the detached `loss`, and `records`, which names what it was computed on."""
         self.optim, self.evaluate_benchmarks = optim, evaluate
+        self.since: float | None = None
+        """Start of the time over which speed is measured, as if evaluations took none; None before the first step."""
         self.optimizer: torch.optim.Optimizer | None
         super().__init__(eval_dataset=[0] if evaluate else None, **trainer)
 
@@ -133,7 +133,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
 
     def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict[str, float]:
         """Judge the benchmarks with the model as it stands, on all ranks together; Trainer then tracks the best and saves."""
-        model, training = self.model_wrapped, self.model_wrapped.training
+        model, training, begin = self.model_wrapped, self.model_wrapped.training, time.perf_counter()
         model.eval()
         with torch.no_grad():
             found = self.evaluate_benchmarks(model, self.state.global_step) if self.evaluate_benchmarks else {}
@@ -141,6 +141,8 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         Trainer.log(self, dict(metrics))  # trl's would write its table of the last rollouts once more, or an empty one
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.since is not None:
+            self.since += time.perf_counter() - begin
         return metrics
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:

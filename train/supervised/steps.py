@@ -230,8 +230,11 @@ class PairEncoder:
 
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
         """Decode the images and encode both responses; raises RecordError as decoding and encoding do."""
-        responses = (record.chosen, record.rejected)
-        conversations = [(*record.prompt, text("assistant", response)) for response in responses]
+        conversations = [(*record.prompt, text("assistant", response)) for response in (record.chosen, record.rejected)]
         group = self.encoder.encode_conversations(record.images, conversations, self.read, record.identity)
-        ids = [self.encoder.tokenizer(response, add_special_tokens=False)["input_ids"] for response in responses]
-        return TrainingExample(group, record.margin or 0.0, tuple(map(len, ids)), record=record.identity)
+        return TrainingExample(group, record.margin or 0.0, response_tokens(self.encoder, record), record=record.identity)
+
+
+def response_tokens(encoder: Encoder, record: Preference) -> tuple[int, ...]:
+    """Return the tokens of both responses, chosen first, by themselves."""
+    return tuple(len(encoder.tokenizer(one, add_special_tokens=False)["input_ids"]) for one in (record.chosen, record.rejected))

@@ -46,7 +46,7 @@ def config(**changes: Any) -> CriticConfig:
     return CriticConfig(type="critic", **changes)
 
 
-def encode(record: Preference, own: tuple[str, str] | None = None) -> Any:
+def encode(record: Preference, own: Sequence[str] | None = None) -> Any:
     return CriticEncoder(tiny.encoder(), "judge it.", None if own is None else lambda asked: own)(record)
 
 
@@ -249,7 +249,7 @@ def test_every_window_is_written_once_before_its_first_step(tmp_path: Path) -> N
     for step, number in ((1, 1), (4, 2), (5, 3)):
         kept.load(step)
         record = records[steps.indices(step)[0]]
-        assert kept(record) == (f"{record.identity} {number} a", f"{record.identity} {number} b")
+        assert kept(record) == [f"{record.identity} {number} a", f"{record.identity} {number} b"]
         assert encode(record, kept(record)).own_critiques
     kept.load(0)
 

@@ -33,8 +33,8 @@ def arguments(folder: Path, entry: Entry, *changes: str) -> TrainingArguments:
     optim = f"optim={{learning_rate: 1e-4, records_per_step: 4, epochs: null, max_steps: {STEPS}}}"
     recipe = read_recipe(path, [optim, *changes, f"output.folder={folder / 'run'}"], entry=entry)
     if isinstance(recipe.method, StableReinforceConfig):
-        return StableReinforceMethod(recipe.method, recipe, tiny.encoder(), Console(quiet=True)).arguments(resumes=False)
-    return training_arguments(recipe, STEPS, resumes=False)
+        return StableReinforceMethod(recipe, tiny.encoder(), Console(quiet=True)).arguments()
+    return training_arguments(recipe, STEPS)
 
 
 @pytest.mark.parametrize("schedule", get_args(OptimConfig.model_fields["schedule"].annotation))
