@@ -259,7 +259,7 @@ class Mixture:
         split = self.config.text_per_multimodal is not None or stage.modality != "all"
         wanted = {"all": (None, False, True), "multimodal": (False,), "text": (True,)}[stage.modality]
         pools = []
-        for part, end in zip(self.parts, self.records.ends.tolist(), strict=True):
+        for part, end in zip(self.parts, self.records.ends, strict=True):
             if stage.sources is None or part.config.label in stage.sources:
                 found = part.pools(end - len(part.rows), split)
                 pools += [pool for pool in found if pool.text_only in wanted and len(pool.indices)]

@@ -29,7 +29,7 @@ ARMS = {
 """Name to what is laid over the recipe."""
 DONE = "stress-outcome.json"
 NOT_FINITE = "Not finite at step"
-"""What the last words of a run hold that stopped because of its numbers (train/supervised/non_finite.py)."""
+"""What the last words of a run hold that stopped because of its numbers (train/supervised/optimizer.py)."""
 
 
 def main() -> None:

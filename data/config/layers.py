@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from data.errors import Problem
+from data.errors import Problem, RecipeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +167,12 @@ class Reader:
         """Note a problem; return an empty recipe, with which reading goes on."""
         self.problems.append(Problem(where, key, found, message))
         return Located({}, where)
+
+
+def read_yaml(path: Path) -> Located:
+    """Return the mapping in a YAML file, laid over the one that it `extends`; raise RecipeError if its text is wrong."""
+    reader = Reader()
+    tree = reader.recipe(path)
+    if reader.problems:
+        raise RecipeError(str(path), reader.problems)
+    return tree

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from data.config.layers import Located, Reader, lay
+from data.config.layers import Located, lay, read_yaml
 from data.errors import Problem, RecipeError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -22,15 +22,15 @@ Path = tuple[str | int, ...]
 
 
 def read_section(file: FilePath, model: type[Model]) -> Model:
-    """Return the mapping in a YAML file, laid over the one that it `extends`, as a `model`.
+    """Return the mapping in a YAML file as a `model`; raise RecipeError with everything that is wrong."""
+    return parse(model, read_yaml(file), str(file))
 
-    Raises: RecipeError with everything that is wrong, with its text first.
-    """
-    reader = Reader()
-    tree = reader.recipe(file)
+
+def parse(model: type[Model], tree: Located, name: str) -> Model:
+    """Return `tree` as a `model`; raise RecipeError under `name` with everything that is wrong."""
     found, errors = validate(model, tree.plain())
-    if reader.problems or found is None:
-        raise RecipeError(str(file), reader.problems or list(problems(model, errors, tree).values()))
+    if found is None:
+        raise RecipeError(name, list(problems(model, errors, tree).values()))
     return found
 
 

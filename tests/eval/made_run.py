@@ -13,6 +13,7 @@ import pyarrow  # type: ignore[import-untyped]
 from PIL import Image, ImageDraw
 from pyarrow import parquet
 
+from data.mixture import Mixture
 from eval.benchmarks.benchmark import LoadedBenchmark
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations
@@ -48,7 +49,8 @@ def make_run(folder: Path, rows: int = 60) -> Path:
         f"evaluation.benchmarks={benchmarks}",
         f"evaluation.best_metric={OWN}/accuracy",
     ]
-    write_provenance(parse_arguments(arguments, "rm", ""), run, None)
+    launch = parse_arguments(arguments, "rm", "")
+    write_provenance(launch, run, Mixture(launch.recipe.data))
     loaded = {config.name: load(config) for config in configs}
     for step in STEPS[1:]:
         checkpoint = run / f"checkpoint-{step}"

@@ -61,10 +61,10 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
     from train.runs.model import make_model
 
     encoder = load_encoder(recipe.backbone)
-    method = StableReinforceMethod(recipe.method, recipe, encoder, Console(quiet=True))
-    arguments = method.arguments(resumes=resumes)
-    callbacks = run_callbacks(method, arguments.max_steps)
-    return method.trainer(evaluation(method), model=make_model(recipe), args=arguments, callbacks=callbacks)
+    method = StableReinforceMethod(recipe, encoder, Console(quiet=True))
+    arguments = method.arguments()
+    arguments.eval_on_start &= not resumes
+    return method.trainer(evaluate=evaluation(method), model=make_model(recipe), args=arguments, callbacks=run_callbacks(method))
 
 
 def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, Any]:

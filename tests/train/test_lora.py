@@ -25,8 +25,8 @@ from tests.train.worker import best_of, difference, ended, lines
 from train.merge import merge
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
-from train.runs.evaluation import read_results
 from train.runs.model import make_model
+from train.runs.model_card import read_results
 
 LORA = ["optim.lora={rank: 4, alpha: 8, dropout: 0.2}", "optim.activation_checkpointing=true"]
 """With dropout, so that a resume also needs the state of the generators."""

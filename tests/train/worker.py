@@ -24,11 +24,10 @@ from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import Entry, read_recipe
 from train.runs.environment import run_environment, start
 from train.runs.model import make_model
-from train.supervised.arguments import training_arguments
 from train.supervised.checkpoints import KeepCheckpoints
-from train.supervised.non_finite import FiniteWeights
+from train.supervised.method import training_arguments
 from train.supervised.objectives import LanguageModelling, PairwiseScores
-from train.supervised.optimizer import parameter_groups
+from train.supervised.optimizer import FiniteWeights, parameter_groups
 from train.supervised.steps import StepDataset, TrainingExample
 from train.supervised.trainer import PackedTrainer
 
@@ -174,7 +173,7 @@ def _descend(recipe_path: Path, kinds: str, folder: str, deepspeed: str, budget:
     changes = ["optim.learning_rate=0.01", "evaluation.benchmarks=[]", "evaluation.best_metric=null", "optim.schedule=constant"]
     changes += ["optim.warmup_ratio=0", "optim.max_grad_norm=0.4", f"deepspeed={deepspeed}", f"output.folder={folder}"]
     recipe = read_recipe(recipe_path, changes)
-    arguments = training_arguments(recipe, steps, resumes=False)
+    arguments = training_arguments(recipe, steps)
     trainer = PlainTrainer(
         objective=PairwiseScores(NaiveConfig(type="naive")),
         steps=StepDataset(

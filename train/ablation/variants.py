@@ -37,7 +37,7 @@ from data.errors import Problem, RecipeError, UserError
 from data.storage.files import write_whole
 from train.recipe.parsing import VARIANTS, read_recipe, required
 from train.recipe.recipe import Recipe
-from train.runs.provenance import recipe_yaml
+from train.runs.provenance import leaves, recipe_yaml
 
 NAME = re.compile(r"\w[\w.-]*")
 DONE = "run.json"
@@ -173,18 +173,10 @@ def refuse_other_recipes(runs: Sequence[Run]) -> None:
 def differences(run: Run) -> list[str]:
     """Return the keys in which the recipe in the folder of `run` is not its own, with both values."""
     try:
-        there, asked = (flat(recipe.resolved()) for recipe in (read_recipe(run.folder / RECIPE), run.recipe))
+        there, asked = (leaves(recipe.resolved()) for recipe in (read_recipe(run.folder / RECIPE), run.recipe))
     except RecipeError as error:
         return [str(error)]
     return [f"{key} {there.get(key)} / {asked.get(key)}" for key in there | asked if there.get(key) != asked.get(key)]
-
-
-def flat(tree: Any, key: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings and lists by their dotted keys."""
-    if not isinstance(tree, dict | list) or not tree:
-        return {key: tree}
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    return {name: value for k, child in items for name, value in flat(child, f"{key}.{k}" if key else str(k)).items()}
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from models.config import BackboneConfig, HeadConfig
 from train.recipe.methods import ENTRIES, Method
 
 HELD_OUT = "held_out"
-"""What the records of data.validation are called among the benchmarks; see train/supervised/held_out.py."""
+"""What the records of data.validation are called among the benchmarks; see train/runs/evaluation.py."""
 HELD_OUT_LOSS = f"{HELD_OUT}/loss"
 
 

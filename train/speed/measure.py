@@ -290,7 +290,7 @@ def step_speed(model: ScalarRewardModel, sizes: Sequence[PairSize], per_step: in
     def train(steps: Iterable[Step]) -> None:
         """Take `steps` on one rank."""
         for step in steps:
-            totals = torch.stack([objective.totals(row) for row in step["rows"]]).sum(0).to(device)
+            totals = torch.stack([row.totals() for row in step["rows"]]).sum(0).to(device)
             for row in step["rows"]:
                 loss, _ = objective.loss(model, row.to(device), totals)
                 loss.backward()  # type: ignore[no-untyped-call]

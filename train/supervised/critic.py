@@ -14,12 +14,12 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import exp
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -29,18 +29,16 @@ from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
 from data.storage.files import write_whole
 from eval.judges.critic import CriticJudge, CritiqueEncoder, as_example
-from eval.protocol import Example, Verdict
+from eval.protocol import Judge
 from models.config import SamplingConfig
 from models.distributed import barrier, gather, rank, world_size
 from models.encoder import Encoder
 from train.recipe.methods import CriticConfig
-from train.recipe.recipe import Recipe
 from train.supervised.method import SupervisedMethod, unwrapped
-from train.supervised.non_finite import Evaluate
-from train.supervised.objectives import pair_loss, score_report, score_sums
+from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
 from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, expected_costs
 
-Critiques = Callable[[Preference], tuple[str, str] | None]
+Critiques = Callable[[Preference], Sequence[str] | None]
 """The critiques on which a record is scored; None for a record that has none."""
 
 
@@ -75,16 +73,11 @@ class CriticEncoder:
         return TrainingExample(group, record.margin or 0.0, record=record.identity, own_critiques=own is not None)
 
 
-class JointCritique:
+class JointCritique(Objective):
     """Cross-entropy on critique tokens plus Bradley-Terry after them (MM-RLHF, arXiv 2502.10391, section 4)."""
 
     def __init__(self, config: CriticConfig) -> None:
         self.config = config
-        self.step = 0
-
-    def totals(self, row: PackedRow) -> Tensor:
-        """Return the pairs and the learned tokens of the row, (2,)."""
-        return torch.tensor([row.records, len(row.batch.labels)], dtype=torch.float32)
 
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return both losses, each over its own total of the step, weighted as the recipe says."""
@@ -157,8 +150,6 @@ def refuse_missing_critiques(mixture: Mixture) -> None:
 
 
 WAIT_SECONDS = 0.2
-Write = Callable[[Any, Sequence[Example]], Sequence[Verdict]]
-"""(unwrapped critic, examples) -> verdicts with critiques; called on all ranks together."""
 
 
 @dataclass
@@ -169,7 +160,7 @@ class CritiqueStore:
     config: CriticConfig
     seed: int
     _window: range | None = None
-    _found: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _found: dict[str, list[str]] = field(default_factory=dict)
 
     def window(self, step: int) -> range | None:
         """Return the optimizer steps of the window of `step`, None during the warm-up on ground-truth critiques."""
@@ -193,10 +184,9 @@ class CritiqueStore:
             return
         while not self.path(window).exists():
             time.sleep(WAIT_SECONDS)
-        read = json.loads(self.path(window).read_text(encoding="utf-8"))
-        self._window, self._found = window, {identity: (first, second) for identity, (first, second) in read.items()}
+        self._window, self._found = window, json.loads(self.path(window).read_text(encoding="utf-8"))
 
-    def __call__(self, record: Preference) -> tuple[str, str] | None:
+    def __call__(self, record: Preference) -> list[str] | None:
         """Return the model's own critiques of a record, None where it is scored on the ground truth."""
         return self._found.get(record.identity)
 
@@ -204,8 +194,9 @@ class CritiqueStore:
 class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     """Writes the critiques of a window when its first step is next."""
 
-    def __init__(self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write) -> None:
-        self.store, self.steps, self.mixture, self.write = store, steps, mixture, write
+    def __init__(self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, judge: Callable[[Any], Judge]) -> None:
+        """`judge` makes of the (wrapped) critic the judge that writes the critiques."""
+        self.store, self.steps, self.mixture, self.judge = store, steps, mixture, judge
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Write the window in which the run starts or resumes, unless it resumes inside it."""
@@ -234,7 +225,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         examples = [example for example in examples if self.store.own(example.key)]
         training = model.training
         model.eval()
-        verdicts = self.write(model, examples)
+        verdicts = self.judge(model).judge(examples)
         model.train(training)
         found = {one.key: verdict.critiques for one, verdict in zip(examples, verdicts, strict=True) if verdict.critiques}
         if rank() == 0:
@@ -244,18 +235,18 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
 class CriticMethod(SupervisedMethod):
     """A critic (MM-RLHF-Reward)."""
 
-    mixture: Mixture
+    config: CriticConfig
 
-    def __init__(self, config: CriticConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        super().__init__(recipe, encoder, console)
-        self.config, self.mixture = config, self.open_mixture()
+    def prepare(self) -> None:
+        """Take critiques, and the store of the critic's own where the recipe asks for some."""
+        config = self.config
         if config.records_without_critique == "refuse":
             refuse_missing_critiques(self.mixture)
         self.store: CritiqueStore | None = None
         if config.critique != "ground_truth":
-            self.store = CritiqueStore(self.folder / "critiques", config, recipe.seed)
+            self.store = CritiqueStore(self.folder / "critiques", config, self.recipe.seed)
             self.prepare_step = self.store.load
-        self.encode = CriticEncoder(encoder, config.writing.request)
+        self.encode = CriticEncoder(self.encoder, config.writing.request)
         self.records = MixtureRecords(self.mixture, replace(self.encode, written=self.store))
         self.costs = expected_costs(self.mixture)
         self.objective = JointCritique(config)
@@ -269,13 +260,10 @@ class CriticMethod(SupervisedMethod):
             sampling=SamplingConfig(max_new_tokens=self.config.critique_max_tokens),
         )
 
-    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+    def trainer(self, **trainer: Any) -> Trainer:
         """Return the packed trainer, which writes the critic's own critiques on the way."""
-        found = super().trainer(evaluate, **trainer)
+        found = super().trainer(**trainer)
         if self.store is not None:
-
-            def write(model: Any, examples: Sequence[Example]) -> Sequence[Verdict]:
-                return self.judge(model, forgiving=True).judge(examples)
-
-            found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, write))
+            judge = partial(self.judge, forgiving=True)
+            found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, judge))
         return found
