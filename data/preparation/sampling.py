@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import PositiveFloat
 
 from data.config.section import Section
 from data.errors import UserError
@@ -24,7 +24,7 @@ class StageConfig(Section):
     sources: list[str] | None = None
     """Names of sources; None takes all."""
     modality: Literal["all", "multimodal", "text"] = "all"
-    repeat: float = Field(default=1.0, gt=0)
+    repeat: PositiveFloat = 1.0
     """The stage's length relative to the size of what it draws from."""
 
 

@@ -5,8 +5,7 @@
 
 from typing import Literal
 
-from pydantic import Field
-
+from data.config.section import Count
 from data.errors import ImageError, LeftOut
 from data.preference import EncodedImage, Preference
 from data.sources.shared.conversation import MARKER, question
@@ -24,7 +23,7 @@ class MmRlhfConfig(ImageFilesConfig):
     type: Literal["mm_rlhf"]
     hub: str | None = "yifanzhang114/MM-RLHF"
     videos: Literal["frames", "leave_out"] = "frames"
-    frames: int = Field(default=8, ge=1)
+    frames: Count = 8
     """At most this many frames of a video, evenly spaced."""
 
     def convert(self, row: SourceRow) -> Preference:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from data.config.section import Section
+from data.config.section import Count, Section
 from data.errors import PredictionsError
 from data.preference import Message
 from eval.protocol import Example, Side, Verdict, draw
@@ -35,7 +35,7 @@ class Location(Section):
     """Commit, tag or branch on the hub; None takes the current one."""
     image_root: str | None = None
     """Folder that the image paths of an official local file are relative to; None takes the folder of that file."""
-    limit: int | None = Field(default=None, ge=1)
+    limit: Count | None = None
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look, never for a table."""
 
     @model_validator(mode="after")
