@@ -59,6 +59,17 @@ def read_json_lines(path: Path) -> list[Record | None]:
     return found
 
 
+def read_rows(paths: Sequence[Path]) -> list[Row]:
+    """Return the rows of files of one kind; unlike a source's they are held in memory, so that parquet needs no copy in Arrow."""
+    if paths[0].suffix == ".parquet":
+        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+
+        return list(parquet.read_table(list(paths)).to_pylist())
+    with tempfile.TemporaryDirectory() as cache:
+        table = open_rows(paths, Path(cache))
+        return [table.row(number) for number in range(len(table))]
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """A published benchmark as it lies on the hub, or in a folder."""
@@ -98,9 +109,7 @@ class Published:
             elif where.location != "hub":
                 place = str(found[0] if len(found) == 1 else found[0].parent)
             root = Path(where.image_root).expanduser() if where.image_root else found[0].parent
-            with tempfile.TemporaryDirectory() as cache:
-                table = open_rows(found, Path(cache))
-                rows = [table.row(number) for number in range(len(table))]
+            rows = read_rows(found)
         numbered = ((number, rows[number]) for number in limited(len(rows), where.limit))
         examples = [self.convert(row, root, f"{self.name}:{number} ({row.get('id', row.get('ID'))})") for number, row in numbered]
         return loaded(self.name, examples, where, place, self.known)

@@ -191,5 +191,5 @@ def test_wrong_arguments_are_explained(
     shapes = "data: {sources: [{type: shapes, level: demo, rows: 3}]}"
     assert "Did you mean vl_rewardbench" in call(shapes, "vl_rewardbanch=hub")
     assert "gone is not there" in call(shapes, "vl_rewardbench=gone")
-    assert "no section `data`" in call("optim: {}", "vl_rewardbench=embedded")
+    assert "this key is required" in call("optim: {}", "vl_rewardbench=embedded")
     assert "demoo" in call(shapes.replace("demo", "demoo"), "vl_rewardbench=embedded")
