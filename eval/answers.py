@@ -9,7 +9,6 @@ Three figures for every question type: greedy answers that are right word for wo
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.preference import text
+from data.storage.files import write_json
 from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import VERDICTS
 from data.synthetic.world import Item, ShapesWorld
@@ -111,7 +111,7 @@ def main() -> None:
         table.add_row(name, str(n), *cells)
     Console(width=120).print(table)
     if options.output:
-        options.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        write_json(options.output, figures)
 
 
 if __name__ == "__main__":

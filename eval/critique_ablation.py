@@ -11,7 +11,6 @@ CHECKPOINT/eval/critique_ablation.json.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -20,11 +19,13 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.storage.files import write_json
 from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import CritiqueTruth, read_critique
 from data.synthetic.world import Item, ShapesWorld
@@ -148,9 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if rank():
             return
         target = options.output or options.checkpoint / "eval" / "critique_ablation.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(found, indent=1, ensure_ascii=False, default=Accuracy.model_dump)
-        target.write_text(text + "\n", encoding="utf-8")
+        write_json(target, to_jsonable_python(found))
         Console(width=max(Console().width, 110)).print(*tables(found), f"saved as {target}")
 
 

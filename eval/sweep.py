@@ -24,11 +24,12 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import CheckpointError, EndpointError, UserError
+from data.storage.files import write_json
 from eval.cli import add_shared, command, processes, task_of
 from eval.judges.card import recorded
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
-from eval.reporting.sweep_tables import best_of, draw, log, markdown, rows, write_json
+from eval.reporting.sweep_tables import best_of, draw, in_full, log, markdown, rows
 from eval.results.store import Standing, Store, step_of, summarise
 from eval.results.tables import percent, write_rows
 from eval.running.evaluation import Suite
@@ -78,9 +79,8 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
         return
     found = [Standing(judge, name, mark, sweep.store.result(mark, name)) for judge, name, mark in entries]
     summary = summarise(found, broken, sweep.store, suite.protocol.label)
-    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "sweep.json", in_full(summary))
     write_rows(rows(summary), folder / "sweep.csv")
-    write_json(summary, folder / "sweep.json")
     (folder / "sweep.md").write_text(markdown(summary), encoding="utf-8")
     if summary.standings:
         draw(summary, folder / "sweep.png")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft
 from safetensors.torch import load_file
 from torch import nn
 
+from data.storage.files import read_json
 from models.portable.reward import refuse_incomplete
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -22,7 +22,7 @@ def is_adapter(folder: Path) -> bool:
 
 def base_of(folder: Path) -> str:
     """Return the folder or hub id of the base as it was called when the adapters were trained."""
-    found: str = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    found: str = read_json(folder / CONFIG)["base_model_name_or_path"]
     return found
 
 

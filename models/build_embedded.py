@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,8 @@ def corpus() -> Iterable[str]:
     yield from [CHAT_WORDS] * 100
 
 
-def architecture(tokenizer: Any) -> Qwen2_5_VLConfig:
-    """Return the configuration: heads of 32 numbers, whose rotary frequencies are shared out as 4 : 6 : 6 (time, row, column)."""
-    ids = dict(zip(SPECIAL, tokenizer.convert_tokens_to_ids(list(SPECIAL)), strict=True))
+def architecture(ids: Mapping[str, int]) -> Qwen2_5_VLConfig:
+    """Return the configuration, with the ids of SPECIAL: heads of 32 numbers, rotary parts 4 : 6 : 6 (time, row, column)."""
     text = {
         "hidden_size": WIDTH,
         "intermediate_size": 3 * WIDTH,
@@ -105,8 +104,8 @@ def build(folder: Path, seed: int = 0) -> int:
     """Write config, random weights, tokenizer and image processor into `folder`; return the number of parameters."""
     tokenizer = train_tokenizer(corpus())
     torch.manual_seed(seed)
-    model = Qwen2_5_VLForConditionalGeneration(architecture(tokenizer))
-    model.generation_config.eos_token_id = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    model = Qwen2_5_VLForConditionalGeneration(architecture({token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}))
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder, save_original_format=False)
     tokenizer.save_pretrained(folder)
     Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=28 * 28 * 256).save_pretrained(folder)

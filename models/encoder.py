@@ -62,7 +62,9 @@ class Encoder:
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         self.config = config
-        start, end, image = tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"])
+        ids = tokenizer.convert_tokens_to_ids
+        start, end, image = ids(["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"])
+        self.end_of_turn: int = ids("<|im_end|>")
         numbers = 3 * image_processor.temporal_patch_size * image_processor.patch_size**2
         shapes = image_processor.merge_size, numbers, image_processor.patch_size, window_size
         self.vision = VisionTokens(start, image, end, *shapes)

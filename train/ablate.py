@@ -13,7 +13,6 @@ reported and the others go on; the exit status is then 1 (2 for a list that cann
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from rich.table import Column, Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import UserError
+from data.storage.files import write_json
 from eval.results.tables import write_rows
 from train.ablation.table import VariantLine, console_table, draw, lines_of, markdown, rows
 from train.ablation.variants import (
@@ -97,7 +97,7 @@ def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -
                 continue
             console.print(f"[{position}/{len(ablation.runs)}] {run}: {run.folder / LOG}", markup=False, soft_wrap=True)
             if train(run, launcher, lock):
-                figures = [f"{name} {100 * line.mean:.1f}" for name, (line,) in lines_of([run], run.variant).items()]
+                figures = [f"{name} {100 * line.accuracy:.1f}" for name, (line,) in lines_of([run], run.variant).items()]
                 console.print(f"    {', '.join(figures)}")
                 write(ablation)
             else:
@@ -120,8 +120,7 @@ def write(ablation: Ablation) -> dict[str, list[VariantLine]]:
         "results": results,
         "missing": [{"variant": run.variant, "seed": run.seed, "folder": str(run.folder)} for run in missing],
     }
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    (ablation.folder / "ablation.json").write_text(text, encoding="utf-8")
+    write_json(ablation.folder / "ablation.json", content)
     if lines:
         draw(lines, ablation.folder / "ablation.png")
     return lines

@@ -10,7 +10,6 @@ each has its console in log.txt. The figure and its numbers go into the recipe's
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import UserError
+from data.storage.files import read_json, write_json
 from eval.reporting.charts import COLOURS, panels
 from train.ablation.variants import LOG, Run, alone, end_runs_on_signals, last_words, launch, newest, refuse_other_recipes
 from train.recipe.parsing import read_recipe
@@ -51,7 +51,7 @@ def main() -> None:
             found = {f"{run.variant}/{run.seed}": outcome(run, lock) for run in runs}
     except UserError as error:
         sys.exit(str(error))
-    (folder / "stress.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    write_json(folder / "stress.json", found)
     draw(found, folder / "stress.png")
     for name, run in found.items():
         state = f"diverged after step {run['steps'][-1] if run['steps'] else 0}" if run["diverged"] else "finished"
@@ -67,14 +67,14 @@ def outcome(run: Run, lock: int) -> dict[str, Any]:
         status = launch(run, [sys.executable], lock)
         if status and NOT_FINITE not in log.read_text(encoding="utf-8", errors="replace"):
             raise UserError(f"{last_words(run)}\n{run}: ended with status {status}, its numbers being finite; see {log}")
-        done.write_text(json.dumps({"diverged": bool(status)}), encoding="utf-8")
-    return {**json.loads(done.read_text(encoding="utf-8")), **curve(run.folder)}
+        write_json(done, {"diverged": bool(status)})
+    return {**read_json(done), **curve(run.folder)}
 
 
 def curve(folder: Path) -> dict[str, list[float]]:
     """Return step, reward and entropy of every log line up to the newest checkpoint."""
     state = newest(folder, "trainer_state.json")
-    log = json.loads(state.read_text(encoding="utf-8"))["log_history"] if state else []
+    log = read_json(state)["log_history"] if state else []
     lines = [line for line in log if line.get("reward") is not None]
     return {"steps": [line["step"] for line in lines], **{key: [line[key] for line in lines] for key in ("reward", "entropy")}}
 

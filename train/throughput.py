@@ -12,7 +12,6 @@ against the rate of large matrix products in this process: what a variant comput
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.storage.files import write_json
 from models.portable.reward import ScalarRewardModel
 from train.runs.environment import silence
 from train.speed.measure import load, own_time, step_speed, steps_of, variants
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
     if options.compile and "results" in content:
         console.print(f"graphs compiled: {compiled_graphs()}")
     if options.json:
-        options.json.write_text(json.dumps({"about": context, **content}, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, {"about": context, **content})
 
 
 def about(options: argparse.Namespace) -> dict[str, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,22 @@ def write_whole(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader finds the old file or the new one, never a part."""
     with whole_file(path) as file:
         file.write(text)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` as JSON for people too, in the way of `write_whole`."""
+    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Write one JSON value a line, in the way of `write_whole`."""
+    with whole_file(path) as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from PIL import Image
 
 from data.storage.code import code_digest
+from data.storage.files import write_json_lines
 from data.synthetic.rng import Rng, number
 from data.synthetic.scenes import png
 from data.synthetic.world import Item, ShapesWorld
@@ -143,7 +144,7 @@ def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> No
                     "rejected_reason": item.critique(False),
                 }
             )
-    _json_lines(folder / "mm_reward_bench.jsonl", found)
+    write_json_lines(folder / "mm_reward_bench.jsonl", found)
 
 
 def write_records(folder: Path, world: ShapesWorld, rows: int) -> None:
@@ -158,7 +159,7 @@ def write_records(folder: Path, world: ShapesWorld, rows: int) -> None:
             item = world.item(index)
             record, names = item.preference(), _save(new, f"images/{index:06}.png", item.images())
             found.append({"images": names} | {name: getattr(record, name) for name in kept})
-        _json_lines(new / "records.jsonl", found)
+        write_json_lines(new / "records.jsonl", found)
 
 
 def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
@@ -167,12 +168,6 @@ def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(png(image))
     return [name] * len(images)
-
-
-def _json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object a line."""
-    with path.open("w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 EDITIONS = {

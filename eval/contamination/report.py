@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from data.preparation.filters import SCHEME
-from data.storage.files import whole_file, write_whole
+from data.storage.files import write_json_lines, write_whole
 from eval.contamination.index import IMAGE_KINDS, KINDS, OverlapIndex, table_of
 
 COMMON = 5
@@ -65,9 +65,8 @@ def report(parts: Sequence[Path], index: OverlapIndex, output: Path, about: Sequ
     the head of the file. Both files appear whole or not at all.
     """
     overlap, common = Overlap(), _common(parts, index)
-    with whole_file(output.with_suffix(".jsonl")) as file:
-        for found in _records(parts, overlap.sources):
-            file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in _details(found, index, common, overlap))
+    details = (one for found in _records(parts, overlap.sources) for one in _details(found, index, common, overlap))
+    write_json_lines(output.with_suffix(".jsonl"), details)
     left_out = sum(count["left_out"] for count in overlap.sources.values())
     head = [SCHEME, *about, f"{left_out} records; for the recipe: data.filters.leave_out"]
     lines = [*(f"# {line}" for line in head), *(f"{found}  # {remark}" for found, remark in overlap.fingerprints.items())]

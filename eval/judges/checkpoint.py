@@ -5,7 +5,6 @@ The checkpoint's judge card says how; without it the checkpoint's own processor 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from data.errors import CheckpointError
+from data.storage.files import read_json
 from eval.judges.card import JudgeCard, recorded
 from eval.judges.packed_inference import Packed
 from models.adapters import base_of, is_adapter, with_adapters
@@ -96,12 +96,12 @@ def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
     Raises: CheckpointError if there is no card, and the checkpoint's own files do not say it.
     """
     try:
-        settings = {} if is_adapter(path) else _json(path / "config.json")
+        settings = {} if is_adapter(path) else read_json(path / "config.json")
         known = {"dtype": settings.get("dtype") or settings["torch_dtype"]} if settings else {}
         if card is not None:
             return card.backbone.model_copy(update={"path": str(path), "revision": None, "freeze": [], **known})
         whole = path / "processor_config.json"  # other trainers write this one, and older releases the other
-        sees = _json(whole)["image_processor"] if whole.is_file() else _json(path / "preprocessor_config.json")
+        sees = read_json(whole)["image_processor"] if whole.is_file() else read_json(path / "preprocessor_config.json")
         size = sees.get("size") or {}
         ends = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
         pixels = {name: sees.get(name) or size[end] for name, end in ends.items()}
@@ -111,7 +111,3 @@ def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
             f"{path}: neither a recipe.yaml in the folder above nor its own preprocessor_config.json and config.json say how "
             f"it sees images ({type(error).__name__}: {error}). Keep the checkpoint whole, best in its run folder."
         ) from error
-
-
-def _json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8"))

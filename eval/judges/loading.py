@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
 from data.config.layers import Located, read_yaml
 from data.config.validation import parse
 from data.errors import CheckpointError
+from data.storage.files import read_json
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime, card_of_adapters, load_checkpoint
@@ -64,8 +65,8 @@ def _kind_of(folder: Path) -> str:
         hint = f"It is a run folder with {inside}: give one of these." if inside else "Give a checkpoint-N folder of a run."
         raise CheckpointError(f"{folder}: there is no config.json and no adapter_config.json. {hint}")
     try:
-        classes = json.loads(file.read_text(encoding="utf-8")).get("architectures")
-    except json.JSONDecodeError as error:
+        classes = read_json(file).get("architectures")
+    except JSONDecodeError as error:
         raise CheckpointError(f"{file} is no JSON: {error}") from error
     return CLASSES.get(classes[0], classes[0]) if classes else "model without a class"
 

@@ -15,6 +15,7 @@ from pyarrow import parquet
 from pydantic import ValidationError
 
 from data.errors import UserError
+from data.storage.files import read_json
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.card import RECIPE, recorded
 from eval.results.predictions import OWN, read_predictions
@@ -105,7 +106,7 @@ def read_run(folder: Path) -> Content:
         )
     best = (folder / BEST).resolve().name
     shown = next((one for one in evaluated if one.name == best), (evaluated or checkpoints)[-1])
-    provenance = _json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else []
+    provenance = read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else []
     about = f"Checkpoints on disk: {len(places)}."
     if provenance:
         recipe = provenance[-1]["recipe"]
@@ -148,14 +149,10 @@ def _log(places: Sequence[Path], problems: list[str]) -> list[dict[str, Any]]:
     """Return the log of the newest checkpoint that has one; a file that was cut off is named in `problems`."""
     for file in (place / STATE for place in reversed(places) if (place / STATE).is_file()):
         try:
-            return list(_json(file)["log_history"])
+            return list(read_json(file)["log_history"])
         except json.JSONDecodeError as error:
             problems.append(f"{file} is left out, it is no JSON: {error}. Was the run killed while it was saving?")
     return []
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_sweep(folder: Path) -> Content:
@@ -163,7 +160,7 @@ def read_sweep(folder: Path) -> Content:
 
     Raises: UserError if no judge was evaluated, or a result is gone from the folder.
     """
-    sweep = _json(folder / SWEEP)
+    sweep = read_json(folder / SWEEP)
     problems = [f"{judge} could not be evaluated: {problem}" for judge, problem in sweep["broken"].items()]
     if not sweep["results"]:
         raise UserError(f"{folder / SWEEP}: no judge was evaluated. {' '.join(problems)}")

@@ -105,10 +105,11 @@ class Chart:
         self.marks.append(Markup('<path class="{}" d="M{}"><title>{}</title></path>').format(style, places, fact))
         self.facts.append(fact)
 
-    def dot(self, x: float, y: float, style: str, fact: str, interval: Iterable[float] = ()) -> None:
-        """Add a point, with a whisker over `interval`."""
-        if whisker := [(x, bound) for bound in interval]:
-            self.path(whisker, f"whisker {style}")
+    def dot(self, x: float, score: Sequence[float], style: str, fact: str) -> None:
+        """Add a point, with a whisker over its interval if `score` has one."""
+        y, *interval = score
+        if interval:
+            self.path([(x, bound) for bound in interval], f"whisker {style}")
         circle = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3.5"><title>{}</title></circle>')
         self.marks.append(circle.format(style, *self._place(x, y), fact))
         self.facts.append(fact)
@@ -169,9 +170,10 @@ ROW, LABEL = 36, 36
 
 Series = dict[str, list[Point]]
 Log = Sequence[Mapping[str, Any]]
-Interval = tuple[float, float] | tuple[()]
-Scores = dict[int, tuple[float, Interval]]
-"""Step to accuracy and its 95 % interval, which is empty where the number of rows is not known."""
+Score = tuple[float, ...]
+"""An accuracy and the two ends of its 95 % interval, which are missing where the number of rows is not known."""
+Scores = dict[int, Score]
+"""By step."""
 
 
 def series(log: Log) -> Series:
@@ -215,7 +217,7 @@ def _panel(title: str, inside: Series) -> Chart:
             chart.path([*low, *reversed(high)], f"band {style}")
         chart.path([part.mean(axis=0) for part in parts], f"line {style}")
         name = ", ".join(lines[line])
-        chart.dot(*line[-1], style, f"{name} from {form(line[0][1])} to {form(line[-1][1])}")
+        chart.dot(line[-1][0], line[-1][1:], style, f"{name} from {form(line[0][1])} to {form(line[-1][1])}")
         chart.legend.append((style, name))
     return chart
 
@@ -232,7 +234,7 @@ def measured(content: Content) -> dict[str, dict[str, Scores]]:
         for match in filter(None, map(EVALUATED.fullmatch, line)):
             accuracy, n = line[match[0]], rows.get(match[1])
             interval = wilson(round(2 * accuracy * n) / 2, n) if n else ()  # credits are whole or half points
-            found[match[1]][content.title][int(line["step"])] = accuracy, interval
+            found[match[1]][content.title][int(line["step"])] = accuracy, *interval
     for checkpoint in content.checkpoints:
         for name, outcome in checkpoint.outcomes.items():
             if checkpoint.step is not None and outcome.result.micro.n:
@@ -247,16 +249,14 @@ def steps(content: Content) -> list[Chart]:
         if max(map(len, runs.values())) < 2:
             continue
         blind, level = best_baseline(shown[name].result) if name in shown else ("", COIN)
-        heights = [
-            height for scores in runs.values() for accuracy, interval in scores.values() for height in (accuracy, *interval)
-        ]
+        heights = [height for scores in runs.values() for score in scores.values() for height in score]
         at = sorted({step for scores in runs.values() for step in scores})
         x = Axis.around(at, "step", plain, at if len(at) <= TICKS else None)
         chart = Chart(name, x, Axis.around([*heights, COIN, level], "", percent), "Whiskers: 95 % intervals.")
         for style, (run, scores) in zip(cycle(STYLES), runs.items()):
-            chart.path([(step, accuracy) for step, (accuracy, _) in sorted(scores.items())], f"line {style}")
-            for step, (accuracy, interval) in sorted(scores.items()):
-                chart.dot(step, accuracy, style, f"{run}, step {step}: {_words(accuracy, interval)}", interval)
+            chart.path([(step, score[0]) for step, score in sorted(scores.items())], f"line {style}")
+            for step, score in sorted(scores.items()):
+                chart.dot(step, score, style, f"{run}, step {step}: {_words(score)}")
             chart.legend.append((style, run))
         chart.level(COIN, "" if blind and abs(level - COIN) < 0.03 else "coin")
         chart.level(level, blind)
@@ -264,7 +264,8 @@ def steps(content: Content) -> list[Chart]:
     return charts
 
 
-def _words(accuracy: float, interval: Interval, rows: str = "") -> str:
+def _words(score: Score, rows: str = "") -> str:
+    accuracy, *interval = score
     return f"{accuracy:.1%}{rows}" + (f" [{interval[0]:.1%}, {interval[1]:.1%}]" if interval else "")
 
 
@@ -293,14 +294,14 @@ def _dots(chart: Chart, scores: Iterable[tuple[float | None, Accuracy | Bin]]) -
     """Draw accuracies with intervals at their places on the x axis; those of no rows are left out."""
     for x, score in scores:
         if x is not None and score.n:
-            accuracy, interval = _known(score)
-            chart.dot(x, accuracy, "s0", f"{plain(x)}: {_words(accuracy, interval, f' of {score.n}')}", interval)
+            known = _known(score)
+            chart.dot(x, known, "s0", f"{plain(x)}: {_words(known, f' of {score.n}')}")
     return chart
 
 
-def _known(score: Accuracy | Bin) -> tuple[float, Interval]:
+def _known(score: Accuracy | Bin) -> Score:
     """Return accuracy and interval of a score that has rows."""
-    return score.accuracy or 0.0, (score.low or 0.0, score.high or 0.0)
+    return score.accuracy or 0.0, score.low or 0.0, score.high or 0.0
 
 
 def _categories(result: Result) -> Chart:
@@ -314,9 +315,10 @@ def _categories(result: Result) -> Chart:
     chart.legend += [("s0", "accuracy, 95 % interval"), ("level", "coin")]
     chart.legend += [("s1", f"best blind baseline: {blind} ({accuracy:.1%})")] if blind else []
     for low, (name, score) in enumerate(reversed(groups.items())):
-        share, interval = _known(score)
+        known = _known(score)
+        share, *interval = known
         bar = [(0.0, low), (share, low), (share, low + 0.5), (0.0, low + 0.5)]
-        chart.path(bar, "band s0", f"{name}: {_words(share, interval, f' of {score.n}')}")
+        chart.path(bar, "band s0", f"{name}: {_words(known, f' of {score.n}')}")
         chart.path([(bound, low + 0.25) for bound in interval], "whisker s0")
         if blind:
             half = result.baselines[blind].groups[name].half or 0.0

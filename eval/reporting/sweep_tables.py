@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -55,8 +54,8 @@ def _row(standing: Standing) -> dict[str, Any]:
     }
 
 
-def write_json(summary: Summary, path: Path) -> None:
-    """Write the rows, with the figures of the groups and the folder of each result (from the file's own folder)."""
+def in_full(summary: Summary) -> dict[str, Any]:
+    """Return what sweep.json holds: the rows, with the figures of the groups and the folder of each result (from the file's)."""
     standings = [standing for standings in summary.standings.values() for standing in standings]
     best = {one.benchmark: str(one.judge) for one in standings if one.words == "best"}
     results = [
@@ -67,8 +66,7 @@ def write_json(summary: Summary, path: Path) -> None:
         }
         for one in standings
     ]
-    whole = {"protocol": summary.label, "best": best, "results": results, "broken": summary.broken}
-    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return {"protocol": summary.label, "best": best, "results": results, "broken": summary.broken}
 
 
 def markdown(summary: Summary) -> str:

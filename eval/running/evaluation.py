@@ -5,7 +5,6 @@ A result holds figures with intervals, judges that ignore the content, a diagnos
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import numpy as np
 from data.errors import PredictionsError, UserError
 from data.images import grey_like
 from data.preference import EncodedImage, Message
-from data.storage.files import content_digest, write_whole
+from data.storage.files import content_digest, write_json
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Origin, macro
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import Example, Images, Judge, ProtocolConfig, Verdict, draw
@@ -77,7 +76,7 @@ class Suite:
 
 def write_result(result: Result, path: Path) -> None:
     """Write a result as JSON, whole or not at all."""
-    write_whole(path, json.dumps(result.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
+    write_json(path, result.model_dump(mode="json"))
 
 
 def headline(results: Mapping[str, Result]) -> dict[str, float]:

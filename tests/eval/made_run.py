@@ -14,10 +14,11 @@ from PIL import Image, ImageDraw
 from pyarrow import parquet
 
 from data.mixture import Mixture
+from data.storage.files import write_json
 from eval.benchmarks.benchmark import LoadedBenchmark
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations
-from eval.reporting.sweep_tables import write_json
+from eval.reporting.sweep_tables import in_full
 from eval.results.predictions import write_predictions
 from eval.results.store import Standing, Store, summarise
 from eval.running.evaluation import evaluate, write_result
@@ -233,5 +234,5 @@ def make_sweep(folder: Path, run: Path, broken: dict[str, str]) -> Path:
             shutil.copy(checkpoint / "eval" / f"{name}.json", begun)
             store.finish(mark, {"judge": str(checkpoint)})
             entries.append(Standing(checkpoint, name, mark, store.result(mark, name)))
-    write_json(summarise(entries, broken, store, "both orders"), folder / "sweep.json")
+    write_json(folder / "sweep.json", in_full(summarise(entries, broken, store, "both orders")))
     return folder

@@ -181,9 +181,9 @@ def test_pictures_and_tables_speak_to_everybody(text: str, elements: Elements) -
 def test_a_checkpoint_that_was_rotated_away_keeps_its_place_on_the_curve(content: Content) -> None:
     points = measured(content)[OWN][content.title]
     assert list(points) == [0, 100, 200]
-    assert points[0] == (0.5, wilson(ROWS / 2, ROWS))
+    assert points[0] == (0.5, *wilson(ROWS / 2, ROWS))
     score = content.checkpoints[-1].outcomes[OWN].result.micro
-    assert points[200] == (score.accuracy, (score.low, score.high))
+    assert points[200] == (score.accuracy, score.low, score.high)
 
 
 def test_few_examples_are_the_worst_and_a_draw_that_no_checkpoint_changes(

@@ -172,6 +172,6 @@ def test_only_seeds_of_both_are_paired() -> None:
     right, wrong = np.ones(50), np.zeros(50)
     found: VariantLine = line("b", {0: right, 1: wrong}, {1: wrong, 2: right})
     assert found.difference is not None
-    assert (found.mean, found.difference.mean, found.words) == (0.5, 0.0, "not distinguishable")
+    assert (found.accuracy, found.difference.mean, found.words) == (0.5, 0.0, "not distinguishable")
     assert found.seeds == {0: 1.0, 1: 0.0}
     assert line("b", {0: right}, {1: right}).difference is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ class VariantLine:
     """What the runs of one variant reach on one benchmark; accuracies are fractions of 1."""
 
     variant: str
+    n: int
+    """Rows of the benchmark."""
     seeds: dict[int, float]
     """Each complete run's accuracy by its seed."""
-    rows: int
-    mean: float
+    accuracy: float
+    """The mean over the seeds."""
     low: float
     high: float
     spread: float | None
@@ -77,7 +79,7 @@ def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats])
         difference = paired_bootstrap(np.array([seeds[seed] for seed in both]), np.array([first[seed] for seed in both]))
     accuracies = {seed: float(np.mean(one)) for seed, one in seeds.items()}
     over_seeds = (*accuracy_over_seeds(credits), spread(credits.mean(axis=1)))
-    return VariantLine(variant, accuracies, credits.shape[1], *over_seeds, difference)
+    return VariantLine(variant, credits.shape[1], accuracies, *over_seeds, difference)
 
 
 def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list[dict[str, Any]]:
@@ -87,12 +89,8 @@ def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list
             "benchmark": benchmark,
             "variant": line.variant,
             "changes": ablation.changes[line.variant],
-            "n": line.rows,
+            **asdict(line),
             "seeds": len(line.seeds),
-            "accuracy": line.mean,
-            "low": line.low,
-            "high": line.high,
-            "spread": line.spread,
             "difference": line.difference and line.difference.mean,
             "difference_low": line.difference and line.difference.low,
             "difference_high": line.difference and line.difference.high,
@@ -111,7 +109,7 @@ def markdown(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], mis
     for benchmark, found in lines.items():
         table = [[variant, "changes", *figures], ["---", "---", "--:", "--:", "--:", "--:", "---"]]
         table += [[line.variant, ablation.changes[line.variant], *cells(line)[1:]] for line in found]
-        parts += [f"## {benchmark} ({found[0].rows} rows)", "\n".join(f"| {' | '.join(row)} |" for row in table)]
+        parts += [f"## {benchmark} ({found[0].n} rows)", "\n".join(f"| {' | '.join(row)} |" for row in table)]
     if missing:
         parts += ["## Not in the tables", "\n".join(f"- {run}: {run.folder}" for run in missing)]
     return "\n\n".join(parts) + "\n"
@@ -121,7 +119,7 @@ def console_table(reference: str, benchmark: str, lines: Sequence[VariantLine]) 
     """Return the lines of one benchmark for the console."""
     variant, *figures, words = (name.format(reference=reference) for name in _COLUMNS)
     numbers = (Column(name, justify="right") for name in figures)
-    title, caption = f"{benchmark}, {lines[0].rows} rows", "bootstrap over rows and seeds, 95 %"
+    title, caption = f"{benchmark}, {lines[0].n} rows", "bootstrap over rows and seeds, 95 %"
     table = Table(variant, *numbers, words, title=title, caption=caption)
     for line in lines:
         table.add_row(*cells(line))
@@ -130,7 +128,7 @@ def console_table(reference: str, benchmark: str, lines: Sequence[VariantLine]) 
 
 def cells(line: VariantLine) -> list[str]:
     """Return a line as texts in the order of the columns, in percent and percentage points."""
-    accuracy = f"{100 * line.mean:.1f} [{100 * line.low:.1f}, {100 * line.high:.1f}]"
+    accuracy = f"{100 * line.accuracy:.1f} [{100 * line.low:.1f}, {100 * line.high:.1f}]"
     spread = "–" if line.spread is None else f"{100 * line.spread:.1f}"
     seeds = " ".join(f"{100 * accuracy:.1f}" for accuracy in line.seeds.values())
     difference = line.difference.points if line.difference else ""
@@ -142,11 +140,11 @@ def draw(lines: Mapping[str, Sequence[VariantLine]], path: Path) -> None:
 
     The vertical line is the first variant's mean.
     """
-    titles = [f"{name} ({found[0].rows} rows)" for name, found in lines.items()]
+    titles = [f"{name} ({found[0].n} rows)" for name, found in lines.items()]
     with panels(path, titles, 1.6 + 0.38 * max(map(len, lines.values()))) as drawn:
         for axes, found in zip(drawn, lines.values(), strict=True):
             names = [line.variant for line in found]
-            mean, low, high = 100 * np.array([(line.mean, line.low, line.high) for line in found]).T
+            mean, low, high = 100 * np.array([(line.accuracy, line.low, line.high) for line in found]).T
             axes.axvline(mean[0], color="lightgrey", zorder=0)
             axes.errorbar(
                 mean, names, xerr=[mean - low, high - mean], fmt="o", color=COLOURS[0], capsize=3, label="mean over seeds [95 %]"

@@ -34,7 +34,7 @@ from typing import Any
 
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
 from data.errors import Problem, RecipeError, UserError
-from data.storage.files import write_whole
+from data.storage.files import write_json, write_whole
 from train.recipe.parsing import VARIANTS, read_recipe, required
 from train.recipe.recipe import Recipe
 from train.runs.provenance import leaves, recipe_yaml
@@ -210,7 +210,7 @@ def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
     for path in [path for pattern in ONLY_TO_RESUME for path in done.parent.glob(pattern)]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     about = {"checkpoint": done.parent.name, "seconds_of_last_launch": round(time.monotonic() - begin)}
-    write_whole(run.folder / DONE, json.dumps(about, indent=1) + "\n")
+    write_json(run.folder / DONE, about)
     return True
 
 

@@ -124,7 +124,6 @@ class StableReinforceMethod(Method):
         config, lora = self.config, self.recipe.optim.lora
         reference = load_language_model(self.recipe.backbone) if config.kl_coefficient and lora is None else None
         consistencies, reader = self.consistencies()
-        end = self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
         batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
         places = np.arange(batches * self.recipe.optim.records_per_step * config.steps_per_rollout)
         return StableReinforceTrainer(
@@ -135,7 +134,7 @@ class StableReinforceMethod(Method):
             reference=reference,
             reader=reader,
             **{**trainer, "processing_class": self.encoder.tokenizer},
-            reward_funcs=JudgementReward(config.rewards, consistencies, self.encoder.tokenizer.decode, end),
+            reward_funcs=JudgementReward(config.rewards, consistencies, self.encoder),
             train_dataset=Dataset.from_dict({"place": places}),
         )
 

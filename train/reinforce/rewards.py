@@ -126,9 +126,8 @@ class JudgementReward:
 
     __name__ = "judgement"
 
-    def __init__(self, config: RewardsConfig, consistencies: Consistencies, decode: Callable[[list[int]], str], end: int) -> None:
-        """`decode` turns tokens into text, special tokens included; `end` is the end-of-turn token."""
-        self.config, self.consistencies, self.decode, self.end = config, consistencies, decode, end
+    def __init__(self, config: RewardsConfig, consistencies: Consistencies, encoder: Encoder) -> None:
+        self.config, self.consistencies, self.encoder = config, consistencies, encoder
 
     def __call__(
         self,
@@ -140,8 +139,8 @@ class JudgementReward:
         **rest: Any,
     ) -> list[float]:
         """Return the rewards; a judgement that does not end by itself was cut off by the limit and earns nothing."""
-        whole = [ids[-1] == self.end for ids in completion_ids]
-        judgements = [read(self.decode(ids[:-1])) for ids in completion_ids]
+        whole = [ids[-1] == self.encoder.end_of_turn for ids in completion_ids]
+        judgements = [read(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids]
         agree = self.consistencies(judgements)
         found = [
             earned(judgement, better, consistent, self.config) if ended else NOTHING

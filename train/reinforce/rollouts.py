@@ -91,7 +91,7 @@ def generate_packed(
     must call together; they run equally many rows: one with fewer gets empty ones.
     """
     device = next(model.parameters()).device
-    end, forbidden = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"), [encoder.vision.image]
+    end, forbidden = encoder.end_of_turn, [encoder.vision.image]
     lengths = [group.tokens + len(own) * sampling.max_new_tokens for group, own in zip(groups, seeds, strict=True)]
     rows = pack_first_fit(lengths, budget)
     written: dict[int, list[Generation]] = {}

@@ -55,7 +55,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         self._asked: list[Prompt] = []
         self._rewards = torch.empty(0)
         super().__init__(rollout_func=roll_out, **trainer)
-        self.eos_token_ids = [self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")]
+        self.eos_token_ids = [self.encoder.end_of_turn]
         for frozen in filter(None, (reference, reader)):
             frozen.requires_grad_(False)
             frozen.eval()

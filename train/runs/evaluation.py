@@ -5,7 +5,6 @@ data.validation withholds records from training: into a file, for the loss on th
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from torch import nn
 
 from data.errors import RecordError, UserError
 from data.preference import Preference
-from data.storage.files import whole_file
+from data.storage.files import write_json_lines
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
 from eval.benchmarks.rows import loaded
@@ -106,8 +105,7 @@ class HeldOut:
 
     def write(self, folder: Path) -> None:
         """Write the records into a run's folder."""
-        with whole_file(folder / FILE) as file:
-            file.writelines(json.dumps(as_row(record, record.rationale), ensure_ascii=False) + "\n" for record in self.records)
+        write_json_lines(folder / FILE, (as_row(record, record.rationale) for record in self.records))
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
         """Return the records as a benchmark whose groups are the sources."""

@@ -25,7 +25,7 @@ from ruamel.yaml import YAML
 
 from data.errors import UserError
 from data.mixture import Mixture
-from data.storage.files import write_whole
+from data.storage.files import read_json, write_json, write_whole
 from train.recipe.deepspeed_config import NONE
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
@@ -51,7 +51,7 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture) -> None:
     """Write `recipe.yaml` and `provenance.json` into the run folder, each whole or not at all; call it on one rank."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "provenance.json"
-    earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    earlier = read_json(file) if file.exists() else []
     versions = {found.metadata["Name"]: found.version for found in distributions()}
     entry = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -67,7 +67,7 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture) -> None:
         "hardware": hardware(),
     }
     write_whole(folder / "recipe.yaml", recipe_yaml(launch.recipe))
-    write_whole(file, json.dumps([*earlier, entry], indent=2, ensure_ascii=False) + "\n")
+    write_json(file, [*earlier, entry])
 
 
 def recipe_yaml(recipe: Recipe) -> str:
@@ -135,10 +135,10 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
         and before.get(key) != now.get(key)
         and not f"{key}.".startswith(tuple(f"{name}." for name in FREE))
     ]
-    launches = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    launches = read_json(folder / "provenance.json")
     then = launches[-1]["hardware"]["world_size"]
     settings = checkpoint / "config.json"
-    if recipe.head.read == "last_token" and settings.exists() and "assistant_turn" not in json.loads(settings.read_text()):
+    if recipe.head.read == "last_token" and settings.exists() and "assistant_turn" not in read_json(settings):
         changes.append("  head.read: last_token then meant the response's last own token, which is not offered any more")
     if recipe.deepspeed != NONE and then != ranks:
         changes.append(f"  ranks: {then} -> {ranks} (DeepSpeed stores the optimizer's states by rank)")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -46,8 +45,7 @@ SMALL = Workload((9, 14), (3, 15), (8, 50))
 def config_of(name: str) -> Qwen2_5_VLConfig:
     """Return the configuration of `embedded`, `3b` or `7b`, with the paper's reward head; nothing is downloaded."""
     if name == EMBEDDED:
-        # Of the tokenizer, only the ids of the special tokens are asked for.
-        config = architecture(SimpleNamespace(convert_tokens_to_ids=lambda tokens: [SPECIAL.index(token) for token in tokens]))
+        config = architecture({token: number for number, token in enumerate(SPECIAL)})
     else:
         text = asdict(SHAPES[name])
         vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.preference import ImagePart, Message, TextPart, text
+from data.preference import text
 from data.prompts import ask, with_critique
 from data.synthetic.questions import QUESTION_TYPES
 from data.synthetic.wording import VERDICTS, compare_in_short
@@ -52,7 +52,7 @@ class Lessons:
         lesson = self.world.lesson(index, questions, self.weights, near_misses=self.stated)
         images = [] if lesson.image is None else [lesson.image]
         conversations = [
-            self._conversation(turn, index + number, index * questions + number, bool(images))
+            self._conversation(turn, index + number, index * questions + number, len(images))
             for number, turn in enumerate(lesson.turns)
         ]
         return TrainingExample(self.encoder.encode(images, conversations, read=None), record=f"lesson:{index}")
@@ -61,16 +61,13 @@ class Lessons:
         """Return the indices of epoch `epoch`: the world is endless, so every epoch is new."""
         return np.arange(epoch * self.count, (epoch + 1) * self.count)
 
-    def _conversation(self, turn: Turn, text_number: int, verdict_number: int, image: bool) -> tuple[Span, ...]:
+    def _conversation(self, turn: Turn, text_number: int, verdict_number: int, images: int) -> tuple[Span, ...]:
         """Render a question with its stated answer, and the verdict on it in the form whose turn it is.
 
         A share of 0.25 takes every fourth number.
         """
         asked_share = self.config.asked_share
-        content: list[TextPart | ImagePart] = [{"type": "text", "text": turn.question}]
-        if image:
-            content.insert(0, {"type": "image"})
-        question: Message = {"role": "user", "content": content}
+        question = text("user", turn.question, images)
         if self.stated and _is_drawn(verdict_number, asked_share):
             # The verdict in a turn of its own, which alone is learned: on the answer, or on it and another, shown in both orders.
             form = int((verdict_number + 1) * asked_share) % 4

@@ -91,7 +91,7 @@ def test_shares_are_percentages() -> None:
 
 def test_texts_in_a_chart_are_escaped() -> None:
     chart = Chart('"<script>', Axis(label="<x>"), Axis())
-    chart.dot(0.5, 0.5, "s0", "<b>&", (0.1, 0.9))
+    chart.dot(0.5, (0.5, 0.1, 0.9), "s0", "<b>&")
     chart.level(0.5, "<i>")
     drawing = chart.svg()
     assert "&lt;x&gt;" in drawing

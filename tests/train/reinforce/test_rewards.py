@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,7 +87,9 @@ def test_a_judgement_that_was_cut_off_earns_nothing_and_parts_are_logged() -> No
     texts = {7: write_judgement("Response 1 is better.", 1), 8: "nonsense"}
     metrics: dict[str, float] = {}
     columns: dict[str, list[Any]] = {}
-    reward = JudgementReward(PAPER, by_rule, lambda ids: texts[ids[0]], end=0)
+    tokenizer = SimpleNamespace(decode=lambda ids: texts[ids[0]])
+    encoder: Any = SimpleNamespace(tokenizer=tokenizer, end_of_turn=0)
+    reward = JudgementReward(PAPER, by_rule, encoder)
     ids = [[7, 0], [7, 0], [8, 0], [7, 9]]
     found = reward(ids, [1, 2, 1, 1], ["a", "a", "b", "b"], metrics.__setitem__, columns.__setitem__)
     assert found == [2.0, 0.5, 0.0, 0.0]
