@@ -145,3 +145,8 @@ def test_turns_show_each_response_as_the_assistants_own() -> None:
 def test_a_conversation_is_labelled_by_its_turns() -> None:
     turns = [text("system", "Be kind."), text("user", "Hi"), text("assistant", "Hello"), text("user", "Why?")]
     assert question(turns) == "System: Be kind.\nUser: Hi\nAssistant: Hello\nUser: Why?"
+
+
+def test_a_tag_that_begins_inside_another_counts_as_one() -> None:
+    """Rollouts do write it; a reward that read it in another way would change every seeded run."""
+    assert read("<think <think>both fit</think><answer>1</answer>").answer == 1
