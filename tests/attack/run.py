@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, installed or not
 
-from tests.attack import records
+from tests.attack import recipes, records
 from tests.attack.outcomes import Tally
 
-ATTACKS = {"records": (records.attack, 6000)}
+ATTACKS = {"records": (records.attack, 6000), "recipes": (recipes.attack, 1200)}
 """By name: what attacks, and with how many cases."""
 
 
