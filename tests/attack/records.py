@@ -242,8 +242,9 @@ def _leaves(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for child in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(child)
+        below = [leaf for child in (value.values() if isinstance(value, dict) else value) for leaf in _leaves(child)]
+        yield from below
+        yield "".join(leaf for leaf in below if leaf != "text")  # parts that the template joins
 
 
 def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None = None, kinds: Sequence[str] = ()) -> None:

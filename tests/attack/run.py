@@ -17,10 +17,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, installed or not
 
-from tests.attack import recipes, records
+from tests.attack import arrangements, checkpoints, files, recipes, records, signals
 from tests.attack.outcomes import Tally
 
-ATTACKS = {"records": (records.attack, 6000), "recipes": (recipes.attack, 1200)}
+ATTACKS = {
+    "records": (records.attack, 6000),
+    "files": (files.attack, 0),
+    "recipes": (recipes.attack, 1200),
+    "checkpoints": (checkpoints.attack, 50),
+    "kills": (signals.kill, 20),
+    "signals": (signals.ask, 10),
+    "arrangements": (arrangements.attack, 50),
+}
 """By name: what attacks, and with how many cases."""
 
 
