@@ -47,7 +47,9 @@ def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None =
         part = list(enumerate(found[start : start + TOGETHER], start))
         alone = [(kinds, [(f"{folder}/{number}-none", "none", 10**6)]) for number, (_, kinds, _) in part]
         run_ranks(folder / f"log-{start}-alone", descend_all, recipe, alone, ranks=1)
-        ways = [(kinds, [(f"{folder}/{number}-{stage}", stage, budget) for stage in STAGES]) for number, (_, kinds, budget) in part]
+        ways = [
+            (kinds, [(f"{folder}/{number}-{stage}", stage, budget) for stage in STAGES]) for number, (_, kinds, budget) in part
+        ]
         try:
             run_ranks(folder / f"log-{start}", descend_all, recipe, ways, seconds=60.0 * len(part))
         except RanksError as error:

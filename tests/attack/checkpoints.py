@@ -10,7 +10,13 @@ from pathlib import Path
 from tests.attack.outcomes import Tally
 from tests.attack.runs import Runs, kinds
 
-NEWEST, PREVIOUS = "checkpoint-4", "checkpoint-2"
+NEWEST, PREVIOUS = ("checkpoint-4", "global_step4"), ("checkpoint-2", "global_step2")
+SWAPPED = "that of the previous checkpoint"
+
+
+def older(path: Path) -> Path:
+    """Return the same file of the previous checkpoint; `path` itself where it lies in none."""
+    return Path(str(path).replace(NEWEST[0], PREVIOUS[0]).replace(NEWEST[1], PREVIOUS[1]))
 
 
 def flip(path: Path, other: Path) -> None:
@@ -28,20 +34,22 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "zeros": lambda path, other: path.write_bytes(bytes(path.stat().st_size)),
     "flipped bits": flip,
     "gone": lambda path, other: path.unlink(),
-    "that of the previous checkpoint": shutil.copyfile,
+    SWAPPED: lambda path, other: shutil.copyfile(other, path),
     "a directory": lambda path, other: (path.unlink(), path.mkdir()),
 }
-DAMAGES["that of the previous checkpoint"] = lambda path, other: shutil.copyfile(other, path)
 
 
 def cases(run: Path, count: int, seed: int) -> list[tuple[str, str]]:
     """Return `count` pairs of a file, relative to the run folder, and a damage: each file once before one comes twice."""
-    folder = run / NEWEST
+    folder = run / NEWEST[0]
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in ("complete", "README.md")]
     files = [path for path in files if path.stat().st_size] + [run / "recipe.yaml", run / "provenance.json"]
     generator = random.Random(f"{seed}/checkpoints")
-    rounds = [(path, damage) for damage in generator.sample(list(DAMAGES), len(DAMAGES)) for path in generator.sample(files, len(files))]
+    rounds = [
+        (path, damage) for damage in generator.sample(list(DAMAGES), len(DAMAGES)) for path in generator.sample(files, len(files))
+    ]
     heavy = (".safetensors", ".pt", ".pth", "latest", "trainer_state.json", ".yaml", "provenance.json")
+    rounds = [(path, damage) for path, damage in rounds if damage != SWAPPED or (older(path).is_file() and older(path) != path)]
     rounds.sort(key=lambda case: not str(case[0]).endswith(heavy))  # what a resume reads comes first
     return [(str(path.relative_to(run)), damage) for path, damage in rounds[:count]]
 
@@ -61,9 +69,7 @@ def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None =
 def _attack(tally: Tally, runs: Runs, run: Path, name: str, damage: str) -> None:
     shutil.copytree(runs.whole, run, symlinks=True)
     shutil.rmtree(run / "checkpoint-6")
-    other = run / name.replace(NEWEST, PREVIOUS).replace("global_step4", "global_step2")
-    if other.exists() or damage != "that of the previous checkpoint":
-        DAMAGES[damage](run / name, other)
+    DAMAGES[damage](run / name, older(run / name))
     case, file = f"{runs.stage} {name} {damage}", Path(name).name
     ended = runs.run(run, "--resume")
     if not ended.in_time:

@@ -18,13 +18,20 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from data.browse import page, suspicious
 from data.errors import UserError
 from data.mixture import Mixture, MixtureConfig
-from tests.attack.outcomes import Tally, TimeIsUp, cause, time_limit
+from tests.attack.outcomes import Attempt, Outcome, Tally, cause, kind_of
 from tests.attack.records import encoder
 from tests.data.sources.fixtures import RED
 
 SECONDS = 10.0
 ROW = {"prompt": "Which colour?", "chosen": "Red.", "rejected": "Blue."}
 TEXT = json.dumps(ROW)
+
+
+def encoded(**changes: Any) -> bytes:
+    """Return the row with changes, as a line of JSON."""
+    return json.dumps(ROW | changes, ensure_ascii=False).encode()
+
+
 Write = Callable[[Path], dict[str, Any]]
 """Writes a source's files into a folder, and returns its settings but for the path."""
 
@@ -48,7 +55,10 @@ def sound() -> dict[str, tuple[Write, int]]:
         "JSON after many blanks": (one("a.json", b" \n" * 100 + listed), 2),
         "JSON lines between blank ones": (one("a.jsonl", f"\n   \n{TEXT}\r\n{' ' * 50}\n{TEXT}\n".encode()), 2),
         "JSON lines without an end": (one("a.jsonl", f"{TEXT}\n{TEXT}".encode()), 2),
-        "JSON lines with line separators in a text": (one("a.jsonl", json.dumps(ROW | {"chosen": "a\u2028\x85b"}, ensure_ascii=False).encode()), 1),
+        "JSON lines with line separators in a text": (
+            one("a.jsonl", encoded(chosen="a\u2028\x85b")),
+            1,
+        ),
         "gzip": (one("a.jsonl.gz", gzip.compress(TEXT.encode()), files=["*.gz"]), 1),
     }
 
@@ -57,27 +67,34 @@ def bad() -> dict[str, Write]:
     """Return files whose rows must be refused with the file, or counted one by one; none may be used."""
     lines: dict[str, bytes] = {
         "a row that is not UTF-8": TEXT.encode().replace(b"Red", b"R\xff"),
-        "a row in UTF-16": TEXT.encode("utf-16"),
         "a row in Latin 1": json.dumps(ROW | {"chosen": "Grün"}, ensure_ascii=False).encode("latin-1"),
         "a key twice": (TEXT[:-1] + ', "chosen": "Green."}').encode(),
-        "a nested key twice": json.dumps(ROW | {"prompt": [{"role": "user", "content": "x"}]}).replace('"content"', '"content": "y", "content"').encode(),
-        "margin: true": json.dumps(ROW | {"margin": True}).encode(),
-        "margin: NaN": json.dumps(ROW | {"margin": float("nan")}).encode(),
+        "a nested key twice": json.dumps(ROW | {"prompt": [{"role": "user", "content": "x"}]})
+        .replace('"content"', '"content": "y", "content"')
+        .encode(),
+        "margin: true": encoded(margin=True),
+        "margin: NaN": encoded(margin=float("nan")),
         "a margin of 5,000 digits": (TEXT[:-1] + ', "margin": ' + "9" * 5000 + "}").encode(),
         "lists to a depth of 100,000": (TEXT[:-1] + ', "images": ' + "[" * 100_000 + "]" * 100_000 + "}").encode(),
         "objects to a depth of 100,000": (TEXT[:-1] + ', "images": ' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}").encode(),
         "lists to a depth of 500": (TEXT[:-1] + ', "images": ' + "[" * 500 + "]" * 500 + "}").encode(),
         "NUL bytes": b"\0" * 1000,
-        "a prompt of 10 MB": json.dumps(ROW | {"prompt": "word " * 2_000_000}).encode(),
-        "a prompt of 10 MB without blanks": json.dumps(ROW | {"prompt": "x" * 10_000_000}).encode(),
-        "a prompt of 10 MB of brackets": json.dumps(ROW | {"prompt": "[" * 10_000_000}).encode(),
-        "a response of 10 MB": json.dumps(ROW | {"chosen": "word " * 2_000_000}).encode(),
-        "a response of 10 MB of blanks behind": json.dumps(ROW | {"chosen": "Red." + " " * 10_000_000}).encode(),
-        "a prompt of 200,000 parts": json.dumps(ROW | {"prompt": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 200_000}]}).encode(),
-        "a prompt of 20,001 turns": json.dumps(ROW | {"prompt": [{"role": ("user", "assistant")[i % 2], "content": "x"} for i in range(20_001)]}).encode(),
-        "2,000 images": json.dumps(ROW | {"images": ["one.png"] * 2000}).encode(),
-        "70,000 images": json.dumps(ROW | {"images": ["one.png"] * 70_000}).encode(),
-        "a data URI of 30 MB": json.dumps(ROW | {"images": ["data:image/png;base64," + base64.b64encode(b"x" * 30_000_000).decode()]}).encode(),
+        "a prompt of 10 MB": encoded(prompt="word " * 2_000_000),
+        "a prompt of 10 MB without blanks": encoded(prompt="x" * 10_000_000),
+        "a prompt of 10 MB of brackets": encoded(prompt="[" * 10_000_000),
+        "a response of 10 MB": encoded(chosen="word " * 2_000_000),
+        "a response of 10 MB of blanks behind": encoded(chosen="Red." + " " * 10_000_000),
+        "a prompt of 200,000 parts": json.dumps(
+            ROW | {"prompt": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 200_000}]}
+        ).encode(),
+        "a prompt of 20,001 turns": json.dumps(
+            ROW | {"prompt": [{"role": ("user", "assistant")[i % 2], "content": "x"} for i in range(20_001)]}
+        ).encode(),
+        "2,000 images": encoded(images=["one.png"] * 2000),
+        "70,000 images": encoded(images=["one.png"] * 70_000),
+        "a data URI of 30 MB": json.dumps(
+            ROW | {"images": ["data:image/png;base64," + base64.b64encode(b"x" * 30_000_000).decode()]}
+        ).encode(),
     }
     found = {name: one("a.jsonl", content) for name, content in lines.items()}
     found |= {
@@ -98,7 +115,12 @@ def bad() -> dict[str, Write]:
         "an unknown time zone": pa.table(text | {"source": when}),
         "text that is not UTF-8": pa.table(text | {"chosen": broken}),
         "a nested text that is not UTF-8": pa.table(
-            text | {"prompt": pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([pa.array(["user"]), broken], ["role", "content"]))}
+            text
+            | {
+                "prompt": pa.ListArray.from_arrays(
+                    [0, 1], pa.StructArray.from_arrays([pa.array(["user"]), broken], ["role", "content"])
+                )
+            }
         ),
         "a column twice": pa.table([*text.values(), pa.array(["Green."])], names=[*text, "chosen"]),
         "a date beyond all years": pa.table(text | {"source": pa.array([2**50], pa.timestamp("ms"))}),
@@ -159,7 +181,9 @@ def archives() -> dict[str, Write]:
     bomb = b"\0" * 300_000_000
     return {
         "zip: an image that unpacks to 300 MB": mmpr(image, lambda archive: archive.writestr("one.png", bomb)),
-        "zip: annotations that unpack to 300 MB": mmpr({"annotations/some.jsonl": bomb}, lambda archive: archive.writestr("one.png", RED)),
+        "zip: annotations that unpack to 300 MB": mmpr(
+            {"annotations/some.jsonl": bomb}, lambda archive: archive.writestr("one.png", RED)
+        ),
         "zip: no annotations": mmpr({}, lambda archive: archive.writestr("one.png", RED)),
         "zip: a folder for an image": mmpr(image, lambda archive: archive.writestr("one.png/", b"")),
         "tar: a link": tar(link),
@@ -180,20 +204,16 @@ def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None =
         settings: dict[str, Any] = {"cache": str(folder / "cache"), "workers": 1, "bad_records": {"limit": 1.0}}
         sources = [{"path": str(place), **write(place)}, {"type": "shapes", "level": "demo", "rows": 1}]
         case, kept = f"file {name}", 0
-        try:
-            with time_limit(SECONDS):
-                mixture = Mixture(MixtureConfig.model_validate({"sources": sources, **settings}))
-                list(suspicious(mixture.parts[:1]))
-                page(mixture, 4, "attack").encode()
-                for index in range(len(mixture.parts[0].rows)):
-                    mixture.load(index, encode)
-                kept = len(mixture.parts[0].rows) - len(mixture.skipped)
-        except UserError as error:
-            tally.add("uncounted" if rows else "refused", case, "a sound file is refused", str(error))
-        except TimeIsUp as error:
-            tally.add("hang", case, cause(error), str(error))
-        except Exception as error:
-            tally.add("traceback", case, cause(error), str(error))
+        with Attempt(SECONDS) as attempt:
+            mixture = Mixture(MixtureConfig.model_validate({"sources": sources, **settings}))
+            list(suspicious(mixture.parts[:1]))
+            page(mixture, 4, "attack").encode()
+            for index in range(len(mixture.parts[0].rows)):
+                mixture.load(index, encode)
+            kept = len(mixture.parts[0].rows) - len(mixture.skipped)
+        error, used = attempt.error, not rows and kept > 0 and "overwritten" not in name
+        if error is not None:
+            tally.add("uncounted" if rows and isinstance(error, UserError) else kind_of(error), case, cause(error), str(error))
         else:
-            lost, used = kept < rows, not rows and kept > 0 and "overwritten" not in name
-            tally.add("uncounted" if lost else "silent" if used else "worked" if rows else "counted", case, f"{kept} used: {case}")
+            outcome: Outcome = "silent" if used else "counted" if not rows else "worked" if kept == rows else "uncounted"
+            tally.add(outcome, case, f"{kept} used: {case}")

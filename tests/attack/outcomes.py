@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -19,6 +17,8 @@ Outcome = Literal["worked", "refused", "counted", "traceback", "silent", "hang",
 no UserError; used although it must not be, or not as it was written; no end within its time; missing from every count."""
 FAULTS: tuple[Outcome, ...] = ("traceback", "silent", "hang", "uncounted")
 CLONE = Path(__file__).resolve().parents[2]
+PATIENCE = 10.0
+TIMERS = {signal.SIGPROF: (signal.ITIMER_PROF, 1.0), signal.SIGALRM: (signal.ITIMER_REAL, PATIENCE)}
 SHOWN = 3
 """Cases listed of one fault."""
 
@@ -27,20 +27,33 @@ class TimeIsUp(BaseException):
     """A case took longer than its time; not an Exception, so that nothing under attack swallows it."""
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeIsUp in this (main) thread after `seconds`."""
+class Attempt:
+    """A block under attack, in this (main) thread: what it raises is kept in `error`, but for a person's own Ctrl-C.
 
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise TimeIsUp(f"longer than {seconds:g} s")
+    Also what is no Exception, as libraries written in Rust raise. It may take `seconds` of computing, and PATIENCE times as long
+    by the clock, since other processes may share the machine.
+    """
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Attempt:
+        self._before = [signal.signal(number, self._ring) for number in TIMERS]
+        for timer, share in TIMERS.values():
+            signal.setitimer(timer, self.seconds * share)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
+        for timer, _ in TIMERS.values():
+            signal.setitimer(timer, 0)
+        for number, before in zip(TIMERS, self._before, strict=True):
+            signal.signal(number, before)
+        self.error = error
+        return not isinstance(error, KeyboardInterrupt)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        raise TimeIsUp(f"longer than {self.seconds:g} s")
 
 
 def cause(error: BaseException) -> str:
@@ -51,14 +64,19 @@ def cause(error: BaseException) -> str:
     return f"{where} {type(error).__name__}"
 
 
+def kind_of(error: BaseException) -> Outcome:
+    """Return what a case has ended with that raised `error`."""
+    return "hang" if isinstance(error, TimeIsUp) else "refused" if isinstance(error, UserError) else "traceback"
+
+
 @dataclass
 class Tally:
     """The outcomes of one attack; a case is named so that `--case NAME` runs it alone."""
 
     name: str
     counts: Counter[Outcome] = field(default_factory=Counter)
-    faults: defaultdict[tuple[Outcome, str], list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By kind and cause, the names of the cases with the first line of what was said."""
+    faults: defaultdict[tuple[Outcome, str], list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+    """By kind and cause, the names of the cases and the first line of what was said."""
 
     @property
     def clean(self) -> bool:
@@ -70,20 +88,7 @@ class Tally:
         self.counts[outcome] += 1
         if outcome in FAULTS:
             lines = [line for line in said.strip().splitlines() if line.strip()] or [""]
-            self.faults[outcome, cause].append(f"{case}: {lines[0][:200]}")
-
-    @contextmanager
-    def watching(self, case: str, seconds: float) -> Iterator[None]:
-        """Run a case whose block counts it itself if it ends well; count what it raises instead."""
-        try:
-            with time_limit(seconds):
-                yield
-        except UserError as error:
-            self.add("refused", case, "", str(error))
-        except TimeIsUp as error:
-            self.add("hang", case, cause(error), str(error))
-        except Exception as error:
-            self.add("traceback", case, cause(error), str(error))
+            self.faults[outcome, cause].append((case, lines[0][:200]))
 
     def report(self, command: str) -> str:
         """Return the counts in one line, then every fault with its cause, its number of cases and how to see them again."""
@@ -94,5 +99,6 @@ class Tally:
         lines = [head]
         for (outcome, why), cases in sorted(self.faults.items(), key=lambda item: (item[0][0], -len(item[1]))):
             lines.append(f"  {outcome}: {why} ({len(cases)} cases)")
-            lines += [f"    {command} --case {case.partition(': ')[0]!r}\n      {case.partition(': ')[2]}" for case in cases[:SHOWN]]
+            for name, said in cases[:SHOWN]:
+                lines.append(f"    {command} --case {name!r}\n      {said}")
         return "\n".join(lines)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from data.mixture import SOURCES
-from tests.attack.outcomes import CLONE, Tally, TimeIsUp, cause, time_limit
-from tests.attack.values import GONE, NUMBERS, OTHERS, SPECIAL, TEXTS, Place, at, dotted, places, put
+from tests.attack.outcomes import CLONE, Attempt, Tally, cause, kind_of
+from tests.attack.values import GONE, NUMBERS, OTHERS, SPECIAL, TEXTS, at, dotted, places, put
 from train.recipe.dry_run import dry_run, epoch_records
 from train.recipe.parsing import parse_arguments, read_recipe
 from train.recipe.recipe import Recipe
@@ -31,7 +31,17 @@ SHIPPED = sorted(
     path for folder in ("recipes", "recipes/shapes") for path in (CLONE / folder).glob("*.yaml") if "stress" not in path.name
 )
 NUMBERS_OF_KEYS = NUMBERS | {"1e18": 10**18, "minus 1e18": -(10**18), "1e-300": 1e-300, "billion": 10**9}
-SOME_TEXTS = ("lone surrogate", "NUL", "empty", "blank", "over-long path", "device", "loop", "rich markup", "not a number as text")
+SOME_TEXTS = (
+    "lone surrogate",
+    "NUL",
+    "empty",
+    "blank",
+    "over-long path",
+    "device",
+    "loop",
+    "rich markup",
+    "not a number as text",
+)
 
 
 @dataclass(frozen=True)
@@ -183,7 +193,7 @@ def _overrides() -> dict[str, str]:
         "of an empty name": "optim..learning_rate=1",
         "to a depth of 5,000": ".".join(["a"] * 5000) + "=1",
         "of a long number": "seed=" + "9" * 6000,
-        "with a bomb": "data=[&a [x, x], " + "".join(f"&a{i} [*a{i - 1 if i else ''}, *a{i - 1 if i else ''}], " for i in range(40)) + "]",
+        "with a bomb": "data=[&a0 [x, x], " + "".join(f"&a{i} [*a{i - 1}, *a{i - 1}], " for i in range(1, 40)) + "]",
         "of a far index": "data.sources.99999999999999999999.rows=3",
         "of a negative index": "data.sources.-1.rows=3",
         "of an index that is no digit": "data.sources.².rows=3",
@@ -209,7 +219,7 @@ def _settings(folder: Path) -> dict[str, tuple[str, ...]]:
     for name, text in {"no JSON": "{", "a list": "[]", "empty": "{}", "not UTF-8": None, "of texts": None}.items():
         place = folder / f"config {name}"
         place.mkdir()
-        content = json.dumps(own | {"text_config": {key: "7" for key in own["text_config"]}}) if name == "of texts" else text
+        content = json.dumps(own | {"text_config": dict.fromkeys(own["text_config"], "7")}) if name == "of texts" else text
         (place / "config.json").write_bytes(b"\xff\xfe{" if content is None else content.encode())
         found[f"a backbone whose config is {name}"] = (f"backbone.path={place}",)
     (folder / "set").mkdir()
@@ -254,17 +264,16 @@ def try_recipe(tally: Tally, case: Case, folder: Path) -> None:
         return
     entry = next((name for name in ("sft", "rl") if f'"{_METHOD[name]}"' in str(case.text)[:200_000]), "rm")
     errors = StringIO()
-    try:
-        with time_limit(SECONDS), redirect_stdout(StringIO()), redirect_stderr(errors):
-            launch = parse_arguments(arguments, entry, "")  # type: ignore[arg-type]
-            dry_run(launch)
-    except SystemExit as error:
-        clear = error.code == 2 and errors.getvalue().strip()
-        tally.add("refused" if clear else "silent", case.name, f"exit status {error.code} without a message", errors.getvalue())
-    except TimeIsUp as error:
-        tally.add("hang", case.name, cause(error), str(error))
-    except Exception as error:
-        tally.add("traceback", case.name, cause(error), str(error))
+    with Attempt(SECONDS) as attempt, redirect_stdout(StringIO()), redirect_stderr(errors):
+        launch = parse_arguments(arguments, entry, "")  # type: ignore[arg-type]
+        dry_run(launch)
+    error, said = attempt.error, errors.getvalue()
+    if isinstance(error, SystemExit):
+        clear = error.code == 2 and said.strip()
+        tally.add("refused" if clear else "silent", case.name, f"exit status {error.code} without a message", said)
+    elif error is not None:
+        kind = kind_of(error)  # a UserError that comes out of the command is printed as a traceback
+        tally.add("traceback" if kind == "refused" else kind, case.name, cause(error), str(error))
     else:
         wrong = ["accepted: " + case.name] if case.refused else list(_absurd(launch.recipe))
         tally.add("silent" if wrong else "worked", case.name, "; ".join(wrong))

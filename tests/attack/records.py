@@ -22,7 +22,7 @@ from data.sources.shared.files import FilesConfig, SourceRow
 from data.storage.archives import Folder
 from models.config import BackboneConfig
 from models.encoder import Encoder
-from tests.attack.outcomes import Outcome, Tally, TimeIsUp, cause, time_limit
+from tests.attack.outcomes import Attempt, Tally, cause, kind_of
 from tests.attack.pictures import pictures
 from tests.attack.samples import SAMPLES, Sample, as_text, surroundings, written
 from tests.attack.values import SPECIAL, VALUES, Place, at, dotted, places, put
@@ -84,7 +84,7 @@ def _singly(name: str, row: dict[str, Any]) -> Iterator[Case]:
 
 
 class Attack:
-    """The cases of one source on their way; a file that fails is divided until the row is found, and the others are still seen."""
+    """The cases of one source on their way; a file that fails is divided until the row is found."""
 
     def __init__(self, tally: Tally, kind: str, folder: Path, encode: PairEncoder) -> None:
         self.tally, self.kind, self.folder, self.encode = tally, kind, folder, encode
@@ -97,10 +97,9 @@ class Attack:
         """Attack with all cases."""
         for numbers, path in written(self.folder / "set", self.sample, [case.row for case in found]):
             here = [found[number] for number in numbers]
-            try:
-                with time_limit(SECONDS + 0.05 * len(here)):
-                    mixture = self._prepared(here)
-            except (Exception, TimeIsUp) as error:
+            with Attempt(SECONDS + 0.05 * len(here)) as attempt:
+                mixture = self._prepared(here)
+            if (error := attempt.error) is not None:
                 path.unlink()
                 if len(here) == 1 or (isinstance(error, UserError) and path.suffix == ".parquet"):
                     self._failed(here, error)
@@ -124,13 +123,9 @@ class Attack:
         return mixture
 
     def _failed(self, found: Sequence[Case], error: BaseException) -> None:
-        kind: Outcome = "refused" if isinstance(error, UserError) else "traceback"
+        kind = "uncounted" if isinstance(error, AssertionError) else kind_of(error)
         if isinstance(error, RecordError):  # one record has ended the reading
             kind = "traceback"
-        elif isinstance(error, TimeIsUp):
-            kind = "hang"
-        elif isinstance(error, AssertionError):
-            kind = "uncounted"
         for case in found:
             self.tally.add(kind, case.name, cause(error), str(error))
 
@@ -147,16 +142,15 @@ class Attack:
                 used.append(record.identity)
                 return self.encode(record)
 
-            try:
-                with time_limit(SECONDS):
-                    record = mixture[kept[row]]
-                    wrong = self._wrong(case, record)
-                    mixture.load(kept[row], use)
-                    wrong = wrong or (self._misread(record) if len(used) == 1 else "")
-            except UserError:  # no record of this file can be used
+            with Attempt(SECONDS) as attempt:
+                record = mixture[kept[row]]
+                wrong = self._wrong(case, record)
+                mixture.load(kept[row], use)
+                wrong = wrong or (self._misread(record) if len(used) == 1 else "")
+            if isinstance(attempt.error, UserError):  # no record of this file can be used
                 self.tally.add("counted", case.name)
-            except (Exception, TimeIsUp) as error:
-                self._failed([case], error)
+            elif attempt.error is not None:
+                self._failed([case], attempt.error)
             else:
                 self.tally.add("silent" if wrong else "worked" if len(used) == 1 else "counted", case.name, wrong)
 
@@ -229,11 +223,14 @@ def _same(content: str) -> str:
 
 def _blanked(message: Message) -> Message:
     """Return a message with a harmless text in the place of each of its own."""
-    return {**message, "content": [{"type": "text", "text": "x"} if part["type"] == "text" else part for part in message["content"]]}
+    return {
+        **message,
+        "content": [{"type": "text", "text": "x"} if part["type"] == "text" else part for part in message["content"]],
+    }
 
 
 def _visible(character: str) -> bool:
-    """Say whether a character leaves ink: no control, format, separator, mark or unassigned one, and none of the blank letters."""
+    """Say whether a character leaves ink: no control, format, separator, mark or unassigned one, no blank."""
     return unicodedata.category(character)[0] not in "CZM" and character not in "\u115f\u1160\u3164\uffa0\u2800"
 
 

@@ -33,7 +33,8 @@ class Sample:
 
 def _turns(*roles_and_contents: Any) -> list[dict[str, Any]]:
     return [
-        {"role": role, "content": content} for role, content in zip(roles_and_contents[::2], roles_and_contents[1::2], strict=True)
+        {"role": role, "content": content}
+        for role, content in zip(roles_and_contents[::2], roles_and_contents[1::2], strict=True)
     ]
 
 
@@ -156,7 +157,15 @@ SAMPLES: dict[str, Sample] = {
     ),
     "ultrafeedback_binarized": Sample(
         "train_prefs-00000-of-00001.parquet",
-        ({"prompt": "Hi", "chosen": talk("Hi", "Yes"), "rejected": talk("Hi", "No"), "score_chosen": 8.0, "score_rejected": 6.5},),
+        (
+            {
+                "prompt": "Hi",
+                "chosen": talk("Hi", "Yes"),
+                "rejected": talk("Hi", "No"),
+                "score_chosen": 8.0,
+                "score_rejected": 6.5,
+            },
+        ),
     ),
     "vlfeedback": Sample(
         "a.jsonl", ({"id": "1", "prompt": "Describe.", "completions": FOUR[:2], "img_path": "one.png"},), {"pairs": "hardest"}

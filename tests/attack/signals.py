@@ -1,4 +1,4 @@
-"""Runs that are killed or asked to end at random instants: what was complete stays whole, and a resume ends like the whole run."""
+"""Runs killed or asked to end at random instants: what was complete stays whole, and a resume ends like the whole run."""
 
 from __future__ import annotations
 
