@@ -35,7 +35,7 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "flipped bits": flip,
     "gone": lambda path, other: path.unlink(),
     SWAPPED: lambda path, other: shutil.copyfile(other, path),
-    "a directory": lambda path, other: (path.unlink(), path.mkdir()),
+    "a directory": lambda path, other: path.rename(path.with_name("moved")).with_name(path.name).mkdir(),
 }
 
 
@@ -45,9 +45,9 @@ def cases(run: Path, count: int, seed: int) -> list[tuple[str, str]]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in ("complete", "README.md")]
     files = [path for path in files if path.stat().st_size] + [run / "recipe.yaml", run / "provenance.json"]
     generator = random.Random(f"{seed}/checkpoints")
-    rounds = [
-        (path, damage) for damage in generator.sample(list(DAMAGES), len(DAMAGES)) for path in generator.sample(files, len(files))
-    ]
+    files, damages = generator.sample(files, len(files)), generator.sample(list(DAMAGES), len(DAMAGES))
+    turns = range(len(damages))
+    rounds = [(path, damages[(place + turn) % len(damages)]) for turn in turns for place, path in enumerate(files)]
     heavy = (".safetensors", ".pt", ".pth", "latest", "trainer_state.json", ".yaml", "provenance.json")
     rounds = [(path, damage) for path, damage in rounds if damage != SWAPPED or (older(path).is_file() and older(path) != path)]
     rounds.sort(key=lambda case: not str(case[0]).endswith(heavy))  # what a resume reads comes first

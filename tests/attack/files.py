@@ -174,7 +174,7 @@ def archives() -> dict[str, Write]:
     def negative(archive: tarfile.TarFile) -> None:
         entry = tarfile.TarInfo("one.png")
         entry.size = 2**40
-        archive.fileobj.write(entry.tobuf())  # type: ignore[union-attr]
+        archive.fileobj.write(entry.tobuf())
 
     row = json.dumps({"image": "one.png", "question": "?", "chosen": "a", "rejected": "b"}).encode()
     image = {"annotations/some.jsonl": row}

@@ -76,7 +76,7 @@ def valid(folder: Path) -> dict[str, Any]:
             recipe["backbone"]["path"] = "embedded"
         found[str(path.relative_to(CLONE / "recipes"))] = recipe | {"output": recipe["output"] | {"folder": str(folder / "run")}}
     base = found["shapes/naive.yaml"]
-    needed = {"shapes": {"level": "demo", "rows": 6400}, "povid": {"images": str(folder)}}
+    needed: dict[str, dict[str, Any]] = {"shapes": {"level": "demo", "rows": 6400}, "povid": {"images": str(folder)}}
     for kind in SOURCES:
         hub = {} if kind == "shapes" else {"hub": "some/set"}
         source = read_recipe(
