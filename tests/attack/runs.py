@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from tests.train.ranks import RanksError, run_ranks
 
 SECONDS = 180.0
 """What a run of six steps may take before it counts as hung; it takes a tenth of this on a busy machine."""
-Meanwhile = Callable[[list[ForkServerProcess]], None]
+Meanwhile = Callable[[Path, list[ForkServerProcess]], None]
+"""Is called with what the first rank prints and with the ranks' processes, once they are started."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Runs:
         self.folder, self.stage, self.ranks = folder, stage, ranks
         self.recipe = worker.prepare(folder)
         self.whole = folder / "whole"
+        run_ranks(folder / "server", os.getpid, ranks=1)  # importing torch is not part of a run's time
         begin = time.monotonic()
         ended = self.run(self.whole)
         self.seconds = time.monotonic() - begin
@@ -50,8 +54,9 @@ class Runs:
         changes = ["evaluation.benchmarks=[]", "evaluation.best_metric=null", "output.keep_checkpoints=9"]
         command = [str(self.recipe), f"deepspeed={self.stage}", f"output.folder={folder}", *changes, *arguments]
         log = folder.with_name(f"{folder.name}-log-{len(list(folder.parent.iterdir()))}")
+        watch = None if meanwhile is None else partial(meanwhile, log / "rank0.log")
         try:
-            printed = run_ranks(log, worker.recipe_run, command, ranks=self.ranks, seconds=SECONDS, meanwhile=meanwhile)
+            printed = run_ranks(log, worker.recipe_run, command, ranks=self.ranks, seconds=SECONDS, meanwhile=watch)
         except RanksError as error:
             return Ended(error.statuses, error.in_time, error.printed)
         return Ended([0] * self.ranks, True, printed)

@@ -10,20 +10,21 @@ import time
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from tests.attack.outcomes import Tally
-from tests.attack.runs import Runs, kinds
+from tests.attack.outcomes import Outcome, Tally
+from tests.attack.runs import Meanwhile, Runs, kinds
 from train.supervised.checkpoints import whole_checkpoints
 
+FIRST = "step      1"
 ASKED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
 
-def sent(numbers: list[signal.Signals], after: float) -> object:
-    """Return what waits for `after` seconds and sends each rank its signal, if it is still there."""
+def sent(numbers: list[signal.Signals], after: float, printed: str = "") -> Meanwhile:
+    """Return what sends each rank its signal, `after` seconds after the first rank has `printed` something."""
 
-    def send(processes: list[ForkServerProcess]) -> None:
-        end = time.monotonic() + after
-        while time.monotonic() < end and all(process.is_alive() for process in processes):
+    def send(log: Path, processes: list[ForkServerProcess]) -> None:
+        while all(process.is_alive() for process in processes) and not (log.exists() and printed in log.read_text()):
             time.sleep(0.005)
+        time.sleep(after)
         for process, number in zip(processes, numbers, strict=False):
             if process.is_alive() and process.pid is not None:
                 os.kill(process.pid, number)
@@ -42,28 +43,28 @@ def kill(tally: Tally, folder: Path, count: int, seed: int, only: str | None = N
         for case, (instant, killed) in chosen.items():
             assert runs is not None
             run = runs.folder / "run"
-            runs.run(run, meanwhile=sent([signal.SIGKILL] * killed, instant * runs.seconds))  # type: ignore[arg-type]
+            runs.run(run, meanwhile=sent([signal.SIGKILL] * killed, instant * runs.seconds))
             _resumed(tally, runs, run, case)
 
 
 def ask(tally: Tally, folder: Path, count: int, seed: int, only: str | None = None) -> None:
-    """Send `count` runs USR1, TERM or INT to all ranks, at random instants after the first step."""
+    """Send `count` runs USR1, TERM or INT to all ranks, at random instants soon after the first step."""
     for stage, ranks, share in kinds(count):
         generator = random.Random(f"{seed}/signals/{stage}")
-        instants = [(ASKED[number % len(ASKED)], 0.5 + 0.5 * generator.random()) for number in range(share)]
+        instants = [(ASKED[number % len(ASKED)], 0.2 * generator.random()) for number in range(share)]
         named = {f"{stage} {number.name} at {instant:.4f}": (number, instant) for number, instant in instants}
         chosen = {name: how for name, how in named.items() if only in (None, name)}
         runs = Runs(folder / stage, stage, ranks) if chosen else None
         for case, (number, instant) in chosen.items():
             assert runs is not None
             run = runs.folder / "run"
-            ended = runs.run(run, meanwhile=sent([number] * ranks, instant * runs.seconds))  # type: ignore[arg-type]
+            ended = runs.run(run, meanwhile=sent([number] * ranks, instant * runs.seconds, FIRST))
             wrong = ""
             if number == signal.SIGUSR1 and any(ended.statuses):
                 wrong = "USR1 does not end a run in order, after a save"
             if ended.traceback or not ended.in_time or wrong:
-                kind = "traceback" if ended.traceback else "silent" if ended.in_time else "hang"
-                tally.add(kind, case, wrong or f"{number.name}: {ended.traceback}", ended.traceback)  # type: ignore[arg-type]
+                kind: Outcome = "traceback" if ended.traceback else "silent" if ended.in_time else "hang"
+                tally.add(kind, case, f"{number.name}: {ended.traceback or wrong}", str(ended.statuses))
                 shutil.rmtree(run, ignore_errors=True)
                 continue
             _resumed(tally, runs, run, case)
