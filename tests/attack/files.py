@@ -63,8 +63,8 @@ def sound() -> dict[str, tuple[Write, int]]:
     }
 
 
-def bad() -> dict[str, Write]:
-    """Return files whose rows must be refused with the file, or counted one by one; none may be used."""
+def rows() -> dict[str, Write]:
+    """Return JSON lines of one bad row each."""
     lines: dict[str, bytes] = {
         "a row that is not UTF-8": TEXT.encode().replace(b"Red", b"R\xff"),
         "a row in Latin 1": json.dumps(ROW | {"chosen": "Grün"}, ensure_ascii=False).encode("latin-1"),
@@ -96,8 +96,12 @@ def bad() -> dict[str, Write]:
             ROW | {"images": ["data:image/png;base64," + base64.b64encode(b"x" * 30_000_000).decode()]}
         ).encode(),
     }
-    found = {name: one("a.jsonl", content) for name, content in lines.items()}
-    found |= {
+    return {name: one("a.jsonl", content) for name, content in lines.items()}
+
+
+def whole() -> dict[str, Write]:
+    """Return files that cannot be read as a whole."""
+    return {
         "a JSON list that ends early": one("a.json", f"[{TEXT}, {TEXT[:-3]}".encode()),
         "a JSON list to a depth of 100,000": one("a.json", b"[" * 100_000),
         "a JSON list of 5,000 digits": one("a.json", b"[" + b"9" * 5000 + b"]"),
@@ -108,10 +112,15 @@ def bad() -> dict[str, Write]:
         "no parquet": one("a.parquet", TEXT.encode()),
         "no Arrow": one("a.arrow", b"ARROW1" + b"\xff" * 1000),
     }
+
+
+def tables() -> dict[str, Write]:
+    """Return parquet files with columns that Python cannot hold, and damaged ones."""
+    found: dict[str, Write] = {}
     when = pa.array([0], pa.timestamp("us", tz="Mars/Olympus"))
     text = {key: pa.array([value]) for key, value in ROW.items()}
     broken = pa.array([b"R\xff\xfe"], pa.binary()).view(pa.string())
-    tables = {
+    odd = {
         "an unknown time zone": pa.table(text | {"source": when}),
         "text that is not UTF-8": pa.table(text | {"chosen": broken}),
         "a nested text that is not UTF-8": pa.table(
@@ -130,16 +139,16 @@ def bad() -> dict[str, Write]:
         "a truth value as margin": pa.table(text | {"margin": pa.array([True])}),
         "lists of images that are null": pa.table(text | {"images": pa.array([[None]], pa.list_(pa.string()))}),
     }
-    for name, table in tables.items():
+    for name, table in odd.items():
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
         found[f"parquet: {name}"] = one("a.parquet", buffer.getvalue())
-    whole = io.BytesIO()
-    pq.write_table(pa.table({key: [value] * 3000 for key, value in ROW.items()}), whole, row_group_size=1000)
-    data = whole.getvalue()
+    good = io.BytesIO()
+    pq.write_table(pa.table({key: [value] * 3000 for key, value in ROW.items()}), good, row_group_size=1000)
+    data = good.getvalue()
     found["parquet: cut"] = one("a.parquet", data[: len(data) // 2])
     found["parquet: data of a row group overwritten"] = one("a.parquet", data[:4] + b"\xff" * 400 + data[404:])
-    return found | archives()
+    return found
 
 
 def archives() -> dict[str, Write]:
@@ -193,9 +202,10 @@ def archives() -> dict[str, Write]:
 
 
 def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None = None) -> None:
-    """Attack with all files (there is no more to draw), or with the one of the name `only`."""
+    """Attack with all files, or with the one of the name `only`; of `bad` ones no row may be used."""
     encode = encoder()
-    for name, (write, rows) in [*sound().items(), *((name, (write, 0)) for name, write in bad().items())]:
+    bad = rows() | whole() | tables() | archives()
+    for name, (write, expected) in [*sound().items(), *((name, (write, 0)) for name, write in bad.items())]:
         if only not in (None, f"file {name}"):
             continue
         place = folder / f"file {name}".replace("/", "-")
@@ -211,9 +221,11 @@ def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None =
             for index in range(len(mixture.parts[0].rows)):
                 mixture.load(index, encode)
             kept = len(mixture.parts[0].rows) - len(mixture.skipped)
-        error, used = attempt.error, not rows and kept > 0 and "overwritten" not in name
+        error, used = attempt.error, not expected and kept > 0 and "overwritten" not in name
         if error is not None:
-            tally.add("uncounted" if rows and isinstance(error, UserError) else kind_of(error), case, cause(error), str(error))
+            tally.add(
+                "uncounted" if expected and isinstance(error, UserError) else kind_of(error), case, cause(error), str(error)
+            )
         else:
-            outcome: Outcome = "silent" if used else "counted" if not rows else "worked" if kept == rows else "uncounted"
+            outcome: Outcome = "silent" if used else "counted" if not expected else "worked" if kept == expected else "uncounted"
             tally.add(outcome, case, f"{kept} used: {case}")
