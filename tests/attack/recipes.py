@@ -14,7 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from data.mixture import SOURCES
 from tests.attack.outcomes import CLONE, Attempt, Tally, cause, kind_of
@@ -77,7 +77,8 @@ def valid(folder: Path) -> dict[str, Any]:
         found[str(path.relative_to(CLONE / "recipes"))] = recipe | {"output": recipe["output"] | {"folder": str(folder / "run")}}
     base = found["shapes/naive.yaml"]
     needed: dict[str, dict[str, Any]] = {"shapes": {"level": "demo", "rows": 6400}, "povid": {"images": str(folder)}}
-    for kind in SOURCES:
+    for source_type in SOURCES:
+        (kind,) = get_args(source_type.model_fields["type"].annotation)
         hub = {} if kind == "shapes" else {"hub": "some/set"}
         source = read_recipe(
             CLONE / "recipes/shapes/naive.yaml", [f"data.sources=[{yaml({'type': kind, **hub, **needed.get(kind, {})})}]"]
