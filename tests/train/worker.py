@@ -126,7 +126,10 @@ def published_run(arguments: Sequence[str], calls: Path, server: str) -> None:
 
 @dataclass(frozen=True)
 class Written:
-    """Records in the order in which they are written, one letter each: `t` without a picture, `i` with one."""
+    """Records in the order in which they are written, one letter each.
+
+    `t` has no picture, `i` one and `m` three; `l` is a long text, and `s` the shortest.
+    """
 
     kinds: str
 
@@ -135,8 +138,10 @@ class Written:
 
     def __getitem__(self, index: int) -> TrainingExample:
         encoder = tiny.encoder(max_pixels=784 * 4)
-        question: Any = {"type": "text", "text": "What is in the picture? " * (1 + index % 3)}
-        pictures = [tiny.picture(30 + 9 * index, 40, seed=index)] if self.kinds[index] == "i" else []
+        kind = self.kinds[index]
+        words = {"l": "What is in the picture? " * 12, "s": "?"}.get(kind, "What is in the picture? " * (1 + index % 3))
+        question: Any = {"type": "text", "text": words}
+        pictures = [tiny.picture(30 + 9 * index, 40, seed=index + n) for n in range({"i": 1, "m": 3}.get(kind, 0))]
         prompt: Any = {"role": "user", "content": [{"type": "image"} for _ in pictures] + [question]}
         longer = (index + index // 4) % 2  # at odd places of one step, at even ones of the next: for either rank in turn
         responses = (f"A red square, number {index}. " * (1 + 2 * longer), f"No picture {index}.")
@@ -163,13 +168,18 @@ def descend(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, str, int]]
     """Train on the records `kinds`, four a step, once for each case (folder, DeepSpeed's name, token budget), and save."""
     deepspeed = any(name != NONE for _, name, _ in cases)
     with run_environment(seed=0, deterministic=False, deepspeed=deepspeed):
-        for folder, name, budget in cases:
-            os.environ["ACCELERATE_USE_DEEPSPEED"] = str(name != NONE).lower()
-            _descend(recipe_path, kinds, folder, name, budget)
+        descend_each(recipe_path, kinds, cases)
+
+
+def descend_each(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, str, int]]) -> None:
+    """Do what `descend` does, inside the ranks' surroundings."""
+    for folder, name, budget in cases:
+        os.environ["ACCELERATE_USE_DEEPSPEED"] = str(name != NONE).lower()
+        _descend(recipe_path, kinds, folder, name, budget)
 
 
 def _descend(recipe_path: Path, kinds: str, folder: str, deepspeed: str, budget: int) -> None:
-    steps = len(kinds) // 4
+    steps = -(-len(kinds) // 4)
     changes = ["optim.learning_rate=0.01", "evaluation.benchmarks=[]", "evaluation.best_metric=null", "optim.schedule=constant"]
     changes += ["optim.warmup_ratio=0", "optim.max_grad_norm=0.4", f"deepspeed={deepspeed}", f"output.folder={folder}"]
     recipe = read_recipe(recipe_path, changes)
