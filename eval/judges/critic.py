@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from time import perf_counter
 from typing import Literal
 
@@ -21,7 +22,7 @@ from eval.judges.packed_inference import Packed, run_packed
 from eval.protocol import Example, Verdict
 from models.config import CritiqueConfig, StoredRead
 from models.encoder import VISION_TEXT, Encoder
-from models.generation import SamplingConfig, generate
+from models.generation import SamplingConfig, WritingCost, generate
 from models.packing.groups import Group, PackedBatch
 from models.portable.critic import CriticRewardModel
 
@@ -131,10 +132,17 @@ class CriticJudge:
         """Return both scores of every example, and the critiques that were written; all ranks must call together."""
         started = perf_counter()
         packed = Packed(self.encode.encoder, self.device, self.token_budget, self.workers)
-        run = self._own if self.encode.mode == "own" else self._given
-        found = run_packed(packed, examples, self.encode, lambda batch, items: run(batch, [examples[i].key for i in items]))
+        own = self.encode.mode == "own"
+        run = self._own if own else self._given
+        found = run_packed(
+            packed,
+            examples,
+            self.encode,
+            lambda batch, items: run(batch, [examples[i].key for i in items]),
+            WritingCost.of(self.model.config.text_config, self.sampling) if own else attrgetter("cost"),
+        )
         self.spent.judgements += len(examples)
-        self.spent.critiques += 2 * self.encode.samples * len(examples) if self.encode.mode == "own" else 0
+        self.spent.critiques += 2 * self.encode.samples * len(examples) if own else 0
         self.spent.tokens += sum(tokens for _, tokens, _ in found)
         self.spent.truncated += sum(truncated for _, _, truncated in found)
         self.spent.seconds += perf_counter() - started

@@ -25,7 +25,7 @@ from eval.judges.critic import JudgingCost
 from eval.judges.packed_inference import Packed, run_packed
 from eval.protocol import Example, ProtocolConfig, Side, Verdict, Vote, presentations
 from models.encoder import Encoder
-from models.generation import SamplingConfig, generate
+from models.generation import SamplingConfig, WritingCost, generate
 from models.packing.groups import Group, PackedBatch
 
 
@@ -109,7 +109,8 @@ class GenerativeJudge:
         started = perf_counter()
         shown = [one for example in examples for one in showings(example, self.protocol)]
         packed = Packed(self.encode.encoder, self.device, self.token_budget, self.workers)
-        found = run_packed(packed, shown, self.encode, lambda batch, items: self._write(batch, [shown[i] for i in items]))
+        cost = WritingCost.of(self.model.config.text_config, self.sampling)
+        found = run_packed(packed, shown, self.encode, lambda batch, items: self._write(batch, [shown[i] for i in items]), cost)
         votes: dict[tuple[int, int], Vote] = {}
         for one, judgements in zip(shown, found, strict=True):
             for turn, (text, tokens, truncated) in zip(one.turns, judgements, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 import torch
@@ -23,6 +24,8 @@ from models.packing.groups import Group, PackedBatch
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
+Cost = Callable[[Group], int]
+
 CHUNK = 64
 """Items that are encoded and packed together: enough to fill rows well, few enough to hold their pixels."""
 
@@ -35,9 +38,9 @@ class Chunks(Dataset[list[PackedItems]], Generic[Item]):
     """A rank's share of the items, chunk by chunk, encoded and packed when a worker asks."""
 
     def __init__(
-        self, items: Sequence[Item], share: Sequence[int], encode: Callable[[Item], Group], encoder: Encoder, budget: int
+        self, items: Sequence[Item], share: Sequence[int], encode: Callable[[Item], Group], packed: Packed, cost: Cost
     ) -> None:
-        self.items, self.encode, self.encoder, self.budget = items, encode, encoder, budget
+        self.items, self.encode, self.packed, self.cost = items, encode, packed, cost
         self.chunks = [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)]
 
     def __len__(self) -> int:
@@ -46,8 +49,8 @@ class Chunks(Dataset[list[PackedItems]], Generic[Item]):
     def __getitem__(self, number: int) -> list[PackedItems]:
         chunk = self.chunks[number]
         groups = [self.encode(self.items[i]) for i in chunk]
-        rows = pack_first_fit([group.cost for group in groups], self.budget)
-        return [(self.encoder.pack([groups[i] for i in row]), tuple(chunk[i] for i in row)) for row in rows]
+        rows = pack_first_fit([self.cost(group) for group in groups], self.packed.token_budget)
+        return [(self.packed.encoder.pack([groups[i] for i in row]), tuple(chunk[i] for i in row)) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +68,17 @@ def run_packed(
     items: Sequence[Item],
     encode: Callable[[Item], Group],
     run: Callable[[PackedBatch, Sequence[int]], Sequence[Found]],
+    cost: Cost = attrgetter("cost"),
 ) -> list[Found]:
     """Return what `run` finds for every item, in order, on every rank; all ranks must call together.
 
-    `encode` makes an item's group; it runs in loader workers and must be picklable. `run` gets a packed row on the device
-    and the indices of its items, and returns one thing for each. Ranks run equally many rows: one without work runs the
-    filler row, with no items, and nothing is taken from it.
+    `encode` makes an item's group and `cost` says what it takes of the budget; both run in loader workers and must be picklable.
+    `run` gets a packed row on the device and the indices of its items, and returns one thing for each. Ranks run equally many
+    rows: one without work runs the filler row, with no items, and nothing is taken from it.
     """
     share = range(rank(), len(items), world_size())
     loader = DataLoader(
-        Chunks(items, share, encode, packed.encoder, packed.token_budget),
+        Chunks(items, share, encode, packed, cost),
         batch_size=None,
         num_workers=packed.workers if len(items) > CHUNK else 0,
         generator=torch.Generator(),  # else it draws a seed from the run's own generator: evaluating must not change training

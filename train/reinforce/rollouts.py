@@ -21,7 +21,7 @@ from data.preference import Preference
 from data.prompts import Answer, JudgeTemplate, ask, question
 from models.distributed import max_over_ranks
 from models.encoder import Encoder
-from models.generation import Generation, SamplingConfig, generate
+from models.generation import Generation, SamplingConfig, WritingCost, generate
 from models.packing.cost import pack_first_fit
 from models.packing.groups import Continuation, Group
 from train.supervised.judgements import Indices, judged, with_winners
@@ -85,7 +85,8 @@ def sample(
 ) -> list[Generation]:
     """Write `count` judgements on every prompt, in order; all ranks must call together, each with as many prompts.
 
-    `model` is the unwrapped language model. Rows hold at most `budget` tokens, the judgements at full length included.
+    `model` is the unwrapped language model. Rows take at most `budget` tokens, the keys and values of judgements at full length
+    included.
     """
     groups = [to_write(prompt.group, count) for prompt in prompts]
     seeds = [[f"{seed}/{prompt.place}/{n}" for n in range(count)] for prompt in prompts]
@@ -101,8 +102,8 @@ def generate_packed(
     """
     device = next(model.parameters()).device
     end, forbidden = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"), [encoder.vision.image]
-    lengths = [group.tokens + len(own) * sampling.max_new_tokens for group, own in zip(groups, seeds, strict=True)]
-    rows = pack_first_fit(lengths, budget)
+    cost = WritingCost.of(model.config.text_config, sampling)
+    rows = pack_first_fit([cost(group) for group in groups], budget)
     written: dict[int, list[Generation]] = {}
     for row in rows + [[]] * (max_over_ranks(len(rows), device) - len(rows)):
         batch, own = encoder.pack([groups[i] for i in row]).to(device), [seed for i in row for seed in seeds[i]]
