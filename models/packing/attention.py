@@ -112,9 +112,9 @@ def _decode(query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: 
     seen = together.view(shared, count, -1, length).transpose(0, 1) + plan.mask[:, None, None]
     logits = torch.cat([seen, own @ key.to(keys.dtype).transpose(2, 3)], dim=3).float()
     weights = (logits * (d**-0.5 if scaling is None else scaling)).softmax(3).to(values.dtype)
-    of_row, of_own = weights.split([length, weights.shape[3] - length], dim=3)
-    attended = (of_row.transpose(0, 1).reshape(shared, -1, length) @ values).view(shared, count, -1, d).transpose(0, 1)
-    return (attended + of_own @ value).reshape(count, 1, heads, d)
+    of_row = weights[..., :length].transpose(0, 1).reshape(shared, -1, length) @ values
+    attended = of_row.view(shared, count, -1, d).transpose(0, 1) + weights[..., length:] @ value
+    return attended.reshape(count, 1, heads, d)
 
 
 def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
