@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from trl import GRPOTrainer
-from trl.models.utils import prepare_deepspeed, unwrap_model_for_generation
+from trl.models.utils import prepare_deepspeed
 
 from models.distributed import rank, sum_over_ranks
 from models.generation import SamplingConfig
@@ -27,6 +27,7 @@ from train.reinforce.rollouts import Prompt, Prompts, log_probabilities, sample
 from train.reinforce.trl_hooks import check_trl
 from train.supervised.method import unwrapped
 from train.supervised.non_finite import FiniteTrainer, refuse_weights
+from train.supervised.whole_weights import whole_weights
 
 ROLLOUTS = "rollouts-{rank}.pt"
 """A rank's rollout buffer in a checkpoint folder."""
@@ -226,10 +227,9 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
     sampling = SamplingConfig(temperature=method.temperature, max_new_tokens=method.max_new_tokens)
     training = model.training
     model.eval()
-    # Under ZeRO-3 this gathers the weights once, instead of once a token.
-    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as gathered:
+    with whole_weights(trainer.model_wrapped):
         seed, budget = trainer.recipe.seed, trainer.token_budget
-        written = sample(unwrapped(gathered), trainer.encoder, asked, count, sampling, budget, seed)
+        written = sample(unwrapped(model), trainer.encoder, asked, count, sampling, budget, seed)
     model.train(training)
     end = trainer.eos_token_ids[0]
     completions = [[*one.ids] if one.truncated else [*one.ids, end] for one in written]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from train.supervised.held_out import HeldOut
 from train.supervised.method import Method
 from train.supervised.non_finite import Evaluate
 from train.supervised.steps import PairEncoder
+from train.supervised.whole_weights import whole_weights
 
 
 def evaluation(method: Method) -> Evaluate | None:
@@ -39,7 +41,8 @@ def evaluation(method: Method) -> Evaluate | None:
 
     def evaluate(model: nn.Module, step: int) -> dict[str, float]:
         judge = method.judge(model)
-        results = suite.run(judge, evaluation_folder(folder, step))
+        with whole_weights(model) if isinstance(judge, CriticJudge | GenerativeJudge) else nullcontext():
+            results = suite.run(judge, evaluation_folder(folder, step))
         if rank() == 0 and results:
             console.print(results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines))
         cost = judge.spent.figures() if isinstance(judge, CriticJudge | GenerativeJudge) else {}

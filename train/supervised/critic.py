@@ -39,6 +39,7 @@ from train.supervised.method import SupervisedMethod, unwrapped
 from train.supervised.non_finite import Evaluate
 from train.supervised.objectives import pair_loss, score_report, score_sums
 from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, expected_costs
+from train.supervised.whole_weights import whole_weights
 
 Critiques = Callable[[Preference], tuple[str, str] | None]
 """The critiques on which a record is scored; None for a record that has none."""
@@ -279,7 +280,8 @@ class CriticMethod(SupervisedMethod):
         if self.store is not None:
 
             def write(model: Any, examples: Sequence[Example]) -> Sequence[Verdict]:
-                return self.judge(model, forgiving=True).judge(examples)
+                with whole_weights(found.model_wrapped):
+                    return self.judge(model, forgiving=True).judge(examples)
 
             found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, write))
         return found
