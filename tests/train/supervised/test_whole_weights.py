@@ -13,7 +13,7 @@ import torch
 
 from models.distributed import rank
 from tests.train.ranks import run_ranks
-from tests.train.test_critic_runs import RECIPE, critiques  # noqa: F401 (a fixture)
+from tests.train.test_critic_runs import RECIPE, critiques
 from tests.train.worker import recipe_run
 from train.supervised import whole_weights
 
