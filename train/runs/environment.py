@@ -17,6 +17,7 @@ from pathlib import Path
 from train.recipe.deepspeed_config import NONE
 from train.recipe.dry_run import dry_run
 from train.recipe.parsing import Entry, parse_arguments
+from train.supervised.preemption import ended_by_signals
 
 SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""
@@ -118,7 +119,8 @@ def start(argv: Sequence[str], entry: Entry, description: str) -> None:
         dry_run(launch)
         return
     recipe, repository = launch.recipe, launch.recipe.output.push_to_hub
-    with run_environment(seed=recipe.seed, deterministic=recipe.deterministic, deepspeed=recipe.deepspeed != NONE):
+    environment = run_environment(seed=recipe.seed, deterministic=recipe.deterministic, deepspeed=recipe.deepspeed != NONE)
+    with ended_by_signals(), environment:
         # torch, transformers and DeepSpeed take seconds that a dry run should not.
         from huggingface_hub import HfApi
 
@@ -129,7 +131,7 @@ def start(argv: Sequence[str], entry: Entry, description: str) -> None:
         if pushes:
             # A missing login or right ends the run here and not after it.
             HfApi().create_repo(str(repository), private=True, exist_ok=True)
-        run(launch)
+        pushes = run(launch) and pushes
     # An upload may take longer than ranks wait for one another, so it comes when they have parted.
     if pushes:
         print(f"{push(Path(recipe.output.folder), str(repository), HfApi())} is on the hub as {repository}")

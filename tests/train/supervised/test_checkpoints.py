@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -15,14 +20,15 @@ from data.errors import UserError
 from train.supervised import checkpoints
 from train.supervised.checkpoints import (
     BEST,
-    COMPLETE,
     KeepCheckpoints,
     evaluation_folder,
     find_resume,
     point_link,
+    room_for_checkpoint,
     superseded,
     whole_checkpoints,
 )
+from train.supervised.integrity import COMPLETE, mark_complete
 
 
 def make(folder: Path, *steps: int, whole: bool = True) -> None:
@@ -56,12 +62,56 @@ def test_checkpoints_are_ordered_by_step_and_the_cut_off_do_not_count(tmp_path: 
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-3", "checkpoint-20", "checkpoint-100"]
 
 
-def test_the_mark_comes_from_the_first_rank(tmp_path: Path) -> None:
+def test_the_mark_holds_the_files(tmp_path: Path) -> None:
     make(tmp_path, 5, whole=False)
-    saved(tmp_path, KeepCheckpoints(9), 5, first=False)
-    assert whole_checkpoints(tmp_path) == []
     saved(tmp_path, KeepCheckpoints(9), 5)
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-5"]
+    assert list(json.loads((tmp_path / "checkpoint-5" / COMPLETE).read_text())["files"]) == ["model.safetensors"]
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(tmp_path: Path) -> None:
+    make(tmp_path, 2, 4, 6, whole=False)
+    for step in (2, 4, 6):
+        mark_complete(tmp_path / f"checkpoint-{step}")
+    for step in (4, 6):
+        (tmp_path / f"checkpoint-{step}" / "model.safetensors").write_text("x")
+    with pytest.raises(UserError, match=r"checkpoint-6 is damaged: model.safetensors has 1 bytes.*of this run: checkpoint-2, ch"):
+        find_resume(tmp_path, str(tmp_path / "checkpoint-6"), quiet())
+    console = quiet()
+    assert find_resume(tmp_path, "auto", console) == tmp_path / "checkpoint-2"
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "checkpoint-6 is damaged and set aside as damaged-checkpoint-6: model.safetensors has 1 bytes, 0 were written" in said
+    assert (tmp_path / "damaged-checkpoint-4" / "model.safetensors").exists()
+    (tmp_path / "checkpoint-2" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"no checkpoint of this run is undamaged\. checkpoint-2: model\.safetensors: No"):
+        find_resume(tmp_path, "auto", quiet())
+
+
+def test_a_disk_without_room_is_named_before_and_while_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, free = torch.nn.Linear(9, 10), [10_000]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
+    with room_for_checkpoint(model, tmp_path):
+        pass
+    free[0] = 1599  # 100 parameters of 4 bytes, and 12 for the optimizer
+    too_little = r"about 1,600 bytes, 1,599 are free. Nothing was saved. There is no complete checkpoint"
+    with pytest.raises(UserError, match=too_little), room_for_checkpoint(model, tmp_path):
+        raise AssertionError
+    make(tmp_path, 5)
+    (tmp_path / "checkpoint-5" / "model.safetensors").write_bytes(bytes(1500))
+
+    def save(error: Exception, left: int) -> None:
+        free[0] = 1599
+        with room_for_checkpoint(model, tmp_path):
+            free[0] = left
+            raise error
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for error, left in ((full, 1599), (RuntimeError("PytorchStreamWriter failed writing file"), 0)):
+        said = rf"disk was full .* {left:,} bytes are free. The last complete checkpoint is .*checkpoint-5"
+        with pytest.raises(UserError, match=said):
+            save(error, left)
+    with pytest.raises(RuntimeError, match="of another kind"):
+        save(RuntimeError("of another kind"), 1599)
 
 
 @given(st.sets(st.integers(1, 30), max_size=6), st.integers(1, 4), st.integers(1, 30))

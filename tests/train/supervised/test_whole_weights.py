@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
+import psutil
 import pytest
 import torch
 
+from eval.judges.critic import CriticJudge
 from models.distributed import rank
 from tests.train.ranks import run_ranks
 from tests.train.test_critic_runs import RECIPE, critiques
@@ -29,9 +31,8 @@ def counted_run(arguments: Sequence[str], folder: str, fits: bool) -> None:
         counts["writing" if inside[0] else "else"] += 1
         return gather(*arguments, **keywords)
 
-    from eval.judges.critic import CriticJudge
-
-    written = CriticJudge._own
+    critic: Any = CriticJudge
+    written = critic._own
 
     def own(self: CriticJudge, *arguments: Any) -> Any:
         inside[0] += 1
@@ -40,7 +41,7 @@ def counted_run(arguments: Sequence[str], folder: str, fits: bool) -> None:
         return found
 
     deepspeed.runtime.zero.partition_parameters._dist_allgather_fn = counted
-    CriticJudge._own = own  # type: ignore[method-assign]
+    critic._own = own
     whole_weights.fits_everywhere = lambda size, device: fits and judge(size, device)
     recipe_run(arguments)
     if rank() == 0:
@@ -71,6 +72,6 @@ def test_whole_weights_must_leave_memory(monkeypatch: pytest.MonkeyPatch) -> Non
     cpu = torch.device("cpu")
     assert whole_weights.fits_everywhere(1000, cpu)
     assert not whole_weights.fits_everywhere(2**60, cpu)
-    free = whole_weights.psutil.virtual_memory().available
+    free = psutil.virtual_memory().available
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
     assert not whole_weights.fits_everywhere(free // 100, cpu)

@@ -7,16 +7,18 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data.storage.files import content_digest
 from eval.cli import processes
 from models.distributed import barrier, rank
 from tests.train.ranks import run_ranks
-from train.runs import integrity
-from train.runs.integrity import COMPLETE, damage, mark_complete
+from train.supervised import integrity
+from train.supervised.integrity import COMPLETE, damage, mark_complete
 
 SHARD = "global_step3/bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 NAMES = ("model.safetensors", "trainer_state.json", SHARD.format(0), SHARD.format(1), "rng_state_1.pth", "latest")
@@ -36,13 +38,18 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def replace_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda path: os.truncate(path, 10), "has 10 bytes"),
     "emptied": (lambda path: path.write_bytes(b""), "has 0 bytes"),
     "longer": (lambda path: path.write_bytes(path.read_bytes() + b"x"), "were written"),
     "flipped": (flip, "has other contents"),
     "gone": (lambda path: path.unlink(), "No such file"),
-    "a folder": (lambda path: (path.unlink(), path.mkdir()), "bytes|Is a directory"),
+    "a folder": (replace_by_a_folder, "bytes|Is a directory"),
 }
 
 
@@ -91,13 +98,14 @@ def test_another_steps_mark_is_damage(tmp_path: Path) -> None:
 
 def on_ranks(folder: str) -> None:
     """Mark and compare on all ranks, and note which files this one read."""
-    checkpoint, read, content_digest = Path(folder) / "checkpoint-3", list[str](), integrity.content_digest
+    checkpoint, read = Path(folder) / "checkpoint-3", list[str]()
 
     def noted(path: Path) -> str:
         read.append(str(path.relative_to(checkpoint)))
         return content_digest(path)
 
-    integrity.content_digest = noted  # type: ignore[assignment]
+    module: Any = integrity
+    module.content_digest = noted
     with processes():
         mark_complete(checkpoint)
         assert damage(checkpoint) == []
