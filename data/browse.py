@@ -29,13 +29,12 @@ from rich.progress import track
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import LeftOut, RecordError, UserError
-from data.images import check_shape, decode
+from data.images import decode, image_size
 from data.mixture import Mixture, section_of
 from data.preference import Preference, validate
 from data.preparation.row_index import ORDER, ROW, RowIndex, normalised
 from data.preparation.scan import BadRecordConfig
 from data.preparation.split import SourceSplit
-from data.sources.shared.base import Source
 
 THUMBNAIL = 360
 """Longest side in pixels of an image on the page."""
@@ -62,7 +61,18 @@ def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     for part in parts:
         rows = [] if part.row_index is None else range(len(part.source))
         for row in track(rows, f"looking through {part.source.name}", console=Console(stderr=True), transient=True):
-            yield from _of_record(part.source, row)
+            identity = f"{part.source.name}:{row}"
+            try:
+                record = validate(part.source.record(row))
+                for encoded in record.images:
+                    image_size(encoded, record.identity)
+                    decode(encoded, record.identity)
+                if normalised(record.chosen) == normalised(record.rejected):
+                    yield Suspicion("chosen equals rejected", record.identity, record.chosen[:80])
+            except LeftOut:
+                continue
+            except RecordError as error:
+                yield Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
 
 
 def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
@@ -83,21 +93,6 @@ def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
         yield Suspicion("contradictory labels", seen[key][0], "the same pair in " + ", ".join(seen[key]))
 
 
-def _of_record(source: Source, row: int) -> Iterator[Suspicion]:
-    identity = f"{source.name}:{row}"
-    try:
-        record = validate(source.record(row))
-        for encoded in record.images:
-            image = decode(encoded, record.identity)
-            check_shape(image.height, image.width, record.identity)
-        if normalised(record.chosen) == normalised(record.rejected):
-            yield Suspicion("chosen equals rejected", record.identity, record.chosen[:80])
-    except LeftOut:
-        return
-    except RecordError as error:
-        yield Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
-
-
 @dataclass(frozen=True)
 class Bar:
     """One bar of a histogram: where it begins, and how many there are."""
@@ -108,12 +103,12 @@ class Bar:
     """Relative to the highest bar."""
 
 
-def histogram(values: npt.NDArray[np.integer], bars: int = BARS) -> list[Bar]:
+def histogram(values: npt.NDArray[np.integer]) -> list[Bar]:
     """Return a histogram of positive values on a logarithmic axis; empty for no values."""
     values = values[values > 0]
     if not len(values):
         return []
-    counts, edges = np.histogram(values, np.geomspace(values.min(), int(values.max()) + 1, bars + 1))
+    counts, edges = np.histogram(values, np.geomspace(values.min(), int(values.max()) + 1, BARS + 1))
     return list(map(Bar, edges.tolist(), counts.tolist(), (counts / counts.max()).tolist()))
 
 
@@ -135,14 +130,15 @@ def page(mixture: Mixture, count: int, title: str) -> str:
             "longer side of the images, in pixels": index.sizes.max(axis=1, initial=0),
             "text tokens, estimated": kept["text_tokens"],
         }
-        section = {
-            "card": source,
-            "histograms": {name: histogram(values) for name, values in figures.items()},
-            "duplicates": duplicates(index, rows),
-            "looked_at": len(rows),
-            "samples": list(samples(part, count, mixture.config.seed)),
-        }
-        sections.append(section)
+        sections.append(
+            {
+                "card": source,
+                "histograms": {name: histogram(values) for name, values in figures.items()},
+                "duplicates": duplicates(index, rows),
+                "looked_at": len(rows),
+                "samples": list(samples(part, count, mixture.config.seed)),
+            }
+        )
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(TEMPLATE.read_text()).render(title=title, card=card, sections=sections)
 

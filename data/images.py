@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -65,11 +66,10 @@ def from_data_uri(uri: str, record: str) -> bytes:
 
     Raises: ImageError if `uri` is not of that form.
     """
-    header, comma, body = uri.partition(",")
-    if not header.startswith("data:image/") or not header.endswith(";base64") or not comma:
+    if not re.match("data:image/[^,]*;base64,", uri):
         raise ImageError(f"{record}: {uri[:40]!r}… is no image data URI; required is 'data:image/<format>;base64,<data>'.")
     try:
-        return base64.b64decode(body, validate=True)
+        return base64.b64decode(uri.partition(",")[2], validate=True)
     except binascii.Error as error:
         raise ImageError(f"{record}: the image data URI holds broken base64 ({error}).") from error
 
@@ -77,11 +77,15 @@ def from_data_uri(uri: str, record: str) -> bytes:
 def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
     """Return (height, width) in pixels as displayed (EXIF orientation applied), from the header alone.
 
-    Raises: ImageError as `decode`, except for damage behind the header.
+    Raises: ImageError as `decode`, except for damage behind the header; for a shape that the backbone's image processor refuses.
     """
     with _opened(image, record) as opened:
-        width, height = opened.size
-        return (width, height) if orientation(opened) >= 5 else (height, width)
+        height, width = opened.size if orientation(opened) >= 5 else opened.size[::-1]
+    if max(height, width) > 200 * min(height, width):
+        raise ImageError(
+            f"{record}: an image {width} pixels wide and {height} high: Qwen2.5-VL takes at most 200 : 1 between the sides."
+        )
+    return height, width
 
 
 def grey_like(image: EncodedImage, record: str) -> bytes:
@@ -106,18 +110,10 @@ def decode(image: EncodedImage, record: str) -> Image.Image:
         return upright_rgb(opened)
 
 
-def check_shape(height: int, width: int, record: str) -> None:
-    """Raise ImageError for a shape that the backbone's image processor refuses."""
-    if max(height, width) > 200 * min(height, width):
-        raise ImageError(
-            f"{record}: an image {width} pixels wide and {height} high: Qwen2.5-VL takes at most 200 : 1 between the sides."
-        )
-
-
 def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int) -> npt.NDArray[np.int64]:
     """Return the sizes that Qwen's processor scales images to: multiples of TOKEN_SIDE, their area within the limits.
 
-    `sizes` and the result hold (height, width) in rows; no shape is refused, see `check_shape`.
+    `sizes` and the result hold (height, width) in rows; no shape is refused, as `image_size` does.
     """
     sides = sizes.astype(np.float64)
     area = np.maximum(sides[:, :1] * sides[:, 1:], 1)

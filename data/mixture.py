@@ -10,24 +10,21 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, model_validator
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from dataclasses import replace
-
-from data.config.layers import read_yaml
-from data.config.section import Section
-from data.config.validation import parse
+from data.config.section import Count, Section
+from data.config.validation import read_section
 from data.errors import RecordError, UserError
-from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, grey_like
+from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE
 from data.preference import Preference
 from data.preparation.card import DataCard, card_of
 from data.preparation.filters import FilterConfig, apply, read_fingerprints
@@ -58,39 +55,38 @@ from data.sources.ultrafeedback import UltraFeedbackConfig
 from data.sources.ultrafeedback_binarized import UltraFeedbackBinarizedConfig
 from data.sources.vlfeedback import VlFeedbackConfig
 from data.sources.wildvision_battle import WildVisionBattleConfig
-from data.storage.files import digest
 
-SOURCES: dict[str, type[SourceConfig]] = {
-    "helpsteer3": HelpSteer3Config,
-    "llava_critic": LlavaCriticConfig,
-    "mm_rlhf": MmRlhfConfig,
-    "mmif": MmifConfig,
-    "mmpr": MmprConfig,
-    "ms_swift": MsSwiftConfig,
-    "olmo_preference": OlmoPreferenceConfig,
-    "omnialign_v_dpo": OmniAlignVDpoConfig,
-    "povid": PovidConfig,
-    "project": ProjectConfig,
-    "r1_reward": R1RewardConfig,
-    "rlaif_v": RlaifVConfig,
-    "rlhf_v": RlhfVConfig,
-    "shapes": ShapesConfig,
-    "sharegpt": ShareGptConfig,
-    "shp": ShpConfig,
-    "skywork_preference": SkyworkPreferenceConfig,
-    "trl": TrlConfig,
-    "tulu_preference": TuluPreferenceConfig,
-    "ultrafeedback": UltraFeedbackConfig,
-    "ultrafeedback_binarized": UltraFeedbackBinarizedConfig,
-    "vlfeedback": VlFeedbackConfig,
-    "wildvision_battle": WildVisionBattleConfig,
-}
-"""All sources by their `type` in a recipe. A new one is a file beside its siblings and a row here."""
+SOURCES: tuple[type[SourceConfig], ...] = (
+    HelpSteer3Config,
+    LlavaCriticConfig,
+    MmRlhfConfig,
+    MmifConfig,
+    MmprConfig,
+    MsSwiftConfig,
+    OlmoPreferenceConfig,
+    OmniAlignVDpoConfig,
+    PovidConfig,
+    ProjectConfig,
+    R1RewardConfig,
+    RlaifVConfig,
+    RlhfVConfig,
+    ShapesConfig,
+    ShareGptConfig,
+    ShpConfig,
+    SkyworkPreferenceConfig,
+    TrlConfig,
+    TuluPreferenceConfig,
+    UltraFeedbackConfig,
+    UltraFeedbackBinarizedConfig,
+    VlFeedbackConfig,
+    WildVisionBattleConfig,
+)
+"""All sources; `type` in a recipe tells them apart. A new one is a file beside its siblings and a row here."""
 
 if TYPE_CHECKING:
     AnySource = SourceConfig
 else:
-    AnySource = Annotated[Union[tuple(SOURCES.values())], Field(discriminator="type")]  # noqa: UP007
+    AnySource = Annotated[Union[SOURCES], Field(discriminator="type")]  # noqa: UP007
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "data"
 T = TypeVar("T")
@@ -100,22 +96,22 @@ class MixtureConfig(Section):
     """The `data` section of a recipe."""
 
     sources: list[AnySource] = Field(min_length=1)
-    validation: int = Field(default=0, ge=0)
+    validation: NonNegativeInt = 0
     """Held-out records, drawn uniformly over the sources; no training record shares a prompt with them."""
     images: Literal["real", "grey"] = "real"
     """`grey` replaces every image by a grey one of its size: what is learnt then comes from the text alone (an ablation)."""
-    seed: int = Field(default=0, ge=0)
-    records: int | None = Field(default=None, ge=1)
+    seed: NonNegativeInt = 0
+    records: Count | None = None
     """Records of one epoch; None takes the sum of the sources' sizes (or, with stages, of the stages')."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: PositiveFloat = 1.0
     """A source's share is weight · size^(1/temperature): 1 draws by size, large values draw all sources alike."""
-    text_per_multimodal: float | None = Field(default=None, gt=0)
+    text_per_multimodal: PositiveFloat | None = None
     """Text-only records drawn for each record with images; None leaves the sources' own ratio. Not for stages of one kind."""
     stages: list[StageConfig] = Field(default_factory=list)
     """Parts of every epoch in succession; empty is one stage over everything."""
     filters: FilterConfig = FilterConfig()
     bad_records: BadRecordConfig = BadRecordConfig()
-    workers: int | None = Field(default=None, ge=1)
+    workers: Count | None = None
     """Processes for the first reading; None takes all cores."""
     cache: str | None = None
     """Folder for indices, tables and what the first reading found; None takes `.cache/data` in the clone."""
@@ -169,8 +165,9 @@ class Mixture:
                 reasons = apply(config.filters, index, fingerprints, self.pixels)
             parts.append(SourceSplit.of(section, source, index, reasons))
         self.parts = hold_out(parts, config.validation, config.seed)
-        self.records = SplitRecords([(part.source, part.rows) for part in self.parts])
-        self.validation: Sequence[Preference] = SplitRecords([(part.source, part.held_out) for part in self.parts])
+        grey = config.images == "grey"
+        self.records = SplitRecords([(part.source, part.rows) for part in self.parts], grey)
+        self.validation = SplitRecords([(part.source, part.held_out) for part in self.parts], grey)
         self.stages = self._stages()
         self.skipped: set[int] = set()
 
@@ -180,13 +177,7 @@ class Mixture:
 
     def __getitem__(self, index: int) -> Preference:
         """Return training record `index`, validated; raise RecordError if it has become unusable since the first reading."""
-        return self.shown(self.records[index])
-
-    def shown(self, record: Preference) -> Preference:
-        """Return a record with its images as `images` of the recipe says."""
-        if self.config.images == "grey":
-            return replace(record, images=tuple(grey_like(image, record.identity) for image in record.images))
-        return record
+        return self.records[index]
 
     @property
     def epoch_size(self) -> int:
@@ -215,7 +206,7 @@ class Mixture:
         Raises: RecordError under the strict policy; UserError when more than the allowed share of `len(self)` was skipped.
         """
         part, position = self.records.place(index)
-        rows, limit = len(self.parts[part].rows), self.config.bad_records.limit
+        rows, allowed = len(self.parts[part].rows), self.config.bad_records
         for step in range(rows):
             place = index - position + (position + step) % rows
             if place in self.skipped:
@@ -223,13 +214,13 @@ class Mixture:
             try:
                 return use(self[place])
             except RecordError as error:
-                if self.config.bad_records.policy == "strict":
+                if allowed.policy == "strict":
                     raise
                 self.skipped.add(place)
-                if len(self.skipped) > max(1, limit * len(self)):
+                if len(self.skipped) > max(1, allowed.limit * len(self)):
                     raise UserError(
                         f"{len(self.skipped):,} records could not be used while training; the recipe allows "
-                        f"{limit:.1%} of {len(self):,} (bad_records.limit). The last of them: {error}"
+                        f"{allowed.limit:.1%} of {len(self):,} (bad_records.limit). The last of them: {error}"
                     ) from error
         raise UserError(f"{self.parts[part].source.name}: not one record can be used")
 
@@ -243,30 +234,24 @@ class Mixture:
         found[~known] = found[known].mean(axis=0) if known.any() else 1.0
         return found
 
-    def fingerprint(self) -> str:
-        """Return 16 hexadecimal digits that change with the records, the held-out set or the order of any epoch."""
-        contents = " ".join(part.content for part in self.parts)
-        return digest(self.config.model_dump_json(exclude={"workers", "cache"}) + contents)
-
     def card(self) -> DataCard:
         """Return what went into the mixture, and what did not and why."""
         drawn: Counter[str] = Counter()
         for stage in self.stages:
             for pool, count in stage:
-                drawn[pool.source] += count
+                drawn[pool.config.label] += count
         return DataCard([card_of(part, drawn[part.config.label], self.pixels) for part in self.parts], self.epoch_size)
 
     def _stages(self) -> list[list[tuple[Pool, int]]]:
         """Return what each stage draws from, and how many records of it."""
         config, found = self.config, []
-        stages = config.stages or [StageConfig(name="all")]
-        pools = [self._pools(stage) for stage in stages]
-        sizes = np.array([stage.repeat * sum(pool.size for pool in drawn) for stage, drawn in zip(stages, pools, strict=True)])
+        stages = [(stage, self._pools(stage)) for stage in config.stages or [StageConfig(name="all")]]
+        sizes = np.array([stage.repeat * sum(pool.size for pool in pools) for stage, pools in stages])
         totals = np.round(sizes) if config.records is None else apportion(config.records, sizes / sizes.sum())
-        for stage, drawn, total in zip(stages, pools, totals, strict=True):
+        for (stage, pools), total in zip(stages, totals, strict=True):
             ratio = config.text_per_multimodal if stage.modality == "all" else None
-            counts = apportion(int(total), shares(drawn, config.temperature, ratio))
-            found.append(list(zip(drawn, counts.tolist(), strict=True)))
+            counts = apportion(int(total), shares(pools, config.temperature, ratio))
+            found.append(list(zip(pools, counts.tolist(), strict=True)))
         return found
 
     def _pools(self, stage: StageConfig) -> list[Pool]:
@@ -274,11 +259,10 @@ class Mixture:
         split = self.config.text_per_multimodal is not None or stage.modality != "all"
         wanted = {"all": (None, False, True), "multimodal": (False,), "text": (True,)}[stage.modality]
         pools = []
-        start = 0
-        for part in self.parts:
+        for part, end in zip(self.parts, self.records.ends, strict=True):
             if stage.sources is None or part.config.label in stage.sources:
-                pools += [pool for pool in part.pools(start, split) if pool.text_only in wanted and len(pool.indices)]
-            start += len(part.rows)
+                found = part.pools(end - len(part.rows), split)
+                pools += [pool for pool in found if pool.text_only in wanted and len(pool.indices)]
         if not pools:
             lost = {part.config.label: part.left_out for part in self.parts if part.left_out}
             raise UserError(
@@ -297,12 +281,9 @@ class _DataOfRecipe(BaseModel):
 def section_of(recipe: Path) -> MixtureConfig:
     """Return the `data` section of a recipe, laid over those that it extends.
 
-    Raises: UserError if there is none, or with everything that is wrong with it.
+    Raises: RecipeError with everything that is wrong with it.
     """
-    tree = read_yaml(recipe)
-    if tree.child("data") is None:
-        raise UserError(f"{recipe}: there is no section `data`, in this recipe or one that it extends.")
-    return parse(_DataOfRecipe, tree, str(recipe)).data
+    return read_section(recipe, _DataOfRecipe).data
 
 
 def main() -> None:

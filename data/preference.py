@@ -39,9 +39,10 @@ class Message(TypedDict):
     content: list[TextPart | ImagePart]
 
 
-def text(role: Literal["system", "user", "assistant"], content: str) -> Message:
-    """Return a message of one text part."""
-    return {"role": role, "content": [{"type": "text", "text": content}]}
+def text(role: Literal["system", "user", "assistant"], content: str, images: int = 0) -> Message:
+    """Return a message of `images` image parts and one text part."""
+    places: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
+    return {"role": role, "content": [*places, {"type": "text", "text": content}]}
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
@@ -100,9 +101,7 @@ def _faults(record: Preference) -> Iterator[str]:
     """Yield what is wrong: with the turns, the number of images, the texts, the margin."""
     roles = [message["role"] for message in record.prompt]
     turns = roles[1:] if roles[:1] == ["system"] else roles
-    if not turns or turns[-1] != "user":
-        yield f"the prompt's turns are {roles}; required is that the last one is the user's."
-    if turns != ["assistant" if position % 2 else "user" for position in range(len(turns))]:
+    if turns != ["user", "assistant"] * (len(turns) // 2) + ["user"]:
         yield (
             f"the prompt's turns are {roles}; required are user and assistant in alternation, "
             "beginning and ending with the user, after at most one system turn."

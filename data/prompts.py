@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from data.preference import ImagePart, Message, Preference, TextPart, placeholders, text, texts
+from data.preference import Message, Preference, placeholders, text, texts
 
 JudgeTemplate = Literal["r1_reward", "short", "turns"]
 Answer = Literal[1, 2]
@@ -51,12 +51,11 @@ ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 def ask(template: JudgeTemplate, prompt: Sequence[Message], first: str, second: str) -> tuple[Message, ...]:
     """Return the judge's conversation about two responses to `prompt`: its images before the text of its first turn."""
-    parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(placeholders(prompt))]
     filled = {"question": question(prompt), "first": first, "second": second}
     # One pass over the template: a response that holds "{second}" stays as it is.
     turns = [re.sub(r"\{(question|first|second)\}", lambda place: filled[place[1]], turn) for turn in TEMPLATES[template]]
-    opening: Message = {"role": "user", "content": [*parts, {"type": "text", "text": turns[0]}]}
-    return (opening, *(text("assistant" if i % 2 else "user", turn) for i, turn in enumerate(turns) if i))
+    images = placeholders(prompt)
+    return tuple(text("assistant" if i % 2 else "user", turn, 0 if i else images) for i, turn in enumerate(turns))
 
 
 def question(prompt: Sequence[Message]) -> str:
@@ -102,10 +101,8 @@ def critiques_of(record: Preference) -> tuple[str, str] | None:
     return record.chosen_critique, record.rejected_critique
 
 
-TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-FORM = re.compile(r"<think>(.*?)</think><answer>(.*?)</answer>", re.DOTALL)
-ANSWERED = re.compile(r"<answer>\s*([12])\s*</answer>\s*")
-TAG_LIKE = re.compile(r"<\s*/?\s*(think|answer)\b[^>]*>", re.IGNORECASE)
+TAGS = ["<think>", "</think>", "<answer>", "</answer>"]
+TAG_LIKE = re.compile(r"<\s*/?\s*(?:think|answer)\b[^>]*>", re.IGNORECASE)
 
 CLAUSE = re.compile(r"[.,;:!?\n]+(?=\s|$)|\n")
 CHOICE = re.compile(r"\b(?:response|answer|option)\s*#?\s*([12])\b", re.IGNORECASE)
@@ -135,15 +132,13 @@ def read(text: str) -> Judgement:
     It answers where the text ends with one answer pair that holds 1 or 2 and nothing else. A repeated, nested, crossed or
     misspelt tag, two answers, "1 or 2", another number, or words after the answer leave it without one.
     """
-    counts = [text.count(tag) for tag in TAGS]
-    regular = max(counts) <= 1 and len(TAG_LIKE.findall(text)) == sum(counts)
-    form = FORM.fullmatch(text) if regular else None
-    places = [text.find(tag) for tag in TAGS]
-    in_order = counts[0] == counts[1] and places == sorted(places) if regular else False
-    answered = ANSWERED.fullmatch(text, places[2]) if in_order and counts[2:] == [1, 1] else None
-    reasoning = text[places[0] + len(TAGS[0]) : places[1]] if in_order and counts[0] else None
-    answer = None if answered is None else cast(Answer, int(answered[1]))
-    return Judgement(reasoning, answer, form is not None)
+    if TAG_LIKE.findall(text) not in (TAGS, TAGS[2:]):
+        return Judgement(None, None, False)
+    *before, answer, after = TAG_LIKE.split(text)  # before the answer: text, or text, reasoning, text
+    answered = answer.strip() in ("1", "2") and not after.strip()
+    reasoning = before[1] if len(before) == 3 else None
+    formatted = reasoning is not None and not (before[0] or before[2] or after)
+    return Judgement(reasoning, cast(Answer, int(answer)) if answered else None, formatted)
 
 
 def conclusion(reasoning: str) -> Answer | None:

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
-from ruamel.yaml import YAML
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.config.validation import read_section
 from data.mixture import Mixture, section_of
 from data.prompts import TEMPLATES
 from eval.cli import command
 from eval.judges.config import EndpointConfig
 from eval.judges.endpoint import open_client
-from eval.running.annotation import Annotator, Journal, annotate
+from eval.running.annotation import Annotator, annotate, journal_of, read_journal
 
 
 def main() -> None:
@@ -41,13 +41,13 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="only the first records")
     options = parser.parse_args()
     with command():
-        config = EndpointConfig.model_validate(YAML(typ="safe", pure=True).load(options.endpoint))
+        config = read_section(options.endpoint, EndpointConfig)
         mixture = Mixture(section_of(options.recipe))
         indices = track(range(min(len(mixture), options.limit or len(mixture))), "annotating")
         with open_client(config) as client:
-            ask = Annotator(client.answer, config.model, options.template, tuple(options.temperatures), options.max_tokens)
+            ask = Annotator(client.answer, config.model, options.template, options.temperatures, options.max_tokens)
             done = annotate(mixture, indices, ask, options.out, options.failures)
-    lines = Journal.beside(options.out).lines()
+        lines = read_journal(journal_of(options.out), mixture)
     right = sum(line["right"] for line in lines)
     Console().print(f"{done:,} records done now, {len(lines):,} in all, {right:,} of them got right; saved as {options.out}")
 

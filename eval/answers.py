@@ -23,14 +23,15 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.preference import text
+from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import VERDICTS
-from data.synthetic.world import Item, ShapesWorld, as_preference
+from data.synthetic.world import Item, ShapesWorld
 from eval.judges.packed_inference import Packed, run_packed
-from eval.results.intervals import wilson
-from models.backbone import load_language_model, load_processor, window_size
-from models.config import BackboneConfig
+from eval.results.statistics import wilson
+from models.backbone import load_encoder, load_language_model
+from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Encoder, Span
-from models.generation import SamplingConfig, generate
+from models.generation import generate
 from models.packing.groups import Group, PackedBatch
 from models.portable.language_model import LanguageModel
 
@@ -46,8 +47,7 @@ class AskedQuestion:
 
     def __call__(self, item: Item) -> Group:
         """Encode the item; runs in loader workers."""
-        image, prompt = item.picture(), as_preference(item, "").prompt
-        images = [] if image is None else [image]
+        images, prompt = item.images(), item.preference().prompt
         if not self.stated:
             return self.encoder.encode(images, [self.encoder.render(prompt)] * 2, None)
         turns = [(*prompt, text("assistant", response)) for response in (item.chosen, item.rejected)]
@@ -61,17 +61,17 @@ def examine(model: LanguageModel, encoder: Encoder, items: Sequence[Item]) -> li
     tokenizer, sampling = encoder.tokenizer, SamplingConfig(max_new_tokens=64)
     end, yes, no = tokenizer.convert_tokens_to_ids(["<|im_end|>", VERDICTS[True], VERDICTS[False]])
 
-    def answer(batch: PackedBatch, places: Sequence[int]) -> list[str]:
-        forbidden, seeds = [encoder.vision.image], [""] * (2 * len(places))
+    def answer(batch: PackedBatch, asked: list[Item]) -> list[str]:
+        forbidden, seeds = [encoder.vision.image], [""] * (2 * len(asked))
         found = generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=seeds)
         return [tokenizer.decode(one.ids) for one in found[::2]]
 
-    def judge(batch: PackedBatch, places: Sequence[int]) -> list[tuple[float, float]]:
+    def judge(batch: PackedBatch, asked: list[Item]) -> list[tuple[float, float]]:
         hidden = model.model(**batch.model_inputs()).last_hidden_state[0]
         logits: Tensor = model.lm_head(hidden[batch.label_positions]).log_softmax(-1)
         own = logits.gather(1, batch.labels[:, None])[:, 0]
         found = []
-        for number in range(len(places)):
+        for number in range(len(asked)):
             chosen, rejected = ((batch.label_owners == 2 * number + side).nonzero()[:, 0] for side in (0, 1))
             says = [bool(logits[place[-1], yes] > logits[place[-1], no]) for place in (chosen, rejected)]
             likelier = bool(own[chosen[:-1]].sum() > own[rejected[:-1]].sum())
@@ -91,16 +91,14 @@ def main() -> None:
     """Read the command line, examine, print and write: n and the mean of each of KINDS by question type, `all` last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint")
-    parser.add_argument("--level", default="demo")
+    parser.add_argument("--level", choices=sorted(LEVELS), default="demo")
     parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     config = BackboneConfig(path=options.checkpoint, dtype="float32", min_pixels=784, max_pixels=200704)
-    processor = load_processor(config)
-    encoder = Encoder(processor.tokenizer, processor.image_processor, config, window_size(config))
     world = ShapesWorld(options.level, seed=0, split="validation")
     items = [world.item(index) for index in range(options.items)]
-    found = examine(load_language_model(config).eval(), encoder, items)
+    found = examine(load_language_model(config).eval(), load_encoder(config), items)
     title = f"{options.checkpoint}: {options.items} items of {options.level}, split validation"
     table, figures = Table("question", "n", *(f"{kind} [95 %]" for kind in KINDS), title=title), {}
     for name in [*sorted({item.kind for item in items}), "all"]:

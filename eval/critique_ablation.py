@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -25,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import CritiqueTruth, read_critique
-from data.synthetic.world import Item, ShapesWorld, as_preference
+from data.synthetic.world import Item, ShapesWorld
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.cli import add_ranks, command, processes
 from eval.judges.checkpoint import Runtime, load_checkpoint
@@ -33,8 +35,7 @@ from eval.judges.config import CriticJudgeConfig
 from eval.judges.critic import as_example, critic_judge
 from eval.judges.loading import load_judge
 from eval.protocol import Example, ProtocolConfig, Verdict
-from eval.results.outcomes import outcomes
-from eval.results.result import Accuracy, figure
+from eval.results.result import Accuracy, figure, outcomes
 from eval.results.tables import percent
 from models.backbone import load_critic
 from models.distributed import rank
@@ -43,66 +44,54 @@ WRITTEN = {"readable": "readable", "verdict": "right verdict", "fact": "right fa
 """What is counted of written critiques, and the heads of its columns."""
 
 
-def critique_accuracy(written: Sequence[str], truths: Sequence[CritiqueTruth]) -> dict[str, int]:
-    """Count the critiques that can be read, rightly say whether the response is right, state what holds, and do both.
-
-    One that cannot be read asserts nothing. `truths` are the correct critiques of the same responses, one to one.
-    """
-    pairs = [(read_critique(text), truth) for text, truth in zip(written, truths, strict=True)]
-    read = [(found.right == truth.right, found.fact == truth.fact) for found, truth in pairs if found is not None]
-    verdict, fact, both = (sum(column) for column in zip((0, 0, 0), *((*one, all(one)) for one in read), strict=True))
-    return {"n": len(pairs), "readable": len(read), "verdict": verdict, "fact": fact, "both": both}
+def checked(critique: str, truth: CritiqueTruth) -> dict[str, int]:
+    """Return 1 or 0 for what a critique gets right beside the correct one; one that cannot be read asserts nothing."""
+    found = read_critique(critique)
+    verdict = found is not None and found.right == truth.right
+    fact = found is not None and found.fact == truth.fact
+    counts = {"n": True, "readable": found is not None, "verdict": verdict, "fact": fact, "both": verdict and fact}
+    return {name: int(count) for name, count in counts.items()}
 
 
 def truth_of_critiques(
     items: Sequence[Item], examples: Sequence[Example], verdicts: Sequence[Verdict]
-) -> tuple[dict[str, dict[str, int]], dict[str, Accuracy]]:
+) -> tuple[dict[str, Counter[str]], dict[str, Accuracy]]:
     """Return how true the written critiques are, and the accuracy where both of a row are true and where one is not.
 
     The first by the response that the critiques are of, and by category.
     """
-    parts: dict[str, tuple[list[str], list[CritiqueTruth]]] = {}
-    rows: dict[str, tuple[list[Example], list[Verdict]]] = {"both critiques true": ([], []), "a critique false": ([], [])}
-    for item, example, verdict in zip(items, examples, verdicts, strict=True):
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    true = []
+    for item, verdict in zip(items, verdicts, strict=True):
         assert verdict.critiques is not None
-        truths = item.critique_truth(True), item.critique_truth(False)
-        of = ("of right responses", "of wrong responses")
-        for response, critique, truth in zip(of, verdict.critiques, truths, strict=True):
+        both = [checked(critique, item.critique_truth(side == 0)) for side, critique in enumerate(verdict.critiques)]
+        for response, one in zip(("of right responses", "of wrong responses"), both, strict=True):
             for name in ("all", response, item.category):
-                texts, same = parts.setdefault(name, ([], []))
-                texts.append(critique)
-                same.append(truth)
-        true = critique_accuracy(verdict.critiques, truths)["both"] == 2
-        seen, judged = rows["both critiques true" if true else "a critique false"]
-        seen.append(example)
-        judged.append(verdict)
-    whole = {name: critique_accuracy(*part) for name, part in parts.items()}
-    return whole, {name: accuracy(*part) for name, part in rows.items()}
-
-
-def accuracy(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> Accuracy:
-    """Return the accuracy under the default protocol: a tie is wrong."""
-    return figure(outcomes(examples, verdicts, ProtocolConfig()), "wrong")
+                counts[name].update(one)
+        true.append(all(one["both"] for one in both))
+    found = outcomes(examples, verdicts, ProtocolConfig())
+    rows = {"both critiques true": True, "a critique false": False}
+    return counts, {name: figure(found, "wrong", np.flatnonzero(np.equal(true, wanted))) for name, wanted in rows.items()}
 
 
 def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     """Judge the same rows, the right response first, in every way; all ranks call together.
 
-    `judges` holds accuracy and cost (see `JudgingCost.figures`; seconds are wall-clock time over the rows, on all ranks
-    together), `critiques` and `by_truth` what `truth_of_critiques` returns.
+    `judges` holds accuracy (a tie is wrong) and cost (see `JudgingCost.figures`; seconds are wall-clock time over the rows, on
+    all ranks together), `critiques` and `by_truth` what `truth_of_critiques` returns.
     """
     world = ShapesWorld(options.level, options.seed, "benchmark")
     items = [world.item(index) for index in range(options.rows)]
-    examples = [as_example(as_preference(item, world.source)) for item in items]
+    examples = [as_example(item.preference()) for item in items]
     config = CriticJudgeConfig(
         type="critic", checkpoint=str(options.checkpoint), samples=options.samples, temperature=options.temperature
     )
     critic = load_checkpoint(options.checkpoint, runtime, load_critic)
     given = {item.identity: (item.critique(True), item.critique(False)) for item in items}
-    judges: dict[str, Any] = {
+    judges = {
         "no critique": critic_judge(critic, config, "none"),
-        "own critique": critic_judge(critic, config, "own"),
-        "ground-truth critique": critic_judge(critic, config, "given", given),
+        "own critique": critic_judge(critic, config),
+        "ground-truth critique": critic_judge(critic, config, given),
     }
     verdicts = {name: judge.judge(examples) for name, judge in judges.items()}
     cost = {name: judge.spent.figures() for name, judge in judges.items()}
@@ -111,13 +100,14 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
         started = perf_counter()
         verdicts["scalar"] = scalar.judge(examples)
         cost["scalar"] = {"seconds_per_judgement": (perf_counter() - started) / len(examples)}
+    right = {name: figure(outcomes(examples, found, ProtocolConfig()), "wrong") for name, found in verdicts.items()}
     critiques, by_truth = truth_of_critiques(items, examples, verdicts["own critique"])
     return {
         "checkpoint": str(options.checkpoint),
         "world": f"{world.source}, split benchmark, seed {options.seed}",
         "rows": options.rows,
         "critic": config.model_dump(exclude={"checkpoint"}),
-        "judges": {name: {"accuracy": accuracy(examples, found), "cost": cost[name]} for name, found in verdicts.items()},
+        "judges": {name: {"accuracy": accuracy, "cost": cost[name]} for name, accuracy in right.items()},
         "critiques": critiques,
         "by_truth": by_truth,
     }
@@ -128,11 +118,12 @@ def tables(found: dict[str, Any]) -> list[Table]:
     judges = Table("scored after", "accuracy [95 %]", "ties", "s per judgement", "tokens/s", "cut off", title=found["checkpoint"])
     for name, one in found["judges"].items():
         right, cost = one["accuracy"], one["cost"]
-        speed = f"{cost['generated_tokens_per_second']:.0f}" if "generated_tokens_per_second" in cost else "–"
-        cut = f"{100 * cost['truncated']:.1f} %" if "truncated" in cost else "–"
-        judges.add_row(name, percent(right), str(right.ties), f"{cost['seconds_per_judgement']:.4f}", speed, cut)
+        written = ("–", "–")
+        if "truncated" in cost:
+            written = f"{cost['generated_tokens_per_second']:.0f}", f"{100 * cost['truncated']:.1f} %"
+        judges.add_row(name, percent(right), str(right.ties), f"{cost['seconds_per_judgement']:.4f}", *written)
     for name, right in found["by_truth"].items():
-        judges.add_row(f"  own, {name}: n = {right.n}", percent(right), str(right.ties), "", "", "")
+        judges.add_row(f"  own, {name}: n = {right.n}", percent(right), str(right.ties))
     truth = Table("written critiques", "n", *WRITTEN.values(), title=found["world"])
     for name, counts in found["critiques"].items():
         truth.add_row(name, str(counts["n"]), *(f"{100 * counts[key] / max(counts['n'], 1):.1f} %" for key in WRITTEN))

@@ -8,7 +8,7 @@ Prints counts by source and kind of match with some examples, and writes
   overlap.jsonl   every match: record, benchmark rows, kind, similarity, whether it is a reason to leave the record out
 
 Every row of the recipe's sources is looked at, whatever its filters, caps and weights draw from them. What counts as equal
-and nearly equal: fingerprints.py and index.py in eval/contamination. A record is left out if one of its images occurs in a
+and nearly equal: eval/contamination/index.py. A record is left out if one of its images occurs in a
 benchmark, or one of its questions or its pair of responses, unless that text is a common one (COMMON in
 eval/contamination/report.py).
 A question inside a long instruction of a source's own is not recognised as the question; its image and responses are.

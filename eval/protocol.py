@@ -58,6 +58,8 @@ class Example:
     """The row's columns without its image: what the official predictions file needs."""
     official_first: Side | None = None
     """The response that the benchmark's own script shows first; None where that script draws it for each judgement."""
+    unavailable: str = ""
+    """Why the row cannot be shown to a judge; such a row is in no figure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.errors import UserError
 from data.storage.files import write_whole
+from eval.cli import command
 from eval.reporting.content import SWEEP, read_run, read_sweep
 from eval.reporting.page import page
 
@@ -34,12 +35,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the page here; the default is report.html in the folder")
     options = parser.parse_args()
     output = options.output or options.folder / "report.html"
-    if not options.folder.is_dir():
-        sys.exit(f"error: {options.folder}: there is no such folder. Give the folder of a run or of a sweep.")
-    try:
+    with command():
+        if not options.folder.is_dir():
+            raise UserError(f"{options.folder}: there is no such folder. Give the folder of a run or of a sweep.")
         write_report(options.folder, output)
-    except (UserError, OSError) as error:
-        sys.exit(f"error: {error}")
     print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")
 
 

@@ -30,14 +30,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from eval.benchmarks.table import BENCHMARKS
 from eval.cli import add_shared, command, processes, task_of
 from eval.protocol import Images
-from eval.results.comparison import comparison_table
 from eval.results.predictions import score_file
 from eval.results.result import Result
-from eval.results.tables import results_table, score_table
+from eval.results.tables import comparison_table, results_table, score_table
 
 if TYPE_CHECKING:
     from eval.judges.loading import JudgeFor
-    from eval.running.suite import Suite
+    from eval.running.evaluation import Suite
 
 REAL, *ABLATED = get_args(Images)
 Results = dict[str, Result]
@@ -93,7 +92,7 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
     with processes() as device:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
-        from eval.running.suite import Suite
+        from eval.running.evaluation import Suite
         from models.distributed import rank
 
         runtime, loaded = Runtime(device, options.token_budget), cache(Suite.load)

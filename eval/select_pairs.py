@@ -28,7 +28,7 @@ from eval.judges.checkpoint import Runtime
 from eval.judges.critic import as_example
 from eval.judges.loading import load_judge
 from eval.protocol import Judge, ProtocolConfig
-from eval.running.annotation import Journal, append, as_row, check, hard
+from eval.running.annotation import append, as_row, journal_of, read_journal
 
 CHUNK = 256
 """Pairs that are judged before the selected ones of them are written."""
@@ -59,13 +59,12 @@ def main() -> None:
 
 
 def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
-    """Return the indices of hard records by the journal of their annotation."""
-    journal = Journal.beside(options.annotated)
-    lines = journal.lines()
+    """Return the indices of records that needed `--least` tries or more, or were never got right (R1-Reward: 2)."""
+    journal = journal_of(options.annotated)
+    lines = read_journal(journal, mixture)
     if not lines:
-        raise UserError(f"{journal.path} is empty or missing: annotate the pairs first.")
-    check(lines, mixture)
-    return hard(lines, options.least)
+        raise UserError(f"{journal} is empty or missing: annotate the pairs first.")
+    return [line["index"] for line in lines if line["tries"] >= options.least or not line["right"]]
 
 
 def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:

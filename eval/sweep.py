@@ -12,23 +12,31 @@ what is there is not computed again, so that a killed sweep is continued by the 
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.errors import CheckpointError, EndpointError, UserError
 from eval.cli import add_shared, command, processes, task_of
 from eval.judges.card import recorded
+from eval.judges.checkpoint import Runtime
+from eval.judges.loading import load_judge
 from eval.reporting.sweep_tables import best_of, draw, log, markdown, rows, write_json
-from eval.results.store import STEP, Store
-from eval.results.tables import write_rows
+from eval.results.store import Standing, Store, step_of, summarise
+from eval.results.tables import percent, write_rows
+from eval.running.evaluation import Suite
+from eval.running.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
+from models.distributed import gather, rank, world_size
 
-if TYPE_CHECKING:
-    import torch
+BROKEN = (UserError, OSError)
+"""What a judge that cannot be used raises."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -40,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.set_defaults(output=Path("runs/sweep"))
     options, console = parser.parse_args(arguments), Console(highlight=False, soft_wrap=True)
     with command(), processes() as device:
+        console.quiet = rank() > 0
         run(options, device, console)
 
 
@@ -48,19 +57,27 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
 
     All judges get one task: the options', and for what they leave open that of the first recipe there is.
     """
-    from eval.judges.checkpoint import Runtime
-    from eval.running.suite import Suite
-    from eval.running.sweep import Sweep
-    from models.distributed import rank
-
-    judges = expand(options.judges)
+    judges, folder = expand(options.judges), options.output
     task = task_of(options, next((judge for judge in judges if judge.is_dir() and recorded(judge)), judges[0]))
     suite = Suite.load(task.benchmarks, task.protocol)
-    sweep = Sweep(suite, Store(options.output / "results"), Runtime(device, options.token_budget), console)
-    sweep.fill(judges)
+    sweep = Sweep(suite, Store(folder / "results"), Runtime(device, options.token_budget), console)
+    names = {name: rows_digest(loaded.examples) for name, (_, loaded) in suite.benchmarks.items()}
+    entries, broken = [], {}
+    for judge, (digest, problem) in digests(judges).items():
+        marks = {name: fingerprint(digest, own, suite.protocol) for name, own in names.items()}
+        problem = problem or sweep.complete(judge, digest, marks)
+        gc.collect()  # a judge holds itself in cycles, and there is no room for two
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        if problem:
+            broken[str(judge)] = problem
+            console.print(f"{judge}: broken, skipped. {problem}")
+        else:
+            entries += [(judge, name, mark) for name, mark in marks.items()]
     if rank():
         return
-    summary, folder = sweep.summary(), options.output
+    found = [Standing(judge, name, mark, sweep.store.result(mark, name)) for judge, name, mark in entries]
+    summary = summarise(found, broken, sweep.store, suite.protocol.label)
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(rows(summary), folder / "sweep.csv")
     write_json(summary, folder / "sweep.json")
@@ -74,13 +91,63 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
         log(summary, options.wandb, folder)
 
 
+def digests(judges: Sequence[Path]) -> dict[Path, tuple[str, str]]:
+    """Return each judge's digest, or "" and what is wrong; ranks share the reading of the files."""
+    found = {}
+    for judge in judges[rank() :: world_size()]:
+        try:
+            found[judge] = (judge_digest(judge), "")
+        except BROKEN as error:
+            found[judge] = ("", str(error))
+    whole = {judge: one for part in gather(found) for judge, one in part.items()}
+    return {judge: whole[judge] for judge in judges}
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Where the results of judges on the benchmarks of a suite go."""
+
+    suite: Suite
+    store: Store
+    runtime: Runtime
+    console: Console
+
+    def complete(self, path: Path, digest: str, marks: dict[str, str]) -> str:
+        """Evaluate a judge where the store has nothing under its mark; return what is wrong with it, "" if nothing is."""
+        missing = gather([name for name, mark in marks.items() if not self.store.has(mark)])[0]
+        for name in marks.keys() - set(missing):
+            self.console.print(f"{path}, {name}: stored")
+        if not missing:
+            return ""
+        loaded, problem, protocol = None, "", self.suite.protocol
+        try:
+            loaded = load_judge(path, self.runtime)
+        except BROKEN as error:
+            problem = str(error)
+        problems = list(filter(None, gather(problem)))
+        if loaded is None or problems:
+            return problems[0]
+        for name in missing:
+            mark = marks[name]
+            folder = Path() if rank() else self.store.begin(mark)
+            judge = loaded(self.suite.benchmarks[name][0], protocol)
+            try:
+                result = self.suite.evaluate(name, judge, folder, judge.notes)
+            except (EndpointError, CheckpointError) as error:  # raised on all ranks alike
+                return str(error)
+            if not rank():
+                about = {"judge": str(path), "benchmark": name, "judge_digest": digest, "fingerprint": mark}
+                self.store.finish(mark, {**about, "protocol": protocol.model_dump(), "scoring": scoring_version()})
+                self.console.print(f"{path}, {name}: {percent(result.micro)}")
+        return ""
+
+
 def expand(places: Sequence[Path]) -> list[Path]:
     """Return every judge once: a run folder stands for its checkpoints in the order of their steps."""
     found: dict[Path, Path] = {}
     for place in places:
-        steps = {path: STEP.fullmatch(path.name) for path in place.glob("checkpoint-*")}
-        inside = sorted((int(match[1]), path) for path, match in steps.items() if match)
-        for path in [path for _, path in inside] or [place]:
+        inside = [(step, path) for path in place.glob("checkpoint-*") if (step := step_of(path)) is not None]
+        for path in [path for _, path in sorted(inside)] or [place]:
             found.setdefault(path.resolve(), path)
     return list(found.values())
 

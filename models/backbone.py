@@ -6,7 +6,6 @@ The backbone in 4 bits (QLoRA, arXiv 2305.14314): the language model's matrices 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,39 +17,22 @@ from transformers import AutoTokenizer, BitsAndBytesConfig, Qwen2_5_VLConfig, Qw
 from data.errors import CheckpointError, UserError
 from models.compatibility import check_transformers
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
-from models.encoder import assistant_turn
+from models.encoder import Encoder, assistant_turn
 from models.packing.attention import TEXT, VISION, Kernel, register
 from models.portable.critic import CriticRewardModel
 from models.portable.language_model import LanguageModel
 from models.portable.reward import ScalarRewardModel
 
 EMBEDDED = Path(__file__).parent / "embedded"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """What turns text and images into model inputs."""
-
-    tokenizer: Any
-    image_processor: Any
-
-    def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
-        """Write both beside a checkpoint, in the files that transformers reads; keywords go to both."""
-        self.tokenizer.save_pretrained(folder, **kwargs)
-        self.image_processor.save_pretrained(folder, **kwargs)
 
 
 def resolve(path: str) -> str:
     """Return the folder or hub id that `path` means; raises CheckpointError for a folder that is not there."""
-    if path == "embedded":
-        path = str(EMBEDDED)
-    folder = Path(path).expanduser()
+    folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
     if folder.is_dir():
         return str(folder)
-    hub_id = path.count("/") == 1 and not path.startswith(("/", ".", "~"))
-    if not hub_id:
+    if path.count("/") != 1 or path.startswith(("/", ".", "~")):  # no hub id
         raise CheckpointError(
             f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give a folder with config.json and "
             "the weights, a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`."
@@ -58,8 +40,8 @@ def resolve(path: str) -> str:
     return path
 
 
-def load_processor(config: BackboneConfig) -> Processor:
-    """Load the tokenizer and the image processor of a backbone.
+def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) -> Encoder:
+    """Load the tokenizer and the image processor of a backbone; the vision tower may be another's (of adapters: the base's).
 
     Images always go through the PIL processor: it needs no torchvision, and every machine then makes the same patches.
     Raises CheckpointError where files, the chat template or Qwen2.5-VL's special tokens are missing.
@@ -75,13 +57,7 @@ def load_processor(config: BackboneConfig) -> Processor:
     if absent or not tokenizer.chat_template:
         what = f"the tokens {', '.join(absent)}" if absent else "a chat template"
         raise CheckpointError(f"{path}: the tokenizer lacks {what}. Take the tokenizer files of a Qwen2.5-VL-Instruct model.")
-    return Processor(tokenizer, image_processor)
-
-
-def window_size(config: BackboneConfig) -> int:
-    """Return the pixels on a side of the vision tower's attention windows, for the encoder; reads config.json alone."""
-    size: int = _read_config(config).vision_config.window_size
-    return size
+    return Encoder(tokenizer, image_processor, config, _read_config(tower or config).vision_config.window_size)
 
 
 def load_scalar(
@@ -123,7 +99,7 @@ def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, 
         if own is not None and own["read"] == "last_token":
             own = own | {"read": "last_response_token"}  # what such a checkpoint was trained with under the other's name
         try:
-            settings.assistant_turn = assistant_turn(load_processor(config).tokenizer)
+            settings.assistant_turn = assistant_turn(load_encoder(config).tokenizer)
         except CheckpointError:  # weights alone: their config says how a turn ends, and nothing how the assistant's begins
             settings.assistant_turn = {"begin": [], "end": settings.text_config.eos_token_id}
     if own is None and not fresh_head and head is None:
@@ -198,7 +174,7 @@ def _read_config(config: BackboneConfig) -> Any:
 
 
 def _load(kind: Any, config: BackboneConfig, settings: Any, nf4: bool, **kwargs: Any) -> Any:
-    path, dtype = resolve(config.path), DTYPES[config.dtype]
+    path, dtype = resolve(config.path), getattr(torch, config.dtype)
     if nf4:
         kwargs |= nf4_arguments(dtype, torch.device("cuda", torch.cuda.current_device()))
     try:

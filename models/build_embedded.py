@@ -37,16 +37,16 @@ SPECIAL = (
 )
 
 CHAT_WORDS = "You are a helpful assistant. system user assistant yes no"
-VOCABULARY = 1024
+VOCABULARY, LESSONS = 1024, 1500
 WIDTH, HEADS, KEY_HEADS, DEPTH, VISION_DEPTH, VISION_WIDTH = 128, 4, 2, 8, 2, 128
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Any:
-    """Return a byte-level BPE tokenizer of at most `vocabulary` entries, special tokens included: it can write any text."""
+def train_tokenizer(texts: Iterable[str]) -> Any:
+    """Return a byte-level BPE tokenizer of at most VOCABULARY entries, special tokens included: it can write any text."""
     learner = Tokenizer(BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    size = vocabulary - len(SPECIAL)
+    size = VOCABULARY - len(SPECIAL)
     learner.train_from_iterator(texts, BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
     learned = json.loads(learner.to_str())["model"]
     merges = [tuple(pair) for pair in learned["merges"]]
@@ -56,12 +56,12 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Any:
     return tokenizer
 
 
-def corpus(lessons: int = 1500) -> Iterable[str]:
+def corpus() -> Iterable[str]:
     """Yield the texts that the tokenizer should write in few tokens: both levels of the world, and the chat's own words."""
     for level in ("demo", "hard"):
         world = ShapesWorld(level, seed=0, split="pretrain")
-        yield from world.corpus(lessons)
-        for item in map(world.item, range(lessons)):
+        yield from world.corpus(LESSONS)
+        for item in map(world.item, range(LESSONS)):
             yield f"{item.question}\nResponse 1: {item.chosen}\nResponse 2: {item.rejected}\nWhich response is better?"
             yield from (f"<think>{item.rationale(first)}</think><answer>{2 - first}</answer>" for first in (True, False))
     yield from [CHAT_WORDS] * 100

@@ -21,35 +21,38 @@ EXPECTED = "5.17 to 5.23"
 @functools.cache
 def check_transformers() -> None:
     """Raise RuntimeError unless a plan reaches the text attention untouched and a layer hands its windows over in one call."""
-    if not _plan_passes():
-        raise RuntimeError(_message("an attention mask of its own kind no longer reaches the attention function"))
-    if not _windows_pass():
-        raise RuntimeError(_message("the vision tower no longer hands over all windows of a layer in one call"))
-
-
-def _message(lost: str) -> str:
-    return (
-        f"transformers {transformers.__version__}: {lost}, which packed rows need. "
-        f"This project is tested with transformers {EXPECTED}; install one of those."
+    hooks = (
+        ("an attention mask of its own kind no longer reaches the attention function", _plan_passes),
+        ("the vision tower no longer hands over all windows of a layer in one call", _windows_pass),
     )
+    for lost, passes in hooks:
+        if not passes():
+            raise RuntimeError(
+                f"transformers {transformers.__version__}: {lost}, which packed rows need. "
+                f"This project is tested with transformers {EXPECTED}; install one of those."
+            )
 
 
-class _Probe:
-    """An attention function that notes what it is given."""
+def _calls(kind: Any, config: Any, name: str, **inputs: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the mask and the keywords with which a model calls an attention function that is registered as `name`."""
+    calls: list[tuple[Any, dict[str, Any]]] = []
 
-    def __init__(self) -> None:
-        self.masks: list[Any] = []
-        self.keywords: set[str] = set()
-
-    def __call__(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **keywords: Any
+    def probe(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **keywords: Any
     ) -> tuple[Tensor, None]:
-        self.masks.append(attention_mask)
-        self.keywords |= set(keywords)
+        calls.append((attention_mask, keywords))
         return query.transpose(1, 2), None
+
+    model = kind(config)
+    ALL_ATTENTION_FUNCTIONS.register(name, probe)
+    config._attn_implementation = name
+    with torch.no_grad():
+        model(**inputs)
+    return calls
 
 
 def _config() -> Qwen2_5_VLConfig:
+    """Return the two layers; their weights are drawn from the global generator, so other sizes would change what a run draws."""
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
     text = {
         "hidden_size": 8,
@@ -67,21 +70,13 @@ def _config() -> Qwen2_5_VLConfig:
 
 
 def _plan_passes() -> bool:
-    probe, plan, config = _Probe(), object(), _config().text_config
-    model = Qwen2_5_VLTextModel(config)
-    ALL_ATTENTION_FUNCTIONS.register("probe_plan", probe)
-    config._attn_implementation = "probe_plan"
+    plan = object()
     ids, places = torch.zeros(1, 2, dtype=torch.int64), torch.zeros(3, 1, 2, dtype=torch.int64)
-    with torch.no_grad():
-        model(input_ids=ids, position_ids=places, attention_mask={"full_attention": plan}, use_cache=False)
-    return probe.masks == [plan]
+    inputs = {"input_ids": ids, "position_ids": places, "attention_mask": {"full_attention": plan}, "use_cache": False}
+    return [mask for mask, _ in _calls(Qwen2_5_VLTextModel, _config().text_config, "probe_plan", **inputs)] == [plan]
 
 
 def _windows_pass() -> bool:
-    probe, config = _Probe(), _config().vision_config
-    model = Qwen2_5_VisionTransformerPretrainedModel(config)
-    ALL_ATTENTION_FUNCTIONS.register("probe_flash", probe)
-    config._attn_implementation = "probe_flash"
-    with torch.no_grad():
-        model(torch.zeros(4 * 36, 1176), grid_thw=torch.tensor([[1, 12, 12]]))
-    return len(probe.masks) == 1 and {"cu_seq_lens_q", "max_length_q"} <= probe.keywords
+    inputs = {"hidden_states": torch.zeros(4 * 36, 1176), "grid_thw": torch.tensor([[1, 12, 12]])}
+    calls = _calls(Qwen2_5_VisionTransformerPretrainedModel, _config().vision_config, "probe_flash", **inputs)
+    return len(calls) == 1 and {"cu_seq_lens_q", "max_length_q"} <= calls[0][1].keys()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
-from data.config.section import Section
+from data.config.section import Count, Section
 from data.prompts import CRITIQUE_REQUEST
 
 Read = Literal["end_of_turn", "last_token", "mean"]
@@ -37,7 +37,7 @@ class HeadConfig(Section):
 
     layers: int = Field(default=2, ge=1, le=8)
     activation: Literal["none", "tanh", "relu", "silu", "gelu"] = "silu"
-    width: int | None = Field(default=None, ge=1)
+    width: Count | None = None
     """Width of the hidden layers; None takes the backbone's hidden size (the paper does not say; default ours)."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     read: Read = "end_of_turn"
@@ -47,5 +47,15 @@ class CritiqueConfig(Section):
     """How a critic is asked for a critique; it is kept in a critic's config.json, so that a checkpoint brings it along."""
 
     request: str = CRITIQUE_REQUEST
-    max_new_tokens: int = Field(default=512, ge=1)
+    max_new_tokens: Count = 512
     """Longest critique that it may write."""
+
+
+class SamplingConfig(Section):
+    """How tokens are chosen; the default is greedy."""
+
+    temperature: NonNegativeFloat = 0.0
+    """0 takes the likeliest token."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Only the likeliest tokens that together hold this probability."""
+    max_new_tokens: Count = 512

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.errors import RecordError
 from data.images import decode
-from data.preference import EncodedImage, Message, text
+from data.preference import EncodedImage, Message, placeholders, text, texts
 from models.config import BackboneConfig, StoredRead
 from models.packing.groups import Continuation, Group, PackedBatch, VisionTokens, pack
-from models.packing.vision import WINDOW
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,53 +31,6 @@ class Span:
     """Its tokens carry language-model loss."""
     response: bool = False
     """A read position refers to its tokens."""
-
-
-def render(
-    tokenizer: Any, messages: Sequence[Message], *, loss: bool = False, system_prompt: str | None = None
-) -> tuple[Span, ...]:
-    """Render a conversation with the tokenizer's own chat template.
-
-    The last assistant turn is the response; the text ends with that turn's end-of-turn token (a template's newline
-    after it is dropped). `loss` marks the response and its end-of-turn token for language-model loss. A conversation
-    that ends with a user turn is rendered up to the place where the assistant begins to write. `system_prompt` is used
-    where the record has no system turn; None leaves that to the template.
-
-    Raises RecordError where a text contains a vision token, ValueError where the template rewrites earlier turns.
-    """
-    for message in messages:
-        for part in message["content"]:
-            found = [token for token in VISION_TEXT if part["type"] == "text" and token in part["text"]]
-            if found:
-                raise RecordError(
-                    f"the {message['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
-                    "write the place of an image as an image part, and remove these tokens from the text."
-                )
-            if part["type"] != "text" and message["role"] == "assistant":
-                raise RecordError("an assistant turn contains an image; images belong to the turns of the user")
-    turns: list[Any] = list(messages)
-    if system_prompt is not None and messages[0]["role"] != "system":
-        turns.insert(0, {"role": "system", "content": [{"type": "text", "text": system_prompt}]})
-    last = len(turns) - 1
-    spans: list[Span] = []
-    done = ""
-    for i, turn in enumerate(turns):
-        if turn["role"] != "assistant":
-            continue
-        opened = _template(tokenizer, turns[:i], True)
-        closed = _template(tokenizer, turns[: i + 1], False)
-        content = "".join(part["text"] for part in turn["content"])
-        _require_prefix(done, opened)
-        _require_prefix(opened + content, closed)
-        ending = closed[len(opened + content) :]
-        token = ending.rstrip("\n")
-        spans += [Span(opened[len(done) :]), Span(content, loss and i == last, i == last), Span(token, loss and i == last)]
-        done = opened + content + token
-    if turns[last]["role"] != "assistant":
-        opened = _template(tokenizer, turns, True)
-        _require_prefix(done, opened)
-        spans.append(Span(opened[len(done) :]))
-    return tuple(spans)
 
 
 def assistant_turn(tokenizer: Any) -> dict[str, Any]:
@@ -104,8 +57,8 @@ def _require_prefix(beginning: str, whole: str) -> None:
 class Encoder:
     """Turns images and conversations into groups; holds a tokenizer and an image processor and no weights."""
 
-    def __init__(self, tokenizer: Any, image_processor: Any, config: BackboneConfig, window_size: int = WINDOW) -> None:
-        """Take the backbone's processor, and of its vision tower the window size: `models.backbone.window_size`."""
+    def __init__(self, tokenizer: Any, image_processor: Any, config: BackboneConfig, window_size: int) -> None:
+        """Take the backbone's processor and its vision tower's window size: `models.backbone.load_encoder`."""
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         self.config = config
@@ -114,9 +67,52 @@ class Encoder:
         shapes = image_processor.merge_size, numbers, image_processor.patch_size, window_size
         self.vision = VisionTokens(start, image, end, *shapes)
 
+    def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
+        """Write tokenizer and image processor beside a checkpoint, as transformers reads them; keywords go to both."""
+        self.tokenizer.save_pretrained(folder, **kwargs)
+        self.image_processor.save_pretrained(folder, **kwargs)
+
     def render(self, messages: Sequence[Message], *, loss: bool = False) -> tuple[Span, ...]:
-        """Render with this backbone's chat template and the recipe's system prompt; see `render`."""
-        return render(self.tokenizer, messages, loss=loss, system_prompt=self.config.system_prompt)
+        """Render a conversation with the tokenizer's own chat template.
+
+        The last assistant turn is the response; the text ends with that turn's end-of-turn token (a template's newline
+        after it is dropped). `loss` marks the response and its end-of-turn token for language-model loss. A conversation
+        that ends with a user turn is rendered up to the place where the assistant begins to write. The recipe's system
+        prompt is used where the record has no system turn; None leaves that to the template.
+
+        Raises RecordError where a text contains a vision token, ValueError where the template rewrites earlier turns.
+        """
+        turns = list(messages)
+        for turn in turns:
+            found = [token for token in VISION_TEXT if any(token in part for part in texts([turn]))]
+            if found:
+                raise RecordError(
+                    f"the {turn['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
+                    "write the place of an image as an image part, and remove these tokens from the text."
+                )
+            if turn["role"] == "assistant" and placeholders([turn]):
+                raise RecordError("an assistant turn contains an image; images belong to the turns of the user")
+        if self.config.system_prompt is not None and turns[0]["role"] != "system":
+            turns.insert(0, text("system", self.config.system_prompt))
+        last = len(turns) - 1
+        spans: list[Span] = []
+        done = ""
+        for i, turn in enumerate(turns):
+            if turn["role"] != "assistant":
+                continue
+            opened = _template(self.tokenizer, turns[:i], True)
+            closed = _template(self.tokenizer, turns[: i + 1], False)
+            content = "".join(texts([turn]))
+            _require_prefix(done, opened)
+            _require_prefix(opened + content, closed)
+            token = closed[len(opened + content) :].rstrip("\n")
+            spans += [Span(opened[len(done) :]), Span(content, loss and i == last, i == last), Span(token, loss and i == last)]
+            done = opened + content + token
+        if turns[last]["role"] != "assistant":
+            opened = _template(self.tokenizer, turns, True)
+            _require_prefix(done, opened)
+            spans.append(Span(opened[len(done) :]))
+        return tuple(spans)
 
     def encode_conversations(
         self,

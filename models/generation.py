@@ -14,24 +14,13 @@ from math import ceil
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from transformers import DynamicCache
 
-from data.config.section import Section
+from models.config import SamplingConfig
 from models.distributed import max_over_ranks
 from models.packing.attention import DecodePlan
 from models.packing.groups import Group, PackedBatch
-
-
-class SamplingConfig(Section):
-    """How tokens are chosen; the default is greedy."""
-
-    temperature: float = Field(default=0.0, ge=0.0)
-    """0 takes the likeliest token."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Only the likeliest tokens that together hold this probability."""
-    max_new_tokens: int = Field(default=512, ge=1)
 
 
 @dataclass(frozen=True, slots=True)

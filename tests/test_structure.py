@@ -98,7 +98,7 @@ def test_imports_run_to_the_left(name: str) -> None:
 
 def test_an_import_to_the_right_would_be_found() -> None:
     assert forbidden("data.mixture", "models.encoder")
-    assert forbidden("eval.judges.scalar", "eval.running.suite")
+    assert forbidden("eval.judges.critic", "eval.running.evaluation")
     assert forbidden("eval.run", "eval.sweep")
     assert not forbidden("train.rm", "train.runs.build")
     assert not forbidden("eval.judges.critic", "eval.judges.checkpoint")

@@ -20,16 +20,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import UserError
 from eval.results.tables import write_rows
-from train.ablation.runs import LOG, alone, end_runs_on_signals, last_words, refuse_other_recipes, state, train
 from train.ablation.table import VariantLine, console_table, draw, lines_of, markdown, rows
-from train.ablation.variants import Ablation, Run, read_ablation
-from train.recipe.dry_run import epoch_records, number
+from train.ablation.variants import (
+    LOG,
+    Ablation,
+    Run,
+    alone,
+    end_runs_on_signals,
+    last_words,
+    read_ablation,
+    refuse_other_recipes,
+    state,
+    train,
+)
+from train.recipe.dry_run import known_steps
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,15 +79,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def plan(ablation: Ablation) -> Table:
     """Return every run, its length and how far it has come."""
-    table = Table(title=f"{ablation.path} → {ablation.folder}")
-    for name in ("variant", "changes", "seed", "steps", "pairs", ""):
-        table.add_column(name, justify="right" if name in ("seed", "steps", "pairs") else "left")
+    numbers = (Column(name, justify="right") for name in ("seed", "steps", "pairs"))
+    table = Table("variant", "changes", *numbers, "", title=f"{ablation.path} → {ablation.folder}")
     for run in ablation.runs:
-        records, _ = epoch_records(run.recipe.data)
-        steps = None if run.recipe.optim.max_steps is None and records is None else run.recipe.steps(records or 0)
-        pairs = None if steps is None else steps * run.recipe.optim.records_per_step
-        cells = [str(run.seed), *("?" if count is None else number(count) for count in (steps, pairs)), state(run)]
-        table.add_row(run.variant, ablation.changes[run.variant], *cells)
+        steps = known_steps(run.recipe)
+        counts = ("?", "?") if steps is None else (f"{steps:,}", f"{steps * run.recipe.optim.records_per_step:,}")
+        table.add_row(run.variant, ablation.changes[run.variant], str(run.seed), *counts, state(run))
     return table
 
 
@@ -101,16 +108,16 @@ def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -
 
 def write(ablation: Ablation) -> dict[str, list[VariantLine]]:
     """Write the tables and the figure of the runs that are complete, and return their lines by benchmark."""
-    place = list(ablation.changes).index
-    complete = sorted((run for run in ablation.runs if state(run) == "complete"), key=lambda run: place(run.variant))
-    missing = [run for run in ablation.runs if run not in complete]
+    missing = [run for run in ablation.runs if state(run) != "complete"]
+    complete = [run for name in ablation.changes for run in ablation.runs if run.variant == name and run not in missing]
     lines = lines_of(complete, ablation.reference)
+    results = rows(ablation, lines)
     (ablation.folder / "ablation.md").write_text(markdown(ablation, lines, missing), encoding="utf-8")
-    write_rows(rows(ablation, lines), ablation.folder / "ablation.csv")
+    write_rows(results, ablation.folder / "ablation.csv")
     content = {
         "list": str(ablation.path),
         "reference": ablation.reference,
-        "results": rows(ablation, lines),
+        "results": results,
         "missing": [{"variant": run.variant, "seed": run.seed, "folder": str(run.folder)} for run in missing],
     }
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"

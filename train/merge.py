@@ -16,7 +16,7 @@ from data.errors import UserError
 from eval.cli import command
 from eval.judges.checkpoint import backbone_of, card_of_adapters
 from models.adapters import is_adapter, with_adapters
-from models.backbone import load_critic, load_language_model, load_processor, load_scalar
+from models.backbone import load_critic, load_encoder, load_language_model, load_scalar
 
 
 def merge(checkpoint: Path, folder: Path) -> None:
@@ -30,13 +30,13 @@ def merge(checkpoint: Path, folder: Path) -> None:
         raise UserError(f"{folder} exists already, and nothing is written over; give a new folder.")
     run = card_of_adapters(checkpoint)
     loaders: dict[str, Any] = {
-        "naive": lambda: load_scalar(run.backbone, run.head),
-        "critic": lambda: load_critic(run.backbone, run.head),
-        "language_model": lambda: load_language_model(run.backbone),
+        "naive": load_scalar,
+        "critic": load_critic,
+        "language_model": lambda backbone, head: load_language_model(backbone),
     }
-    adapted: Any = with_adapters(loaders[run.method](), checkpoint)
+    adapted: Any = with_adapters(loaders[run.method](run.backbone, run.head), checkpoint)
     adapted.merge_and_unload().save_pretrained(folder)
-    load_processor(backbone_of(checkpoint, run)).save_pretrained(folder)
+    load_encoder(backbone_of(checkpoint, run), run.backbone).save_pretrained(folder)
 
 
 def main() -> None:

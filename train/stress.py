@@ -19,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.errors import UserError
 from eval.reporting.charts import COLOURS, panels
-from train.ablation.runs import LOG, alone, end_runs_on_signals, last_words, launch, newest, refuse_other_recipes
-from train.ablation.variants import Run
+from train.ablation.variants import LOG, Run, alone, end_runs_on_signals, last_words, launch, newest, refuse_other_recipes
 from train.recipe.parsing import read_recipe
 
 ARMS = {
@@ -30,7 +29,7 @@ ARMS = {
 """Name to what is laid over the recipe."""
 DONE = "stress-outcome.json"
 NOT_FINITE = "Not finite at step"
-"""What the last words of a run hold that stopped because of its numbers (train/supervised/non_finite.py)."""
+"""What the last words of a run hold that stopped because of its numbers (train/supervised/optimizer.py)."""
 
 
 def main() -> None:

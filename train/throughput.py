@@ -16,7 +16,6 @@ import json
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -28,34 +27,15 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScalarRewardModel
 from train.runs.environment import silence
-from train.speed.measure import (
-    COMPILED,
-    EMBEDDED,
-    INFERENCE,
-    JUDGEMENTS,
-    LOG_PROBABILITIES,
-    SHAPES,
-    SHARED,
-    STOCK,
-    TRAINING,
-    UNSHARED,
-    Bench,
-    SpeedResult,
-    build,
-    config_of,
-    matrix_rate,
-    own_time,
-)
-from train.speed.step import load, step_speed, steps_of
-from train.speed.workload import FULL, SMALL, PairSize, judgements_group, pair_group, pair_sizes, vision_tokens
+from train.speed.measure import load, own_time, step_speed, steps_of, variants
+from train.speed.workload import EMBEDDED, FULL, SHAPES, SMALL, PairSize, build, config_of, pair_sizes
 from train.supervised.optimizer import compiled_graphs
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
+    """Read the command line, and choose `device` and `dtype`."""
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=[EMBEDDED, *SHAPES], default="7b" if cuda else EMBEDDED)
@@ -67,24 +47,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--loader", action="store_true", help="measure the loader alone instead")
     parser.add_argument("--workers", type=int, default=16 if cuda else 0, help="loader processes of --step")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    return parser.parse_args(argv)
+    device, dtype = (torch.device("cuda", 0), torch.bfloat16) if cuda else (torch.device("cpu"), torch.float32)
+    return parser.parse_args(argv, argparse.Namespace(device=device, dtype=dtype))
 
 
 def main(argv: Sequence[str]) -> None:
     """Measure, print and write."""
     options = parse(argv)
     silence()
-    cuda = torch.cuda.is_available()
-    device, dtype = (torch.device("cuda", 0), torch.bfloat16) if cuda else (torch.device("cpu"), torch.float32)
-    context = about(options, device, dtype)
+    context = about(options)
     console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))
     if options.loader:
         shown, content = loader(options)
     elif options.step:
-        shown, content = whole_step(options, device, dtype)
+        shown, content = whole_step(options)
     else:
-        shown, content = variants(options, device, dtype, console)
+        shown, content = variants(options, sizes_of(options, options.pairs), console)
     console.print(shown)
     if options.compile and "results" in content:
         console.print(f"graphs compiled: {compiled_graphs()}")
@@ -92,16 +71,16 @@ def main(argv: Sequence[str]) -> None:
         options.json.write_text(json.dumps({"about": context, **content}, indent=1) + "\n", encoding="utf-8")
 
 
-def about(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+def about(options: argparse.Namespace) -> dict[str, str]:
     """Return what a figure must be read with."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU with {torch.get_num_threads()} thread(s)"
+    cpu = f"CPU with {torch.get_num_threads()} thread(s)"
     return {
         "date": date.today().isoformat(),
-        "device": name,
-        "clock": "processor time" if own_time(device) else "wall clock",
+        "device": cpu if options.device.type == "cpu" else torch.cuda.get_device_name(options.device),
+        "clock": "processor time" if own_time(options.device) else "wall clock",
         "shape": options.shape,
         "pairs": str(options.pairs),
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": str(options.dtype).removeprefix("torch."),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
@@ -116,20 +95,19 @@ def sizes_of(options: argparse.Namespace, count: int) -> list[PairSize]:
 def loader(options: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
     """Measure what one core decodes, processes and packs of the workload's images."""
     sizes = sizes_of(options, options.pairs * options.repeats)
-    images = load(steps_of(vision_tokens(config_of(options.shape)), sizes, options.pairs)[1])[1]
+    images = load(steps_of(config_of(options.shape), sizes, options.pairs))[1]
     patches = sum(size.height * size.width for size in sizes) / len(sizes)
     shown = Table(title=f"the loader on one core, images of {patches:,.0f} patches on average", show_header=False)
     shown.add_row("images/s", f"{images:.1f}")
     return shown, {"loader": {"images_per_second_and_core": images, "patches": patches}}
 
 
-def whole_step(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> tuple[Table, dict[str, Any]]:
+def whole_step(options: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
     """Measure a full fine-tune's step end to end, with activation checkpointing on a CUDA device."""
-    model: ScalarRewardModel = build(ScalarRewardModel, options.shape, device, dtype)
-    if device.type == "cuda":
+    model: ScalarRewardModel = build(ScalarRewardModel, options.shape, options.device, options.dtype)
+    if options.device.type == "cuda":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    sizes = sizes_of(options, options.pairs * (options.repeats + 1))
-    found = step_speed(model, vision_tokens(model.config), sizes, options.pairs, options.workers)
+    found = step_speed(model, sizes_of(options, options.pairs * (options.repeats + 1)), options.pairs, options.workers)
     pure, whole = found["pure_pairs_per_second"], found["pairs_per_second"]
     shown = Table(title=f"one step with optimizer, {options.workers} loader workers", show_header=False)
     shown.add_row("pairs/s, all steps at hand", f"{pure:.2f}")
@@ -137,59 +115,6 @@ def whole_step(options: argparse.Namespace, device: torch.device, dtype: torch.d
     shown.add_row("kept of the pure step", f"{whole / pure:.1%}")
     shown.add_row("loader, images/s a core", f"{found['loader_images_per_second_and_core']:.1f}")
     return shown, {"step": found}
-
-
-def variants(
-    options: argparse.Namespace, device: torch.device, dtype: torch.dtype, console: Console
-) -> tuple[Table, dict[str, Any]]:
-    """Measure all variants; compiled ones last, as a compiler may be missing.
-
-    Each gets a line at once: they take minutes, and what is measured should not be lost to what comes.
-    """
-    rate, results = matrix_rate(device, dtype), []
-    model: CriticRewardModel = build(CriticRewardModel, options.shape, device, dtype)
-    vision, sizes = vision_tokens(model.config), sizes_of(options, options.pairs)
-    pairs = Bench(model, [pair_group(size, vision, seed) for seed, size in enumerate(sizes)], rate, options.repeats)
-    judged = [judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)]
-    judgements = Bench(model, judged, rate, options.repeats)
-    tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
-    runs = [(pairs, what, variant, on) for what, on in tasks for variant in (STOCK, UNSHARED, SHARED)]
-    runs += [(judgements, LOG_PROBABILITIES, variant, False) for variant in (UNSHARED, SHARED)]
-    runs += [(pairs, what, COMPILED, on) for what, on in tasks if options.compile]
-    for bench, what, variant, on in runs:
-        one = bench.run(what, variant, on)
-        speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f} pairs/s"
-        console.print(f"{what}{', checkpointing' if on else ''}, {variant}: {speed}", style="dim")
-        results.append(one)
-    results = compared(results)
-    shown = table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", device.type == "cuda")
-    return shown, {"multiply_adds_per_second": rate, "results": [asdict(one) for one in results]}
-
-
-def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
-    """Return the results with their ratios to the stock and the unshared variant of the same task."""
-    speed = {(one.what, one.checkpointing, one.variant): one.pairs_per_second for one in results}
-    found = []
-    for one in results:
-        bases = (speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, UNSHARED))
-        stock, unshared = (one.pairs_per_second / base if one.pairs_per_second and base else None for base in bases)
-        found.append(replace(one, times_stock=stock, times_unshared=unshared))
-    return found
-
-
-def table(results: Sequence[SpeedResult], title: str, cuda: bool) -> Table:
-    """Return the results for a person."""
-    shown = Table(title=title)
-    memory = "peak GiB" if cuda else "RSS GiB so far"
-    for name in ("", "variant", "checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared"):
-        shown.add_column(name, justify="left" if name in ("", "variant") else "right")
-    for one in results:
-        numbers = (one.mfu, one.peak_gib, one.times_stock, one.times_unshared)
-        speed = "does not fit" if one.pairs_per_second is None else f"{one.pairs_per_second:.2f}"
-        formats = ("{:.1%}", "{:.2f}", "{:.2f}", "{:.2f}")
-        cells = ["-" if value is None else text.format(value) for value, text in zip(numbers, formats, strict=True)]
-        shown.add_row(one.what, one.variant, "on" if one.checkpointing else "off", str(one.rows), speed, *cells)
-    return shown
 
 
 if __name__ == "__main__":

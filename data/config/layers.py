@@ -72,9 +72,8 @@ def lay(base: Located, patch: Located) -> Located:
 
 
 COMMAND_LINE = "command line"
-PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float")}
-"""Scalars that are not text in YAML 1.2; anything else without an explicit tag of its own is a string."""
-TEXT_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "timestamp", "merge", "value")}
+PLAIN_TAGS, TEXT_TAGS = ("null", "bool", "int", "float"), ("str", "timestamp", "merge", "value")
+"""Scalars that are not text in YAML 1.2, and those that are; another tag was written by hand."""
 
 
 class Reader:
@@ -138,9 +137,10 @@ class Reader:
             return Located(self._mapping(node, path), where)
         if isinstance(node, SequenceNode):
             return Located([self._located(item, item, (*path, str(i))) for i, item in enumerate(node.value)], where)
-        if node.tag in PLAIN_TAGS:
+        tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
+        if tag in PLAIN_TAGS:
             return Located(self._yaml.constructor.construct_object(node), where)
-        if node.tag not in TEXT_TAGS:
+        if tag not in TEXT_TAGS:
             self._refuse(where, ".".join(path), node.value, f"the tag {node.tag} means nothing in a recipe; leave it out")
         return Located(node.value, where)
 

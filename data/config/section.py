@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""From 0 on, below 1."""
+Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
+"""Above 0 and below 1."""
 
 
 class Section(BaseModel):

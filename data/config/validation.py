@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from copy import deepcopy
 from difflib import get_close_matches
+from itertools import compress
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from data.config.layers import Located, read_yaml
+from data.config.layers import Located, lay, read_yaml
 from data.errors import Problem, RecipeError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -58,13 +58,12 @@ def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, dict[st
     """
     broken: list[Path] = [(name,) for name in stand_in if name not in raw]
     while True:
-        both = {key: {**section, **raw[key]} for key, section in stand_in.items() if isinstance(raw.get(key), dict)}
-        raw = {**stand_in, **raw, **both}
+        tree = lay(Located.of(stand_in), Located.of(raw))
+        raw = tree.plain()
         recipe, errors = validate(model, raw)
-        paths = {_removable(error, raw) for error in errors} - {()}
+        paths = {_removable(error, tree) for error in errors} - {()}
         if not paths:
             return recipe, broken
-        raw = deepcopy(raw)
         for path in sorted(paths, key=len, reverse=True):
             parent: Any = raw
             for key in path[:-1]:
@@ -73,9 +72,9 @@ def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, dict[st
         broken.extend(paths)
 
 
-def _removable(error: ErrorDetails, raw: dict[str, Any]) -> Path:
+def _removable(error: ErrorDetails, tree: Located) -> Path:
     """Return what to take out for `error`: the section that misses a key or its type, the list that holds a broken item."""
-    path = path_of(error, Located.of(raw))
+    path = path_of(error, tree)
     if error["type"] in ("missing", "union_tag_not_found", "union_tag_invalid"):
         path = path[:-1]
     while path and isinstance(path[-1], int):
@@ -154,12 +153,9 @@ def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type
     keys = tuple(key for key in path if isinstance(key, str))
     given = tree.at((*path, "type"))
     found = [section for place, section in _sections(model) if place == keys]
-
-    def fits(section: type[BaseModel]) -> bool:
-        kind = section.model_fields.get("type")
-        return given is None or kind is None or given.plain() in get_args(kind.annotation)
-
-    return list(filter(fits, found)) or found
+    kinds = [section.model_fields.get("type") for section in found]
+    fits = [given is None or kind is None or given.plain() in get_args(kind.annotation) for kind in kinds]
+    return list(compress(found, fits)) or found
 
 
 def _sections(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:

@@ -12,6 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from data.preparation.split import SourceSplit
+from data.storage.files import write_whole
 
 SAMPLE = 64
 """Records drawn from a generated source to estimate what is counted elsewhere."""
@@ -62,8 +63,7 @@ class DataCard:
 
     def save(self, path: Path) -> None:
         """Write the card as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self) | {"total": self.total}, indent=2) + "\n")
+        write_whole(path, json.dumps(asdict(self) | {"total": self.total}, indent=2) + "\n")
 
     def table(self) -> Table:
         """Return the card as a table for the console."""
@@ -112,6 +112,12 @@ def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int]) -> SourceCar
     index, places = part.known(sample)
     rows, scale = index.rows[places], len(part.rows) / max(1, len(places))
     longer = (rows["chosen"] > rows["rejected"]) + 0.5 * (rows["chosen"] == rows["rejected"])
+    counts = {
+        "multimodal": rows["images"] > 0,
+        "images": rows["images"],
+        "image_tokens": index.image_tokens(*pixels)[places],
+        "text_tokens": rows["text_tokens"],
+    }
     return SourceCard(
         name=part.config.label,
         type=part.config.type,
@@ -123,11 +129,8 @@ def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int]) -> SourceCar
         held_out=len(part.held_out),
         kept=len(part.rows),
         drawn=drawn,
-        multimodal=round(scale * int((rows["images"] > 0).sum())),
-        images=round(scale * int(rows["images"].sum())),
-        image_tokens=round(scale * int(index.image_tokens(*pixels)[places].sum())),
-        text_tokens=round(scale * int(rows["text_tokens"].sum())),
+        **{name: round(scale * int(count.sum())) for name, count in counts.items()},
         chosen_longer=float(longer.mean()) if len(rows) else 0.0,
         estimated=part.row_index is None,
-        messages=[] if part.row_index is None else part.row_index.messages,
+        messages=index.messages,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from data.config.section import Section
+from data.config.section import Count, Section
 from data.errors import UserError
 from data.preparation.row_index import IDENTICAL, MARKERS, REASONS, REFUSAL, RowIndex
 
@@ -28,7 +28,7 @@ class FilterConfig(Section):
     """A response in which a language model says that it is one, or that it cannot see images."""
     length_gap: float | None = Field(default=None, gt=1)
     """The chosen response is more than this many times as long as the rejected one (IXC-2.5-Reward drops such pairs)."""
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: Count | None = None
     """Images, prompt and both responses come to more than this many tokens (text is estimated at four bytes a token)."""
     leave_out: str | None = None
     """A file of fingerprints, one of 16 hexadecimal digits a line, of the records to leave out (eval/overlap.py writes it)."""

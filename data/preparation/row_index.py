@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import ImageError, LeftOut, RecordError
-from data.images import TOKEN_SIDE, check_shape, image_size, resized
+from data.images import TOKEN_SIDE, image_size, resized
 from data.preference import Preference, texts, validate
 from data.sources.shared.base import Source
 from data.storage.files import content_digest, hash64
@@ -111,7 +111,6 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
     sizes: list[tuple[int, int]] = []
     messages: list[str] = []
     for row in rows:
-        reason = "kept"
         try:
             record = source.record(row)
             if record.chosen.strip() and record.rejected.strip():
@@ -150,8 +149,6 @@ def normalised(text: str) -> str:
 def _entry(record: Preference) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
     """Return a value of ROW and the sizes of the images."""
     sizes = [image_size(image, record.identity) for image in record.images]
-    for height, width in sizes:
-        check_shape(height, width, record.identity)
     responses = (record.chosen, record.rejected)
     written = (*texts(record.prompt), *responses)
     flags = (

@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import PositiveFloat
 
 from data.config.section import Section
 from data.errors import UserError
+from data.sources.shared.base import SourceConfig
 
 Indices = npt.NDArray[np.int32]
-Counts = npt.NDArray[np.int64]
 
 
 class StageConfig(Section):
@@ -24,7 +24,7 @@ class StageConfig(Section):
     sources: list[str] | None = None
     """Names of sources; None takes all."""
     modality: Literal["all", "multimodal", "text"] = "all"
-    repeat: float = Field(default=1.0, gt=0)
+    repeat: PositiveFloat = 1.0
     """The stage's length relative to the size of what it draws from."""
 
 
@@ -32,18 +32,16 @@ class StageConfig(Section):
 class Pool:
     """Records that are drawn alike: those of one source, or those of one source with (or without) images."""
 
-    source: str
+    config: SourceConfig
     text_only: bool | None
     """None where the source was not split by modality."""
     indices: Indices
     """Indices into the mixture."""
-    weight: float
-    repeat: float
 
     @property
     def size(self) -> float:
         """The number of records times the repeats asked for."""
-        return len(self.indices) * self.repeat
+        return len(self.indices) * self.config.repeat
 
 
 def shares(pools: Sequence[Pool], temperature: float, text_per_multimodal: float | None) -> npt.NDArray[np.float64]:
@@ -51,7 +49,7 @@ def shares(pools: Sequence[Pool], temperature: float, text_per_multimodal: float
 
     Raises: UserError if a ratio is asked for and one of the two kinds has no record.
     """
-    share = np.array([pool.weight * pool.size ** (1 / temperature) for pool in pools])
+    share = np.array([pool.config.weight * pool.size ** (1 / temperature) for pool in pools])
     if text_per_multimodal is not None:
         text = np.array([bool(pool.text_only) for pool in pools])
         if not share[text].sum() or not share[~text].sum():
@@ -65,7 +63,7 @@ def shares(pools: Sequence[Pool], temperature: float, text_per_multimodal: float
     return np.asarray(share / share.sum(), np.float64)
 
 
-def apportion(total: int, share: npt.NDArray[np.float64]) -> Counts:
+def apportion(total: int, share: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Return whole numbers that sum to `total`, each within one of `total * share` (largest remainders)."""
     exact = total * share
     counts = np.floor(exact).astype(np.int64)

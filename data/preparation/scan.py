@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -25,11 +24,10 @@ from data.errors import UserError
 from data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
 from data.sources.shared.base import Source
 from data.storage.code import code_digest
-from data.storage.files import digest, whole_file, worker_processes, write_whole
+from data.storage.files import digest, mapped, whole_file, write_whole
 
 BLOCK = 8192
 """Rows of one unit of work: some seconds for records with images."""
-ADAPTERS = Path(__file__).resolve().parents[1] / "sources"
 
 
 class BadRecordConfig(Section):
@@ -64,8 +62,8 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
 
 def code() -> str:
     """Return a digest of the code that turns files into a row index, so that a change of it reads the data again."""
-    adapters = (f"data.sources.{file.stem}" for file in sorted(ADAPTERS.glob("[a-z]*.py")))
-    return code_digest("data.preparation.scan", "data.preparation.row_index", *adapters)
+    adapters = (f"data.sources.{file.stem}" for file in sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py")))
+    return code_digest("data.preparation.scan", *adapters)
 
 
 def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -> None:
@@ -75,12 +73,9 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
     sizes: list[npt.NDArray[np.uint32]] = []
     messages: list[str] = []
     skipped, content = 0, hashlib.blake2b(digest_size=8)
-    with ExitStack() as stack:
-        several = workers > 1 and len(starts) > 1
-        run = stack.enter_context(worker_processes(min(workers, len(starts)))).map if several else map
-        blocks = run(partial(_read_block, source, policy, folder), starts)
-        console = Console(stderr=True)
-        for start, block in zip(starts, track(blocks, f"reading {source.name}", len(starts), console=console), strict=True):
+    with mapped(partial(_read_block, source, policy, folder), starts, workers) as blocks:
+        shown = track(blocks, f"reading {source.name}", len(starts), console=Console(stderr=True))
+        for start, block in zip(starts, shown, strict=True):
             rows[start : start + BLOCK] = block.rows
             content.update(block.rows.tobytes())
             sizes.append(block.sizes)

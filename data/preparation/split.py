@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from data.errors import UserError
+from data.images import grey_like
 from data.preference import Preference, validate
 from data.preparation.row_index import REASONS, RowIndex, index_rows
 from data.preparation.sampling import Indices, Pool, quotas
 from data.sources.shared.base import Source, SourceConfig
+from data.storage.tables import located
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class SourceSplit:
         Raises: UserError if a generated source is to be split: it is not known which of its records hold images.
         """
         indices = np.arange(start, start + len(self.rows), dtype=np.int32)
-        whole = Pool(self.config.label, None, indices, self.config.weight, self.config.repeat)
+        whole = Pool(self.config, None, indices)
         if not split:
             return [whole]
         if self.row_index is None:
@@ -77,27 +80,28 @@ class SourceSplit:
 
 
 class SplitRecords(Sequence[Preference]):
-    """A read-only list of records that are read, and validated, when asked for."""
+    """A read-only list of records that are read, and validated, when asked for; with grey images of the same size if `grey`."""
 
-    def __init__(self, parts: Sequence[tuple[Source, Indices]]) -> None:
-        self.parts = parts
-        self.ends = np.cumsum([len(rows) for _, rows in parts])
+    def __init__(self, parts: Sequence[tuple[Source, Indices]], grey: bool) -> None:
+        self.parts, self.grey = parts, grey
+        self.ends = list(accumulate(len(rows) for _, rows in parts))
 
     def __len__(self) -> int:
-        return int(self.ends[-1])
+        return self.ends[-1]
 
     def place(self, index: int) -> tuple[int, int]:
         """Return which part holds record `index`, and its position there."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)}")
-        part = int(np.searchsorted(self.ends, index, side="right"))
-        return part, index - int(self.ends[part] - len(self.parts[part][1]))
+        return located(self.ends, index)
 
     def __getitem__(self, index: int) -> Preference:  # type: ignore[override]  # an index, no slice
         """Return one record; raise RecordError if it cannot be used."""
         part, position = self.place(index)
         source, rows = self.parts[part]
-        return replace(validate(source.record(int(rows[position]))), source=source.name)
+        record = validate(source.record(int(rows[position])))
+        images = (grey_like(image, record.identity) for image in record.images) if self.grey else record.images
+        return replace(record, source=source.name, images=tuple(images))
 
 
 def hold_out(parts: Sequence[SourceSplit], total: int, seed: int) -> list[SourceSplit]:

@@ -7,10 +7,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.errors import LeftOut, RecordError
+from data.errors import RecordError
 from data.preference import Preference
 from data.sources.shared.conversation import messages
 from data.sources.shared.files import FilesConfig, SourceRow
+from data.sources.shared.pairs import gap
 
 
 class HelpSteer3Config(FilesConfig):
@@ -31,16 +32,12 @@ class HelpSteer3Config(FilesConfig):
         rating = row.value("overall_preference", int)
         if not -3 <= rating <= 3:
             raise RecordError(f"the overall preference is {rating}; expected is -3 to 3.")
-        if rating == 0:
-            raise LeftOut("tie", "the overall preference is 0.")
-        if abs(rating) < self.minimum_gap:
-            raise LeftOut("small_gap", f"the overall preference {rating} is smaller than {self.minimum_gap}.")
         first, second = row.text("response1"), row.text("response2")
         return Preference(
             row.identity,
             messages(row.value("context", list)),
             chosen=first if rating < 0 else second,
             rejected=second if rating < 0 else first,
-            margin=float(abs(rating)),
+            margin=gap(rating, 0, self.minimum_gap),
             category=row.label("domain"),
         )

@@ -52,7 +52,14 @@ class LlavaCriticConfig(FilesConfig):
             raise RecordError(f"the conversation has {len(turns)} turns; expected are a judge's prompt and its answer.")
         prompt, judgement = (field(turn, "value", str).strip() for turn in turns)
         prompt = prompt.replace(MARKER, "")
-        shown, winner = compared(prompt, judgement)
+        for template, verdict in ((BRACKETS, _better), (ARENA, _arena), (LLAVA_BENCH, _scores)):
+            if shown := template.search(prompt):
+                winner = verdict(judgement)
+                break
+        else:
+            raise RecordError(f"the judge's prompt is none of the three templates; it begins {prompt[:80]!r}.")
+        if winner is None:
+            raise RecordError(f"the judge's answer ends {judgement[-80:]!r}, which holds no verdict of its template.")
         if winner == 0:
             raise LeftOut("tie", "the judge calls both responses equally good.")
         asked, *responses = (str(shown[name]).strip() for name in ("question", "one", "two"))
@@ -67,21 +74,8 @@ class LlavaCriticConfig(FilesConfig):
         )
 
 
-def compared(prompt: str, judgement: str) -> tuple[re.Match[str], int]:
-    """Return question and responses of a judge's prompt in any of the three templates, and the verdict: 1, 2, or 0 for a tie.
-
-    Raises: RecordError if it is none of them, or the answer holds no verdict.
-    """
-    for template, read in ((BRACKETS, _better), (ARENA, _arena), (LLAVA_BENCH, _scores)):
-        if shown := template.search(prompt):
-            winner = read(judgement)
-            if winner is None:
-                raise RecordError(f"the judge's answer ends {judgement[-80:]!r}, which holds no verdict of its template.")
-            return shown, winner
-    raise RecordError(f"the judge's prompt is none of the three templates; it begins {prompt[:80]!r}.")
-
-
 def _better(judgement: str) -> int | None:
+    """Return which response is the better one: 1, 2, 0 for a tie, or None if there is no verdict; so do the next two."""
     verdict = BETTER.search(judgement)
     if verdict is None:
         return 0 if EQUALLY_GOOD.search(judgement) else None

@@ -3,11 +3,9 @@
 `dpo_pairs.jsonl` names an image or a video. A video is read as a folder of frames beside it: `x.mp4` as the folder `x`.
 """
 
-from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
+from data.config.section import Count
 from data.errors import ImageError, LeftOut
 from data.preference import EncodedImage, Preference
 from data.sources.shared.conversation import MARKER, question
@@ -25,7 +23,7 @@ class MmRlhfConfig(ImageFilesConfig):
     type: Literal["mm_rlhf"]
     hub: str | None = "yifanzhang114/MM-RLHF"
     videos: Literal["frames", "leave_out"] = "frames"
-    frames: int = Field(default=8, ge=1)
+    frames: Count = 8
     """At most this many frames of a video, evenly spaced."""
 
     def convert(self, row: SourceRow) -> Preference:
@@ -45,28 +43,22 @@ class MmRlhfConfig(ImageFilesConfig):
         )
 
     def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:
+        """Return the image, or up to `frames` evenly spaced images of the folder that is called as the video, or as its stem."""
         if image := row.label("image"):
             return (row.image(image),)
         video = row.text("video")
         if self.videos == "leave_out":
             raise LeftOut("not_asked_for", "a video.")
-        assert isinstance(row.images, Folder)  # the set has no archive
-        return sampled_frames(row.images.root, video, self.frames, row.identity)
-
-
-def sampled_frames(root: Path, video: str, most: int, record: str) -> tuple[EncodedImage, ...]:
-    """Return up to `most` evenly spaced images of the folder `video` (or `video` without its suffix) under `root`.
-
-    Raises: ImageError if there is no such folder under the root, or no image in it.
-    """
-    boundary = root.resolve()
-    places = [(boundary / video).resolve(), (boundary / video).with_suffix("").resolve()]
-    folder = next((place for place in places if place.is_dir() and place.is_relative_to(boundary)), None)
-    frames = [] if folder is None else sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_KINDS)
-    if not frames:
-        raise ImageError(
-            f"{record}: the video {video!r} has no folder of frames under {boundary}. "
-            "Write its frames as images into a folder of its name, or set `videos: leave_out`."
-        )
-    count = min(most, len(frames))
-    return tuple(frames[(2 * position + 1) * len(frames) // (2 * count)] for position in range(count))
+        if not isinstance(row.images, Folder):
+            raise ImageError(f"{row.identity}: the frames of a video are read from a folder, not from an archive: unpack it.")
+        root = row.images.root.resolve()
+        places = [(root / video).resolve(), (root / video).with_suffix("").resolve()]
+        folder = next((place for place in places if place.is_dir() and place.is_relative_to(root)), None)
+        frames = [] if folder is None else sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_KINDS)
+        if not frames:
+            raise ImageError(
+                f"{row.identity}: the video {video!r} has no folder of frames under {root}. "
+                "Write its frames as images into a folder of its name, or set `videos: leave_out`."
+            )
+        count = min(self.frames, len(frames))
+        return tuple(frames[(2 * position + 1) * len(frames) // (2 * count)] for position in range(count))

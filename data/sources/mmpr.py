@@ -17,13 +17,13 @@ from data.errors import UserError
 from data.preference import EncodedImage, Preference
 from data.sources.shared.conversation import question
 from data.sources.shared.files import ImageFilesConfig, LocatedFiles, SourceRow, TableSource
-from data.storage.archives import Archive, Folder, Images, open_images
+from data.storage.archives import Archive, Folder, Images
 from data.storage.files import derived, whole_file
 from data.storage.tables import Concatenated, JsonLines
 
 
 class MmprConfig(ImageFilesConfig):
-    """All subsets, or some. `images` may also be a zip; None looks for images.zip* or the folder `images` in the data set."""
+    """All subsets, or some."""
 
     FILES = ("*meta.json", "*annotations.zip", "*annotations/*.jsonl", "*images.zip*")
     LICENCE = "MIT"
@@ -43,13 +43,8 @@ class MmprConfig(ImageFilesConfig):
             raise UserError(
                 f"{self.label}: the annotation files of {', '.join(missing)} are neither in annotations.zip nor unpacked."
             )
-        if self.images is None:
-            places = [path for path in located.files if ".zip" in path.suffix and path.name.startswith("images")]
-            places = places or [located.root]
-        else:
-            place = Path(self.images).expanduser()
-            places = [place] if place.exists() else sorted(place.parent.glob(f"{place.name}*"))
-        images = open_images(places, cache)
+        own = [path for path in located.files if path.name.startswith("images")]
+        images = self.open_images(replace(located, files=own), cache)
         subsets = []
         for name, (annotation, root) in chosen.items():
             rows = JsonLines(annotations[annotation], cache)
@@ -58,7 +53,7 @@ class MmprConfig(ImageFilesConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns image (none, one or a list), question, chosen, rejected."""
-        images = row.all_images(row.optional("image", str | list) or None)
+        images = row.all_images(row.optional("image", str | list))
         prompt = question(row.text("question"), len(images))
         return Preference(row.identity, prompt, row.text("chosen"), row.text("rejected"), images)
 

@@ -24,7 +24,7 @@ class MsSwiftConfig(FormatConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns as above."""
-        images = row.all_images(row.columns.get("images") or None)
+        images = row.all_images(row.columns.get("images"))
         turns, other = row.value("messages", list), row.optional("rejected_messages", list)
         if other is None:
             turns, chosen, rejected = turns[:-1], response(turns[-1:]), row.text("rejected_response")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from data.errors import RecordError
 from data.preference import Preference
-from data.sources.shared.conversation import marked, sharegpt, split_prefix, text_of
+from data.sources.shared.conversation import marked, sharegpt, text_of
 from data.sources.shared.files import ImageFilesConfig, SourceRow
 
 
@@ -26,7 +26,7 @@ class PovidConfig(ImageFilesConfig):
     def convert(self, row: SourceRow) -> Preference:
         """Columns id, image, conversations, rejected_conversations."""
         chosen, rejected = sharegpt(row.value("conversations", list)), sharegpt(row.value("rejected_conversations", list))
-        if len(chosen) < 2 or len(chosen) != len(rejected) or split_prefix(chosen, rejected) < len(chosen) - 1:
+        if len(chosen) < 2 or chosen[:-1] != rejected[:-1]:
             raise RecordError("the two conversations must differ in their last turn only.")
         image = row.image(row.text("image"))
         return Preference(row.identity, marked(chosen[:-1], 1), text_of(chosen[-1]), text_of(rejected[-1]), (image,))

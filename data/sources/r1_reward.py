@@ -9,9 +9,8 @@ layout of the SFT file. A row of another form is refused.
 
 import base64
 import binascii
-import json
 import re
-from typing import Any, Literal
+from typing import Literal
 
 from data.errors import ImageError, RecordError
 from data.preference import EncodedImage, Preference
@@ -38,7 +37,8 @@ class R1RewardConfig(FormatConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns message, image, answer and others."""
-        user, judgement = _turns(row.text("message"))
+        texts = {turn["role"]: text_of(turn) for turn in messages(row.json("message", list))}
+        user, judgement = texts.get("user", ""), texts.get("assistant", "")
         shown = SHOWN.search(user)
         if shown is None:
             raise RecordError("the user turn holds no '[Question]:', '[Response 1]:' and '[Response 2]:' in this order.")
@@ -72,15 +72,3 @@ class R1RewardConfig(FormatConfig):
             raise ImageError(
                 f"{row.identity}: 'image' is no base64 ({error}); if it is a path, give the source its `images` folder."
             ) from error
-
-
-def _turns(message: str) -> tuple[str, str]:
-    """Return the text of the user's turn, and that of the assistant's if there is one."""
-    try:
-        chat: Any = json.loads(message)
-    except ValueError as error:
-        raise RecordError(f"'message' is no JSON ({error}); expected is a list of turns.") from error
-    if not isinstance(chat, list):
-        raise RecordError("'message' is no list of turns of role and content.")
-    texts = {turn["role"]: text_of(turn) for turn in messages(chat)}
-    return texts.get("user", ""), texts.get("assistant", "")

@@ -3,10 +3,8 @@
 Not confirmed at the source: that the column `text` is a JSON text {"question", "chosen", "rejected"}. Anything else is refused.
 """
 
-import json
 from typing import Literal
 
-from data.errors import RecordError
 from data.preference import Preference
 from data.sources.shared.conversation import question
 from data.sources.shared.files import FilesConfig, SourceRow, field
@@ -23,14 +21,7 @@ class RlhfVConfig(FilesConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns image and text; the text is read as JSON."""
-        content = row.text("text")
-        required = "expected is an object of question, chosen, rejected."
-        try:
-            pair = json.loads(content)
-        except ValueError as error:
-            raise RecordError(f"'text' is no JSON ({error}); {required}") from error
-        if not isinstance(pair, dict):
-            raise RecordError(f"'text' is a JSON {type(pair).__name__}; {required}")
+        pair = row.json("text", dict)
         asked, chosen, rejected = (field(pair, name, str) for name in ("question", "chosen", "rejected"))
         image = row.stored_image("image")
         return Preference(row.identity, question(asked, 1), chosen, rejected, (image,), category=row.label("origin_dataset"))

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from data.config.section import Count
 from data.preference import Preference
 from data.sources.shared.base import Source, SourceConfig
 from data.synthetic.questions import QUESTION_TYPES
@@ -22,7 +23,7 @@ class ShapesConfig(SourceConfig):
     type: Literal["shapes"]
     level: str
     split: str = "train"
-    rows: int = Field(ge=1)
+    rows: Count
     """How many of the endless items belong to the source."""
     seed: int = 0
     text_only: float = Field(default=0.15, ge=0, le=1)
@@ -59,10 +60,9 @@ class ShapesSource:
     generated = True
 
     def __init__(self, config: ShapesConfig) -> None:
-        weights = None if config.kinds is None else dict.fromkeys(config.kinds, 1.0)
         self.name = config.label
         self.rows = config.rows
-        self.world = ShapesWorld(config.level, config.seed, config.split, config.text_only, weights)
+        self.world = ShapesWorld(config.level, config.seed, config.split, config.text_only, config.kinds)
         self.revision = self.world.fingerprint()
         self._settings = config.settings
 
@@ -72,7 +72,7 @@ class ShapesSource:
 
     def record(self, index: int) -> Preference:
         """Draw item `index`."""
-        return self.world.preference(index)
+        return self.world.item(index).preference()
 
     def fingerprint(self) -> str:
         """Return the world's code and level and this source's settings."""

@@ -7,9 +7,8 @@
 
 from typing import Literal
 
-from data.errors import RecordError
 from data.preference import Preference, text
-from data.sources.shared.conversation import marked, sharegpt, text_of
+from data.sources.shared.conversation import marked, response, sharegpt
 from data.sources.shared.files import FormatConfig, SourceRow
 
 
@@ -23,7 +22,7 @@ class ShareGptConfig(FormatConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns as above, of either form."""
-        images = row.all_images(row.columns.get("images") or None)
+        images = row.all_images(row.columns.get("images"))
         if "conversations" in row.columns:
             turns = sharegpt(row.columns["conversations"])
         else:
@@ -37,9 +36,4 @@ class ShareGptConfig(FormatConfig):
 
 def _response(row: SourceRow, name: str) -> str:
     value = row.value(name, str | dict)
-    if isinstance(value, str):
-        return value
-    (turn,) = sharegpt([value])
-    if turn["role"] != "assistant":
-        raise RecordError(f"{name!r} is a turn of the {turn['role']}; required is one of the assistant.")
-    return text_of(turn)
+    return response(value if isinstance(value, str) else sharegpt([value]))

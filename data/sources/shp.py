@@ -11,6 +11,7 @@ from pydantic import Field
 from data.errors import LeftOut, RecordError
 from data.preference import Preference, text
 from data.sources.shared.files import FilesConfig, SourceRow
+from data.sources.shared.pairs import gap
 
 
 class ShpConfig(FilesConfig):
@@ -29,8 +30,7 @@ class ShpConfig(FilesConfig):
         """Columns history, human_ref_A, human_ref_B, labels, score_A, score_B, score_ratio, domain and others."""
         label = row.value("labels", int)
         votes = row.value("score_A", int), row.value("score_B", int)
-        if votes[0] == votes[1]:
-            raise LeftOut("tie", f"both answers have {votes[0]} votes.")
+        margin = gap(*votes, 0)
         if label not in (0, 1) or (label == 1) != (votes[0] > votes[1]):
             raise RecordError(f"the label is {label} and the votes are {votes}; expected is 1 where A has more votes.")
         ratio = float(row.value("score_ratio", int | float))
@@ -42,6 +42,6 @@ class ShpConfig(FilesConfig):
             (text("user", row.text("history")),),
             chosen=answers[1 - label],
             rejected=answers[label],
-            margin=float(abs(votes[0] - votes[1])),
+            margin=margin,
             category=row.label("domain"),
         )

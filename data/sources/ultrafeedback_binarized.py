@@ -5,7 +5,7 @@ For trl-lib/ultrafeedback_binarized take the source `trl`.
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from data.errors import RecordError
 from data.preference import Preference
@@ -24,7 +24,7 @@ class UltraFeedbackBinarizedConfig(FilesConfig):
     type: Literal["ultrafeedback_binarized"]
     hub: str | None = "HuggingFaceH4/ultrafeedback_binarized"
     split: Literal["train_prefs", "test_prefs"] = "train_prefs"
-    minimum_gap: float = Field(default=0, ge=0)
+    minimum_gap: NonNegativeFloat = 0
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns prompt, prompt_id, chosen, rejected (whole conversations), messages, score_chosen, score_rejected."""

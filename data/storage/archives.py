@@ -6,13 +6,12 @@ archive of 270,000 images opens in a moment and costs no memory.
 
 from __future__ import annotations
 
-import os
 import tarfile
 import zipfile
 import zlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +21,8 @@ import numpy.typing as npt
 from data.errors import ImageError, UserError
 from data.images import image_path
 from data.preference import EncodedImage
-from data.storage.files import digest, hash64, stamp, whole_file
+from data.storage.files import digest, hash64, stamp
+from data.storage.tables import IndexedFiles
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
 """A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""
@@ -53,33 +53,12 @@ class Folder:
         return (self.root / name).is_file()
 
 
-class Archive:
-    """Images inside a tar file, or a zip file in one or more parts."""
+class Archive(IndexedFiles):
+    """Images inside a tar file, or a zip file in one or more parts; its files by the hash of their name: (files,) of ENTRY."""
 
     def __init__(self, parts: Sequence[Path], cache: Path) -> None:
-        """Open the archive; raise UserError if it is damaged or incomplete."""
-        self.parts = list(parts)
-        self.ends = np.cumsum([part.stat().st_size for part in self.parts])
-        identity = digest(" ".join(f"{part.resolve()} {stamp(part)}" for part in self.parts))
-        self._index = cache / "archives" / f"{self.parts[0].stem}-{identity}.npy"
-        if not self._index.exists():
-            entries = self._read_directory()
-            with whole_file(self._index, "wb") as file:
-                np.save(file, entries)
-
-    @cached_property
-    def entries(self) -> npt.NDArray[np.void]:
-        """The archive's files by the hash of their name, memory-mapped: (files,) of ENTRY."""
-        loaded: npt.NDArray[np.void] = np.load(self._index, mmap_mode="r")
-        return loaded
-
-    @cached_property
-    def _descriptors(self) -> list[int]:
-        return [os.open(part, os.O_RDONLY) for part in self.parts]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the open files and the mapping behind: another process opens its own."""
-        return {"parts": self.parts, "ends": self.ends, "_index": self._index}
+        identity = digest(" ".join(f"{part.resolve()} {stamp(part)}" for part in parts))
+        super().__init__(parts, cache / "archives" / f"{parts[0].stem}-{identity}.npy")
 
     def __contains__(self, name: str) -> bool:
         """Tell whether there is such a file."""
@@ -95,26 +74,12 @@ class Archive:
         except (zlib.error, ValueError) as error:
             raise ImageError(f"{record}: the image {name!r} in {self.parts[0].name} is damaged ({error}).") from error
 
-    def read(self, start: int, size: int) -> bytes:
-        """Return bytes of the archive, counted through all its parts."""
-        pieces = []
-        part = int(np.searchsorted(self.ends, start, side="right"))
-        while size > 0 and part < len(self.parts):
-            begin = int(self.ends[part - 1]) if part else 0
-            piece = os.pread(self._descriptors[part], size, start - begin)
-            pieces.append(piece)
-            start, size, part = start + len(piece), size - len(piece), part + 1
-        return b"".join(pieces)
+    def _entry(self, name: str) -> Any:
+        names, wanted = self.index["name"], hash64(name)
+        position = bisect_left(names, wanted)
+        return self.index[position] if position < len(names) and names[position] == wanted else None
 
-    def _entry(self, name: str) -> npt.NDArray[np.void] | None:
-        wanted = np.uint64(hash64(name))
-        position = int(np.searchsorted(self.entries["name"], wanted))
-        if position == len(self.entries) or self.entries["name"][position] != wanted:
-            return None
-        entry: npt.NDArray[np.void] = self.entries[position]
-        return entry
-
-    def _content(self, entry: npt.NDArray[np.void]) -> bytes:
+    def _content(self, entry: Any) -> bytes:
         start, stored, kind = (int(entry[name]) for name in ("start", "stored", "kind"))
         if kind == TAR:
             return self.read(start, stored)
@@ -127,7 +92,8 @@ class Archive:
             raise ValueError("its checksum does not agree")
         return content
 
-    def _read_directory(self) -> npt.NDArray[np.void]:
+    def make_index(self) -> npt.NDArray[np.void]:
+        """Read the directory."""
         rows = []
         try:
             if self.parts[0].suffix == ".tar":
@@ -161,15 +127,20 @@ class _Joined:
         return self.position
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self.position = (0, self.position, int(self.archive.ends[-1]))[whence] + offset
+        self.position = (0, self.position, self.archive.ends[-1])[whence] + offset
         if self.position < 0:
             raise OSError(f"byte {self.position} of an archive")
         return self.position
 
     def read(self, size: int = -1) -> bytes:
-        piece = self.archive.read(self.position, size if size >= 0 else int(self.archive.ends[-1]) - self.position)
+        piece = self.archive.read(self.position, size if size >= 0 else self.archive.ends[-1] - self.position)
         self.position += len(piece)
         return piece
+
+
+def is_archive(path: Path) -> bool:
+    """Say whether a file is an archive, or a part of one, by its name."""
+    return ".zip" in path.suffix or path.suffix == ".tar"
 
 
 def open_images(places: Sequence[Path], cache: Path) -> Archive | Folder:
@@ -179,7 +150,7 @@ def open_images(places: Sequence[Path], cache: Path) -> Archive | Folder:
     """
     if len(places) == 1 and places[0].is_dir():
         return Folder(places[0])
-    if all(".zip" in place.suffix or place.suffix == ".tar" for place in places) and places and all(map(Path.is_file, places)):
+    if places and all(is_archive(place) and place.is_file() for place in places):
         return Archive(sorted(places), cache)
     raise UserError(
         f"images in {', '.join(map(str, places)) or 'no place'}: required is a folder, a .zip (whole, or all parts of .zip_aa, "

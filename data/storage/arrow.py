@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from filelock import FileLock
 from rich.progress import track
 
 from data.errors import RecordError, UserError
-from data.storage.files import derived, stamp, whole_file, worker_processes, write_whole
+from data.storage.files import derived, mapped, stamp, whole_file, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -62,7 +63,7 @@ class ArrowTable:
         if self._reader is None:
             options = pa.ipc.IpcReadOptions(use_threads=False)  # one small batch at a time, also in forked workers
             self._reader = pa.ipc.open_file(pa.OSFile(str(self.copy)), options=options)
-        number = int(np.searchsorted(self.ends, index, side="right"))
+        number = bisect_right(self.ends, index)
         if self._last[0] != number:  # the last batch is kept for reading in order
             self._last = (number, self._reader.get_batch(number))
         batch = self._last[1]
@@ -89,17 +90,10 @@ def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> l
             )
     copies = [(path, derived(path, cache, "tables", ".arrow")) for path in paths]
     new = [(path, copy) for path, copy in copies if not copy.exists()]
-    for _ in track(_copied(new), "copying to Arrow", total=len(new), transient=True, disable=not new):
-        pass
+    with mapped(_copy, new, os.cpu_count() or 1) as copied:
+        for _ in track(copied, "copying to Arrow", total=len(new), transient=True, disable=not new):
+            pass
     return [ArrowTable(path, copy) for path, copy in copies]
-
-
-def _copied(files: Sequence[tuple[Path, Path]]) -> Iterator[None]:
-    if len(files) <= 1:
-        yield from map(_copy, files)
-        return
-    with worker_processes(min(os.cpu_count() or 1, len(files))) as pool:
-        yield from pool.map(_copy, files)
 
 
 def _contents_of(copy: Path) -> Path:

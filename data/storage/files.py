@@ -1,4 +1,4 @@
-"""Atomic files, digests of files and texts, and a pool of worker processes."""
+"""Atomic files, digests of files and texts, and work in several processes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import hashlib
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeVar
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 
 def stamp(path: Path) -> str:
@@ -67,13 +70,30 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def worker_processes(
-    count: int, initializer: Callable[..., None] | None = None, initargs: tuple[Any, ...] = ()
-) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool of `count` processes; whatever ends the block early (an error, a signal) cancels what has not begun."""
+def mapped(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[Iterator[Result]]:
+    """Give the results of `work` in the order of `jobs`, found by up to `workers` processes; in this one if one is enough.
+
+    `work` is handed to each process once. Whatever ends the block early (an error, a signal) cancels what has not begun.
+    """
+    count = min(workers, len(jobs))
+    if count <= 1:
+        yield map(work, jobs)
+        return
     context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=initializer, initargs=initargs) as pool:
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(work,)) as pool:
         try:
-            yield pool
+            yield pool.map(_run, jobs)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+_work: list[Callable[[Any], Any]] = []
+"""The last is the work of this process."""
+
+
+def _begin(work: Callable[[Any], Any]) -> None:
+    _work.append(work)
+
+
+def _run(job: Any) -> Any:
+    return _work[-1](job)

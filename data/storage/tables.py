@@ -11,8 +11,11 @@ import json
 import os
 import shutil
 import zlib
+from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,42 +49,82 @@ class Rows(Protocol):
         ...
 
 
-class JsonLines:
-    """A file with one JSON object a line. Lines are read with `pread`: no mapping, nothing that workers could share wrongly."""
+class IndexedFiles(ABC):
+    """Files read as one by byte position, with an index of what lies where: an array in the cache, made the first time.
 
-    def __init__(self, path: Path, cache: Path) -> None:
-        """Open the file; the first time, find its lines (about a second for each gigabyte)."""
-        self.path = path
-        self._index = derived(path, cache, "lines", ".npy")
-        if not self._index.exists():
-            offsets = _line_offsets(path)
-            with whole_file(self._index, "wb") as file:
-                np.save(file, offsets)
+    They are read with `pread`, and another process opens its own: nothing that workers could share wrongly.
+    """
+
+    def __init__(self, parts: Sequence[Path], index: Path) -> None:
+        self.parts, self._index = list(parts), index
+        self.ends = list(accumulate(part.stat().st_size for part in self.parts))
+        if not index.exists():
+            entries = self.make_index()
+            with whole_file(index, "wb") as file:
+                np.save(file, entries)
+
+    @abstractmethod
+    def make_index(self) -> npt.NDArray[Any]:
+        """Return the index; raise UserError if the files are damaged or incomplete."""
 
     @cached_property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        """Start and end of each line, memory-mapped: int64 of shape (lines, 2)."""
-        loaded: npt.NDArray[np.int64] = np.load(self._index, mmap_mode="r")
+    def index(self) -> npt.NDArray[Any]:
+        """The index, memory-mapped."""
+        loaded: npt.NDArray[Any] = np.load(self._index, mmap_mode="r")
         return loaded
 
     @cached_property
-    def _descriptor(self) -> int:
-        return os.open(self.path, os.O_RDONLY)
+    def _descriptors(self) -> list[int]:
+        return [os.open(part, os.O_RDONLY) for part in self.parts]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open files and the mapping behind."""
+        return {name: value for name, value in vars(self).items() if name not in ("index", "_descriptors")}
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return bytes, counted through all parts."""
+        pieces = []
+        part, begin = located(self.ends, start)
+        while size > 0 and part < len(self.parts):
+            pieces.append(os.pread(self._descriptors[part], size, begin))
+            size, part, begin = size - len(pieces[-1]), part + 1, 0
+        return b"".join(pieces)
+
+
+class JsonLines(IndexedFiles):
+    """A file with one JSON object a line; the index holds start and end of each line: int64 of shape (lines, 2)."""
+
+    def __init__(self, path: Path, cache: Path) -> None:
+        self.path = path
+        super().__init__([path], derived(path, cache, "lines", ".npy"))
+
+    def make_index(self) -> npt.NDArray[np.int64]:
+        """Find the lines that are not blank, about a second for each gigabyte; only very short ones are looked at."""
+        ends = []
+        position = 0
+        with self.path.open("rb") as file:
+            while block := file.read(READ):
+                ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + position)
+                position += len(block)
+            stops = np.concatenate([*ends, np.array([position])])
+            starts = np.concatenate([np.zeros(1, np.int64), stops[:-1] + 1])
+            lengths = stops - starts
+            filled = lengths > 0
+            for line in np.flatnonzero(filled & (lengths < 8)):
+                file.seek(int(starts[line]))
+                filled[line] = bool(file.read(int(lengths[line])).strip())
+        return np.stack([starts[filled], stops[filled]], axis=1)
 
     def __len__(self) -> int:
         """Return the number of lines that are not blank."""
-        return len(self.offsets)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the open file and the mapping behind: another process opens its own."""
-        return {"path": self.path, "_index": self._index}
+        return len(self.index)
 
     def row(self, index: int) -> Row:
         """Return the object on line `index`; raise RecordError if it is not one."""
-        start, stop = self.offsets[index]
+        start, stop = map(int, self.index[index])
         where = f"{self.path.name}, row {index} (byte {start})"
         try:
-            row = json.loads(os.pread(self._descriptor, int(stop - start), int(start)))
+            row = json.loads(self.read(start, stop - start))
         except (ValueError, RecursionError) as error:
             raise RecordError(f"{where}: no valid JSON ({error}).") from error
         if not isinstance(row, dict):
@@ -98,11 +141,11 @@ class Concatenated:
 
     def __init__(self, tables: Sequence[Rows]) -> None:
         self.tables = tables
-        self.ends = np.cumsum([len(table) for table in tables])
+        self.ends = list(accumulate(map(len, tables)))
 
     def __len__(self) -> int:
         """Return the number of rows of all tables."""
-        return int(self.ends[-1])
+        return self.ends[-1]
 
     def row(self, index: int) -> Row:
         """Return one row, counted through all tables."""
@@ -111,12 +154,17 @@ class Concatenated:
 
     def place(self, index: int) -> tuple[int, int]:
         """Return which table holds row `index`, and its row number there."""
-        table = int(np.searchsorted(self.ends, index, side="right"))
-        return table, index - int(self.ends[table] - len(self.tables[table]))
+        return located(self.ends, index)
 
     def fingerprint(self) -> str:
         """Return a digest of the tables' fingerprints."""
         return digest(" ".join(table.fingerprint() for table in self.tables))
+
+
+def located(ends: Sequence[int], index: int) -> tuple[int, int]:
+    """Return which of several parts holds item `index`, and its position there; `ends` are their lengths summed up."""
+    part = bisect_right(ends, index)
+    return part, index - (ends[part - 1] if part else 0)
 
 
 def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -> Rows:
@@ -135,24 +183,6 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
     else:
         tables = [JsonLines(_as_lines(path, cache), cache) for path in paths]
     return tables[0] if len(tables) == 1 else Concatenated(tables)
-
-
-def _line_offsets(path: Path) -> npt.NDArray[np.int64]:
-    """Return (start, stop) of every line that is not blank: int64 of shape (lines, 2). Only very short ones are looked at."""
-    ends = []
-    position = 0
-    with path.open("rb") as file:
-        while block := file.read(READ):
-            ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + position)
-            position += len(block)
-        stops = np.concatenate([*ends, np.array([position])])
-        starts = np.concatenate([np.zeros(1, np.int64), stops[:-1] + 1])
-        lengths = stops - starts
-        filled = lengths > 0
-        for line in np.flatnonzero(filled & (lengths < 8)):
-            file.seek(int(starts[line]))
-            filled[line] = bool(file.read(int(lengths[line])).strip())
-    return np.stack([starts[filled], stops[filled]], axis=1)
 
 
 def _as_lines(path: Path, cache: Path) -> Path:

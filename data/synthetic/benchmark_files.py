@@ -10,71 +10,70 @@ mm_reward_bench.jsonl + <section>/    MM-RLHF-RewardBench: several pairs an id, 
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from data.preference import Preference
+from PIL import Image
+
 from data.storage.code import code_digest
-from data.storage.files import digest
 from data.synthetic.rng import Rng, number
 from data.synthetic.scenes import png
 from data.synthetic.world import Item, ShapesWorld
 
 PAIRS = 3
 """Pairs an id in the MM-RLHF-RewardBench edition."""
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "editions"
 
-
-class _Stock(NamedTuple):
-    """Rows of one origin: how the official file names them, and which question types stand for them."""
-
-    group: str
-    """The query source, category or section in the official file."""
-    identity: str
-    kinds: tuple[str, ...]
-
-
-_VL_STOCKS = (
-    _Stock("WildVision", "wildvision-battle-{}", ("description",)),
-    _Stock("RLAIF-V", "RLAIF-V-{}", ("attribute",)),
-    _Stock("MathVerse", "mathverse_{}", ("counting", "arithmetic")),
-    _Stock("WildVision", "wildvision-battle-{}", ("description", "place")),
-    _Stock("RLHF-V", "RLHF-V-{}", ("existence",)),
-    _Stock("MathVerse", "mathverse_{}", ("comparison", "spatial")),
-    _Stock("WildVision", "wildvision-battle-{}", ("place",)),
-    _Stock("POVID", "hallucination_pair-{}", ("existence", "attribute")),
-    _Stock("MMMU-Pro", "mmmu_pro_{}", ("counting", "comparison", "spatial", "arithmetic")),
+_Stock = tuple[str, ...]
+"""Rows of one origin: query source, category or section in the official file, form of the ids, and question types."""
+_VL_STOCKS: tuple[_Stock, ...] = (
+    ("WildVision", "wildvision-battle-{}", "description"),
+    ("RLAIF-V", "RLAIF-V-{}", "attribute"),
+    ("MathVerse", "mathverse_{}", "counting", "arithmetic"),
+    ("WildVision", "wildvision-battle-{}", "description", "place"),
+    ("RLHF-V", "RLHF-V-{}", "existence"),
+    ("MathVerse", "mathverse_{}", "comparison", "spatial"),
+    ("WildVision", "wildvision-battle-{}", "place"),
+    ("POVID", "hallucination_pair-{}", "existence", "attribute"),
+    ("MMMU-Pro", "mmmu_pro_{}", "counting", "comparison", "spatial", "arithmetic"),
 )
-_MULTIMODAL_STOCKS = (
-    _Stock("correctness", "visitbench_{:04}", ("existence", "attribute", "place")),
-    _Stock("preference", "nocaps_{:04}", ("description",)),
-    _Stock("knowledge", "mmmu-s_{:04}", ("reading",)),
-    _Stock("reasoning", "mathvista_{:04}", ("counting", "comparison", "spatial", "arithmetic")),
-    _Stock("reasoning", "EMMA-Coding_{:04}", ("code",)),
-    _Stock("safety", "pairs_{:04}", ("safety",)),
-    _Stock("vqa", "MMBench_{:04}", ("attribute", "place")),
+_MULTIMODAL_STOCKS: tuple[_Stock, ...] = (
+    ("correctness", "visitbench_{:04}", "existence", "attribute", "place"),
+    ("preference", "nocaps_{:04}", "description"),
+    ("knowledge", "mmmu-s_{:04}", "reading"),
+    ("reasoning", "mathvista_{:04}", "counting", "comparison", "spatial", "arithmetic"),
+    ("reasoning", "EMMA-Coding_{:04}", "code"),
+    ("safety", "pairs_{:04}", "safety"),
+    ("vqa", "MMBench_{:04}", "attribute", "place"),
 )
-_RLHF_STOCKS = (
-    _Stock("mcq", "mcq_{:04}", ("attribute", "place")),
-    _Stock("long", "long_{:04}", ("description", "code")),
-    _Stock("short", "short_{:04}", ("existence", "counting", "spatial")),
-    _Stock("safety", "safety_{:04}", ("safety",)),
+_RLHF_STOCKS: tuple[_Stock, ...] = (
+    ("mcq", "mcq_{:04}", "attribute", "place"),
+    ("long", "long_{:04}", "description", "code"),
+    ("short", "short_{:04}", "existence", "counting", "spatial"),
+    ("safety", "safety_{:04}", "safety"),
 )
-_TEXT, _NUMBER = ({"dtype": dtype, "_type": "Value"} for dtype in ("string", "int64"))
+_TEXT = {"dtype": "string", "_type": "Value"}
 _HUB_FEATURES: dict[str, dict[str, Any]] = {
     "id": _TEXT,
     "query": _TEXT,
     "response": {"feature": _TEXT, "_type": "Sequence"},
     "image": {"_type": "Image"},
-    "human_ranking": {"feature": _NUMBER, "_type": "Sequence"},
+    "human_ranking": {"feature": {"dtype": "int64", "_type": "Value"}, "_type": "Sequence"},
     "models": {"feature": _TEXT, "_type": "Sequence"},
     **dict.fromkeys(("judge", "rationale", "query_source", "ground_truth"), _TEXT),
 }
 """How the `datasets` library notes the columns in a parquet file; it is what makes `image` an image again."""
+
+
+def _items(world: ShapesWorld, stocks: Sequence[_Stock], rows: int) -> Iterator[tuple[int, str, str, Item, Rng]]:
+    """Yield number, group, form of the id, item and random draws of each row."""
+    for index in range(rows):
+        group, identity, *kinds = stocks[index % len(stocks)]
+        yield index, group, identity, world.item(index, kinds), Rng(index, world.seed)
 
 
 def write_vl_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
@@ -82,101 +81,92 @@ def write_vl_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
     import pyarrow as arrow  # type: ignore[import-untyped]
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
-    texts, numbers = arrow.list_(arrow.string()), arrow.list_(arrow.int64())
-    image = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-    types = {"response": texts, "models": texts, "human_ranking": numbers, "image": image}
-    schema = arrow.schema([(name, types.get(name, arrow.string())) for name in _HUB_FEATURES])
-    schema = schema.with_metadata({"huggingface": json.dumps({"info": {"features": _HUB_FEATURES}})})
-    table = arrow.Table.from_pylist([_vl_row(world, index) for index in range(rows)], schema=schema)
+    found = []
+    for index, group, identity, item, rng in _items(world, _VL_STOCKS, rows):
+        chosen_first = rng.coin()
+        found.append(
+            {
+                "id": identity.format(index),
+                "query": item.question,
+                "response": [item.chosen, item.rejected] if chosen_first else [item.rejected, item.chosen],
+                "image": {"bytes": png(*item.images()), "path": f"{index:04}.png"},
+                "human_ranking": [0, 1] if chosen_first else [1, 0],
+                "models": ["shapes", "shapes"],
+                "judge": "shapes",
+                "rationale": item.rationale(chosen_first),
+                "query_source": group,
+                "ground_truth": item.true.fact,
+            }
+        )
+    features = {"huggingface": json.dumps({"info": {"features": _HUB_FEATURES}})}
     (folder / "data").mkdir()
-    parquet.write_table(table, folder / "data" / "test-00000-of-00001.parquet")
-
-
-def _vl_row(world: ShapesWorld, index: int) -> dict[str, Any]:
-    """Return row `index` in the hub's columns."""
-    stock = _VL_STOCKS[index % len(_VL_STOCKS)]
-    item = world.item(index, stock.kinds)
-    chosen_first = Rng(index, world.seed).coin()
-    return {
-        "id": stock.identity.format(index),
-        "query": item.question,
-        "response": [item.chosen, item.rejected] if chosen_first else [item.rejected, item.chosen],
-        "image": {"bytes": _png(item), "path": f"{index:04}.png"},
-        "human_ranking": [0, 1] if chosen_first else [1, 0],
-        "models": ["shapes", "shapes"],
-        "judge": "shapes",
-        "rationale": item.rationale(chosen_first),
-        "query_source": stock.group,
-        "ground_truth": item.true.fact,
-    }
+    parquet.write_table(arrow.Table.from_pylist(found, metadata=features), folder / "data" / "test-00000-of-00001.parquet")
 
 
 def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
     """Write Multimodal RewardBench's all_data.json and images."""
-    found = [_multimodal_row(folder, world, index) for index in range(rows)]
+    found = []
+    for index, group, identity, item, rng in _items(world, _MULTIMODAL_STOCKS, rows):
+        chosen_first = rng.coin()
+        found.append(
+            {
+                "Category": group,
+                "ID": identity.format(index // len(_MULTIMODAL_STOCKS)),
+                "Text": item.question,
+                "Image": "".join(_save(folder, f"images/{identity.partition('_')[0]}/{index:04}.png", item.images())),
+                "Output1": item.chosen if chosen_first else item.rejected,
+                "Output2": item.rejected if chosen_first else item.chosen,
+                "Better": "Output1" if chosen_first else "Output2",
+            }
+        )
     (folder / "all_data.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-def _multimodal_row(folder: Path, world: ShapesWorld, index: int) -> dict[str, str]:
-    """Return row `index`, its image written below `folder`."""
-    stock = _MULTIMODAL_STOCKS[index % len(_MULTIMODAL_STOCKS)]
-    item = world.item(index, stock.kinds)
-    chosen_first = Rng(index, world.seed).coin()
-    image = ""
-    if item.scene is not None:
-        image = f"images/{stock.identity.partition('_')[0]}/{index:04}.png"
-        _save(folder / image, _png(item))
-    return {
-        "Category": stock.group,
-        "ID": stock.identity.format(index // len(_MULTIMODAL_STOCKS)),
-        "Text": item.question,
-        "Image": image,
-        "Output1": item.chosen if chosen_first else item.rejected,
-        "Output2": item.rejected if chosen_first else item.chosen,
-        "Better": "Output1" if chosen_first else "Output2",
-    }
-
-
 def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
-    """Write MM-RLHF-RewardBench's mm_reward_bench.jsonl and images; `rows` is rounded up to whole ids."""
-    ids = range(-(-rows // PAIRS))
-    _json_lines(folder / "mm_reward_bench.jsonl", (row for index in ids for row in _rlhf_rows(folder, world, index)))
+    """Write MM-RLHF-RewardBench's mm_reward_bench.jsonl and images; `rows` is rounded up to whole ids.
 
-
-def _rlhf_rows(folder: Path, world: ShapesWorld, index: int) -> list[dict[str, str]]:
-    """Return the pairs of one id, its image written below `folder`.
-
-    The pairs differ in how the two answers are put. A request (safety) is shown with an image that has no part in it.
+    The pairs of an id differ in how the two answers are put. A request (safety) is shown with an image that has no part in it.
     """
-    stock = _RLHF_STOCKS[index % len(_RLHF_STOCKS)]
-    item = world.item(index, stock.kinds)
-    image = f"{stock.group}/{index:04}.png"
-    _save(folder / image, _png(item if item.scene is not None else world.item(index, ("place",))))
-    wordings = list(product(item.true.phrasings, item.false.phrasings))
-    return [
-        {
-            "id": stock.identity.format(index),
-            "image": image,
-            "prompt": item.question,
-            "chosen": chosen,
-            "rejected": rejected,
-            "chosen_reason": item.critique(True),
-            "rejected_reason": item.critique(False),
-        }
-        for chosen, rejected in Rng(index, world.seed).sample(wordings, PAIRS)
-    ]
+    found = []
+    for index, group, identity, item, rng in _items(world, _RLHF_STOCKS, -(-rows // PAIRS)):
+        images = item.images() or world.item(index, ("place",)).images()
+        image = "".join(_save(folder, f"{group}/{index:04}.png", images))
+        for chosen, rejected in rng.sample(list(product(item.true.phrasings, item.false.phrasings)), PAIRS):
+            found.append(
+                {
+                    "id": identity.format(index),
+                    "image": image,
+                    "prompt": item.question,
+                    "chosen": chosen,
+                    "rejected": rejected,
+                    "chosen_reason": item.critique(True),
+                    "rejected_reason": item.critique(False),
+                }
+            )
+    _json_lines(folder / "mm_reward_bench.jsonl", found)
 
 
-def _png(item: Item) -> bytes:
-    picture = item.picture()
-    assert picture is not None
-    return png(picture)
+def write_records(folder: Path, world: ShapesWorld, rows: int) -> None:
+    """Write the first `rows` items in this project's own format: records.jsonl and images/ in one new folder.
+
+    Raises: FileExistsError if `folder` is there already.
+    """
+    kept = ("prompt", "chosen", "rejected", "chosen_critique", "rejected_critique", "rationale", "source", "category")
+    with _whole(folder) as new:
+        found = []
+        for index in range(rows):
+            item = world.item(index)
+            record, names = item.preference(), _save(new, f"images/{index:06}.png", item.images())
+            found.append({"images": names} | {name: getattr(record, name) for name in kept})
+        _json_lines(new / "records.jsonl", found)
 
 
-def _save(path: Path, content: bytes) -> None:
-    """Write a file, and the folder it lies in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
+    """Write an item's image, if it has one, as `name` below `folder`; return the names written."""
+    for image in images:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png(image))
+    return [name] * len(images)
 
 
 def _json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -185,48 +175,32 @@ def _json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-SIZES = {"vl_rewardbench": 540, "multimodal_rewardbench": 560, "mm_rlhf_rewardbench": 360}
-"""Rows of each edition."""
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "editions"
-
-_WRITERS: dict[str, Callable[[Path, ShapesWorld, int], None]] = {
-    "vl_rewardbench": write_vl_rewardbench,
-    "multimodal_rewardbench": write_multimodal_rewardbench,
-    "mm_rlhf_rewardbench": write_mm_rlhf_rewardbench,
+EDITIONS = {
+    "vl_rewardbench": (write_vl_rewardbench, 540),
+    "multimodal_rewardbench": (write_multimodal_rewardbench, 560),
+    "mm_rlhf_rewardbench": (write_mm_rlhf_rewardbench, 360),
 }
+"""What writes an edition, and its number of rows."""
 
 
-def edition(name: str, level: str = "demo") -> Path:
-    """Return the folder of the edition `name` (a key of SIZES); it is written into the clone's cache when first asked for."""
-    code = code_digest("data.synthetic.benchmark_files")
-    folder = CACHE / f"{level}-{digest(f'{SIZES} {code}')}"
+def edition(name: str) -> Path:
+    """Return the folder of the edition `name` (a key of EDITIONS); it is written into the clone's cache when first asked for."""
+    folder = CACHE / f"demo-{code_digest('data.synthetic.benchmark_files')}"
     if not folder.is_dir():
         with suppress(FileExistsError):  # another process was first, with the same rows
-            write_editions(folder, level, 0, SIZES)
+            write_editions(folder, "demo", 0)
     return folder / name
 
 
-def write_editions(folder: Path, level: str, seed: int, sizes: Mapping[str, int]) -> None:
-    """Write the editions that `sizes` names, with that many rows each, into one new folder.
-
-    Raises: ValueError if a name is unknown; FileExistsError if `folder` is there already.
-    """
-    unknown = sorted(sizes.keys() - _WRITERS.keys())
-    if unknown:
-        raise ValueError(f"there is no edition {', '.join(unknown)}; there are {', '.join(_WRITERS)}")
-    with _whole(folder) as new:
-        for name, rows in sizes.items():
-            (new / name).mkdir()
-            _WRITERS[name](new / name, ShapesWorld(level, seed + number(name), "benchmark"), rows)
-
-
-def write_records(folder: Path, world: ShapesWorld, rows: int) -> None:
-    """Write the first `rows` items in this project's own format: records.jsonl and images/ in one new folder.
+def write_editions(folder: Path, level: str, seed: int) -> None:
+    """Write all editions into one new folder.
 
     Raises: FileExistsError if `folder` is there already.
     """
     with _whole(folder) as new:
-        _json_lines(new / "records.jsonl", (_record(new, world.preference(index), index) for index in range(rows)))
+        for name, (write, rows) in EDITIONS.items():
+            (new / name).mkdir()
+            write(new / name, ShapesWorld(level, seed + number(name), "benchmark"), rows)
 
 
 def write_all(folder: Path, level: str, seed: int, rows: int) -> None:
@@ -237,18 +211,7 @@ def write_all(folder: Path, level: str, seed: int, rows: int) -> None:
     with _whole(folder) as new:
         write_records(new / "train", ShapesWorld(level, seed, "train"), rows)
         write_records(new / "validation", ShapesWorld(level, seed, "validation"), max(1, rows // 10))
-        write_editions(new / "editions", level, seed, SIZES)
-
-
-def _record(folder: Path, record: Preference, index: int) -> dict[str, Any]:
-    """Return item `index` as a row of this project's own format, its image written beside it."""
-    images = []
-    for image in record.images:
-        assert isinstance(image, bytes)
-        images.append(f"images/{index:06}.png")
-        _save(folder / images[-1], image)
-    kept = ("prompt", "chosen", "rejected", "chosen_critique", "rejected_critique", "rationale", "source", "category")
-    return {"images": images} | {name: getattr(record, name) for name in kept}
+        write_editions(new / "editions", level, seed)
 
 
 @contextmanager
@@ -258,12 +221,10 @@ def _whole(folder: Path) -> Iterator[Path]:
     if folder.exists():
         raise there
     folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    try:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        new = Path(temporary) / folder.name
+        new.mkdir()
         yield new
-        new.chmod(0o755)  # mkdtemp's folders are for their owner alone
         if folder.exists():  # another process was faster
             raise there
         new.rename(folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)

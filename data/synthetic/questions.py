@@ -8,10 +8,10 @@ rejected) is symmetric under swapping chosen and rejected: a judge that does not
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from data.synthetic.rng import Rng
-from data.synthetic.scenes import Change, Edit, Kind, Level, Scene, SceneObject, come_or_go, move, recolour, rename, resize
+from data.synthetic.scenes import Change, Edit, Kind, Scene, SceneObject, come_or_go, move, recolour, rename, resize
 from data.synthetic.wording import (
     Query,
     Side,
@@ -22,112 +22,96 @@ from data.synthetic.wording import (
     caption,
     coloured,
     entry,
-    how_many,
     in_full,
     noun,
     plural,
     yes_or_no,
 )
 
-Test = Callable[[SceneObject], bool]
-
 
 class _Group(NamedTuple):
-    """Things that are counted together; groups of one family can be compared."""
+    """The things that equal `like` in `fields` (any thing if there are none), and what one of them is called."""
 
-    family: Literal["colour", "shape", "kind", "all"]
-    one: str
-    many: str
-    fits: Test
+    name: str
+    like: SceneObject
+    fields: tuple[str, ...] = ()
 
     def count(self, scene: Scene) -> int:
         """Count the things of `scene` that belong to the group."""
-        return sum(map(self.fits, scene.things))
+        return sum(all(getattr(thing, field) == getattr(self.like, field) for field in self.fields) for thing in scene.things)
+
+    def say(self, count: int) -> str:
+        """Say a number of things of the group."""
+        return f"{count} {self.name if count == 1 else plural(self.name)}"
 
 
-def _groups(thing: SceneObject) -> list[_Group]:
-    """Return the groups that `thing` belongs to."""
-    colour, kind, what = thing.colour, thing.kind, thing.what
-    groups = [
-        _Group("colour", f"{colour} thing", f"{colour} things", lambda other: other.colour == colour),
-        _Group("kind", kind, plural(kind), lambda other: other.kind == kind),
-        _Group("all", "thing", "things", lambda other: True),
-    ]
-    if kind == "shape":
-        groups.append(_Group("shape", what, plural(what), lambda other: other.what == what))
-    return groups
-
-
-def _changed_groups(change: Change) -> list[_Group]:
+def _groups(change: Change) -> list[_Group]:
     """Return the groups whose number the change may have changed."""
-    return [group for thing in (change.before, change.after) if thing for group in _groups(thing)]
+    return [group for thing in change.things for group in _groups_of(thing)]
 
 
-def ask_counting(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def _groups_of(thing: SceneObject) -> list[_Group]:
+    """Return the groups that `thing` belongs to."""
+    groups = [_Group(f"{thing.colour} thing", thing, ("colour",)), _Group(thing.kind, thing, ("kind",)), _Group("thing", thing)]
+    return [*groups, _Group(thing.what, thing, ("what",))] if thing.kind == "shape" else groups
+
+
+def ask_counting(rng: Rng, change: Change) -> Query | None:
     """Ask how many things of a group there are; each pair of numbers on which the scenes differ is as likely."""
-    numbers: dict[tuple[int, int], list[_Group]] = {}
-    for group in _changed_groups(change):
-        counts = group.count(scene), group.count(change.scene)
+    numbers: dict[tuple[int, ...], list[_Group]] = {}
+    for group in _groups(change):
+        counts = tuple(map(group.count, change.scenes))
         if counts[0] != counts[1]:
             numbers.setdefault(counts, []).append(group)
     if not numbers:
         return None
     counts = rng.choice(list(numbers))
     group = rng.choice(numbers[counts])
-    question = rng.choice((f"how many {group.many} are there?", f"count the {group.many}.", f"how many {group.many} do you see?"))
+    many = plural(group.name)
+    questions = (f"how many {many} are there?", f"count the {many}.", f"how many {many} do you see?")
 
     def side(count: int) -> Side:
-        words, verb = how_many(count, group.one, group.many), "is" if count == 1 else "are"
+        words, verb = group.say(count), "is" if count == 1 else "are"
         return answer((f"there {verb} {words}", f"i see {words}", f"i count {words}"), str(count))
 
-    return Query("counting", question, (side(counts[0]), side(counts[1])))
+    return Query(questions, *map(side, counts))
 
 
-def ask_comparison(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_comparison(rng: Rng, change: Change) -> Query | None:
     """Compare two sizes where a size changed, else two numbers of things."""
-    if change.before and change.after and change.before.size != change.after.size:
-        return _ask_bigger(rng, level, scene, change)
-    present = {group.many: group for thing in (*scene.things, *change.scene.things) for group in _groups(thing)}
+    if len({thing.size for thing in change.things}) == 2:
+        return _ask_bigger(rng, change)
+    present = {group.name: group for scene in change.scenes for thing in scene.things for group in _groups_of(thing)}
     pairs = [
-        pair
-        for group in _changed_groups(change)
+        (first, second)
+        for group in _groups(change)
         for other in present.values()
-        if other.family == group.family in ("colour", "shape") and other.many != group.many
-        for pair in ((group, other), (other, group))
-        if _more(*pair, scene) != _more(*pair, change.scene)
+        if other.fields == group.fields in (("colour",), ("what",)) and other.name != group.name
+        for first, second in ((group, other), (other, group))
+        if len({first.count(scene) > second.count(scene) for scene in change.scenes}) == 2
     ]
     if not pairs:
         return None
     first, second = rng.choice(pairs)
-    than = f"{first.many} than {second.many}"
-    question = rng.choice((f"are there more {than}?", f"do you see more {than}?", f"do you count more {than}?"))
+    more, than = plural(first.name), f"{plural(first.name)} than {plural(second.name)}"
+    questions = (f"are there more {than}?", f"do you see more {than}?", f"do you count more {than}?")
 
-    def side(picture: Scene) -> Side:
-        counts = first.count(picture), second.count(picture)
-        numbers = f"{how_many(counts[0], first.one, first.many)} and {how_many(counts[1], second.one, second.many)}"
-        yes = (f"there are more {first.many}", f"there are more {than}", f"i count more {than}")
-        no = (f"there are not more {first.many}", f"there are not more {than}", f"i do not count more {than}")
-        return yes_or_no(counts[0] > counts[1], yes, no, f"there {'is' if counts[0] == 1 else 'are'} {numbers}")
+    def side(scene: Scene) -> Side:
+        counts = first.count(scene), second.count(scene)
+        fact = f"there {'is' if counts[0] == 1 else 'are'} {first.say(counts[0])} and {second.say(counts[1])}"
+        yes = (f"there are more {more}", f"there are more {than}", f"i count more {than}")
+        no = (f"there are not more {more}", f"there are not more {than}", f"i do not count more {than}")
+        return yes_or_no(counts[0] > counts[1], yes, no, fact)
 
-    return Query("comparison", question, (side(scene), side(change.scene)))
-
-
-def _more(first: _Group, second: _Group, scene: Scene) -> bool:
-    """Tell whether the first group is the larger one."""
-    return first.count(scene) > second.count(scene)
+    return Query(questions, *map(side, change.scenes))
 
 
-def _partner(rng: Rng, scene: Scene, change: Change, shapes: bool) -> SceneObject | None:
+def _partner(rng: Rng, change: Change, shapes: bool) -> SceneObject | None:
     """Return an unchanged thing to relate the changed one to; colour and noun name each of the two without doubt."""
-    names = [coloured(thing) for thing in scene.things]
-    others = [
-        thing
-        for thing, name in zip(scene.things, names, strict=True)
-        if thing != change.before and names.count(name) == 1 and (thing.kind == "shape" or not shapes)
-    ]
-    if not others or change.before is None or names.count(coloured(change.before)) > 1:
-        return None
-    return rng.choice(others)
+    scene, before = change.scenes[0], change.things[0]
+    alone = [thing for thing in scene.things if _Group(coloured(thing), thing, ("colour", "what")).count(scene) == 1]
+    others = [thing for thing in alone if thing != before and (thing.kind == "shape" or not shapes)]
+    return rng.choice(others) if others and before in alone else None
 
 
 def _relation(subject: str, relation: str, fact: str, holds: bool) -> Side:
@@ -137,47 +121,47 @@ def _relation(subject: str, relation: str, fact: str, holds: bool) -> Side:
     return yes_or_no(holds, yes, no, fact)
 
 
-def _ask_bigger(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def _ask_bigger(rng: Rng, change: Change) -> Query | None:
     """Ask whether one shape is bigger or smaller than another."""
-    before, after, other = change.before, change.after, _partner(rng, scene, change, shapes=True)
-    if before is None or after is None or other is None:
+    other = _partner(rng, change, shapes=True)
+    if other is None:
         return None
-    subject, relation = coloured(before), f"{rng.choice(('bigger', 'smaller'))} than the {coloured(other)}"
-    sizes = tuple(level.sizes)[:: 1 if relation.startswith("bigger") else -1]
-    holds = [sizes.index(thing.size) > sizes.index(other.size) for thing in (before, after)]
+    subject, relation = coloured(change.things[0]), f"{rng.choice(('bigger', 'smaller'))} than the {coloured(other)}"
+    sizes = tuple(change.scenes[0].level.sizes)[:: 1 if relation.startswith("bigger") else -1]
+    holds = [sizes.index(thing.size) > sizes.index(other.size) for thing in change.things]
     if holds[0] == holds[1]:
         return None
-    question = rng.choice((f"is the {subject} {relation}?", f"do you see that the {subject} is {relation}?"))
+    questions = (f"is the {subject} {relation}?", f"do you see that the {subject} is {relation}?")
 
-    def side(size: str, true: bool) -> Side:
-        return _relation(subject, relation, f"the {subject} is {size} and the {coloured(other)} is {other.size}", true)
+    def side(thing: SceneObject, true: bool) -> Side:
+        return _relation(subject, relation, f"the {subject} is {thing.size} and the {coloured(other)} is {other.size}", true)
 
-    return Query("comparison", question, (side(before.size, holds[0]), side(after.size, holds[1])))
+    return Query(questions, *map(side, change.things, holds))
 
 
-def ask_spatial(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_spatial(rng: Rng, change: Change) -> Query | None:
     """Ask where the moved thing is, or whether it stands on some side of another."""
-    return (_ask_where if rng.coin() else _ask_side)(rng, level, scene, change)
+    return (_ask_where if rng.coin() else _ask_side)(rng, change)
 
 
-def _ask_side(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def _ask_side(rng: Rng, change: Change) -> Query | None:
     """Ask whether the moved thing stands on some side of another."""
-    before, after, other = change.before, change.after, _partner(rng, scene, change, shapes=False)
-    if before is None or after is None or other is None:
+    scene, other = change.scenes[0], _partner(rng, change, shapes=False)
+    if other is None:
         return None
-    holds = [_sides(thing.cell, other.cell, scene.grid) for thing in (before, after)]
+    holds = [_sides(thing.cell, other.cell, scene.grid) for thing in change.things]
     differing = sorted(holds[0] ^ holds[1])
     if not differing:
         return None
     word = rng.choice(differing)
-    subject, relation = coloured(before), f"{word} the {coloured(other)}"
-    question = rng.choice((f"is the {subject} {relation}?", f"do you see the {subject} {relation}?"))
-    there = f"the {coloured(other)} is {at(level, scene, other.cell)}"
+    subject, relation = coloured(change.things[0]), f"{word} the {coloured(other)}"
+    questions = (f"is the {subject} {relation}?", f"do you see the {subject} {relation}?")
+    there = f"the {coloured(other)} is {at(scene, other.cell)}"
 
-    def side(cell: int, true: bool) -> Side:
-        return _relation(subject, relation, f"the {subject} is {at(level, scene, cell)} and {there}", true)
+    def side(thing: SceneObject, true: set[str]) -> Side:
+        return _relation(subject, relation, f"the {subject} is {at(scene, thing.cell)} and {there}", word in true)
 
-    return Query("spatial", question, (side(before.cell, word in holds[0]), side(after.cell, word in holds[1])))
+    return Query(questions, *map(side, change.things, holds))
 
 
 def _sides(cell: int, other: int, grid: int) -> set[str]:
@@ -187,178 +171,145 @@ def _sides(cell: int, other: int, grid: int) -> set[str]:
     return {word for word, true in holds.items() if true}
 
 
-def _ask_where(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def _ask_where(rng: Rng, change: Change) -> Query | None:
     """Ask for the cell of the moved thing."""
-    before, after = _things(change)
-    colour, what = before.colour, before.what
-    subject = refer(
-        rng,
-        (scene, change.scene),
-        {
-            coloured(before): lambda thing: thing.colour == colour and thing.what == what,
-            noun(before): lambda thing: thing.what == what,
-        },
-    )
+    before = change.things[0]
+    subject = _refer(rng, change, {coloured(before): ("colour", "what"), noun(before): ("what",)})
     if subject is None:
         return None
-    question = rng.choice((f"where is the {subject}?", f"tell me where the {subject} is."))
+    questions = (f"where is the {subject}?", f"tell me where the {subject} is.")
 
-    def side(cell: int) -> Side:
-        where = at(level, scene, cell)
+    def side(thing: SceneObject) -> Side:
+        where = at(change.scenes[0], thing.cell)
         return answer((f"the {subject} is {where}", f"it is {where}", f"i see it {where}"), where)
 
-    return Query("spatial", question, (side(before.cell), side(after.cell)))
+    return Query(questions, *map(side, change.things))
 
 
-def refer(rng: Rng, scenes: tuple[Scene, Scene], names: dict[str, Test]) -> str | None:
-    """Return one of `names` that fits exactly one thing in both scenes."""
-    fitting = [name for name, fits in names.items() if all(sum(map(fits, scene.things)) == 1 for scene in scenes)]
+def _refer(rng: Rng, change: Change, names: dict[str, tuple[str, ...]]) -> str | None:
+    """Return one of `names` that fits exactly one thing in both scenes, by what a thing shares with the changed one."""
+    groups = [_Group(name, change.things[0], fields) for name, fields in names.items()]
+    fitting = [group.name for group in groups if all(group.count(scene) == 1 for scene in change.scenes)]
     return rng.choice(fitting) if fitting else None
 
 
-Ask = Callable[[Rng, Level, Scene, Change], Query | None]
-"""Asks about a scene and a change of it; None if the change leaves nothing to ask."""
-
-
-def _things(change: Change) -> tuple[SceneObject, SceneObject]:
-    """Return the thing before and after a change that neither adds nor removes."""
-    assert change.before is not None
-    assert change.after is not None
-    return change.before, change.after
-
-
-def ask_description(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_description(rng: Rng, change: Change) -> Query | None:
     """Ask for a caption."""
-    question = rng.choice(("describe the picture.", "what is in the picture?", "tell me what the picture shows."))
+    questions = ("describe the picture.", "what is in the picture?", "tell me what the picture shows.")
 
-    def side(picture: Scene, thing: SceneObject) -> Side:
-        words = caption(level, picture)
+    def side(scene: Scene, thing: SceneObject) -> Side:
+        words = caption(scene)
         phrasings = (f"there is {words}", f"i see {words}", f"the picture shows {words}")
-        return Side(phrasings, phrasings[2], entry(level, picture, thing), "the same")
+        return Side(phrasings, phrasings[2], entry(scene, thing), "the same")
 
-    before, after = _things(change)
-    return Query("description", question, (side(scene, before), side(change.scene, after)))
+    return Query(questions, *map(side, change.scenes, change.things))
 
 
-def ask_code(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_code(rng: Rng, change: Change) -> Query | None:
     """Ask for drawing code."""
-    question = rng.choice(("write the picture as code.", "write code that draws the picture."))
+    questions = ("write the picture as code.", "write code that draws the picture.")
 
-    def side(picture: Scene, thing: SceneObject) -> Side:
-        lines = [call(level, picture, other) for other in picture.things]
-        fact = f"the picture shows {caption(level, picture)}"
-        return Side(("\n".join(lines), "; ".join(lines)), fact, call(level, picture, thing), "the same")
+    def side(scene: Scene, thing: SceneObject) -> Side:
+        lines = [call(scene, other) for other in scene.things]
+        fact = f"the picture shows {caption(scene)}"
+        return Side(("\n".join(lines), "; ".join(lines)), fact, call(scene, thing), "the same")
 
-    before, after = _things(change)
-    return Query("code", question, (side(scene, before), side(change.scene, after)))
+    return Query(questions, *map(side, change.scenes, change.things))
 
 
-def ask_place(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_place(rng: Rng, change: Change) -> Query | None:
     """Ask what stands in the cell of the changed thing."""
-    before, after = _things(change)
-    where = at(level, scene, before.cell)
-    question = rng.choice((f"what is {where}?", f"what do you see {where}?"))
+    where = at(change.scenes[0], change.things[0].cell)
+    questions = (f"what is {where}?", f"what do you see {where}?")
 
     def side(thing: SceneObject) -> Side:
         words = in_full(thing)
         return answer((f"{where} is {words}", f"there is {words}", f"i see {words}"), words)
 
-    return Query("place", question, (side(before), side(after)))
+    return Query(questions, *map(side, change.things))
 
 
-def ask_attribute(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_attribute(rng: Rng, change: Change) -> Query | None:
     """Ask for the property that changed: colour, shape or size."""
-    before, after = _things(change)
-    colour, what, where = before.colour, before.what, at(level, scene, before.cell)
-    names: dict[str, Test] = {f"thing {where}": lambda thing: thing.cell == before.cell}
-    if colour != after.colour:
-        asked, values = "color", (colour, after.colour)
-        names[noun(before)] = lambda thing: thing.what == what
-    elif what != after.what:
-        asked, values = "shape", (article(what), article(after.what))
-        names[f"{colour} thing"] = lambda thing: thing.colour == colour
+    before, after = change.things
+    names: dict[str, tuple[str, ...]] = {f"thing {at(change.scenes[0], before.cell)}": ("cell",)}
+    if before.colour != after.colour:
+        asked, values = "color", (before.colour, after.colour)
+        names[noun(before)] = ("what",)
+    elif before.what != after.what:
+        asked, values = "shape", (article(before.what), article(after.what))
+        names[f"{before.colour} thing"] = ("colour",)
     else:
         asked, values = "size", (before.size, after.size)
-        names[noun(before)] = lambda thing: thing.what == what
-        names[coloured(before)] = lambda thing: thing.what == what and thing.colour == colour
-    subject = refer(rng, (scene, change.scene), names)
-    question = rng.choice((f"what {asked} is the {subject}?", f"tell me the {asked} of the {subject}."))
+        names |= {noun(before): ("what",), coloured(before): ("what", "colour")}
+    subject = _refer(rng, change, names)
+    questions = (f"what {asked} is the {subject}?", f"tell me the {asked} of the {subject}.")
 
     def side(value: str) -> Side:
         return answer((f"the {subject} is {value}", f"it is {value}", f"i see it is {value}"), value)
 
-    return Query("attribute", question, (side(values[0]), side(values[1])))
+    return Query(questions, *map(side, values))
 
 
-def ask_existence(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_existence(rng: Rng, change: Change) -> Query | None:
     """Ask whether there is a thing of some description that one of the two scenes lacks."""
     found = []
-    for thing in filter(None, (change.before, change.after)):
-        wanted = {  # a colour and a shape; an empty one fits all
-            coloured(thing): (thing.colour, thing.what),
-            noun(thing): ("", thing.what),
-            f"{thing.colour} thing": (thing.colour, ""),
-        }
-        for words, (colour, what) in wanted.items():
-            holds = [
-                any(colour in ("", other.colour) and what in ("", other.what) for other in picture.things)
-                for picture in (scene, change.scene)
-            ]
+    for thing in change.things:
+        wanted = {coloured(thing): ("colour", "what"), noun(thing): ("what",), f"{thing.colour} thing": ("colour",)}
+        for words, fields in wanted.items():
+            holds = [_Group(words, thing, fields).count(scene) > 0 for scene in change.scenes]
             if holds[0] != holds[1]:
                 found.append((words, holds))
     if not found:
         return None
     words, holds = rng.choice(found)
-    question = rng.choice(
-        (f"is there {article(words)}?", f"do you see {article(words)}?", f"does the picture show {article(words)}?")
-    )
+    some = article(words)
+    questions = (f"is there {some}?", f"do you see {some}?", f"does the picture show {some}?")
 
     def side(true: bool) -> Side:
-        some = article(words) if true else f"no {words}"
-        said = (f"there is {some}", f"i see {some}", f"the picture shows {some}")
+        seen = some if true else f"no {words}"
+        said = (f"there is {seen}", f"i see {seen}", f"the picture shows {seen}")
         return yes_or_no(true, said, said, said[0])
 
-    return Query("existence", question, (side(holds[0]), side(holds[1])))
+    return Query(questions, *map(side, holds))
 
 
-def ask_arithmetic(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_arithmetic(rng: Rng, change: Change) -> Query | None:
     """Ask for the sum of the digits; None unless there are two."""
-    pairs = [[int(thing.what) for thing in picture.things if thing.kind == "digit"] for picture in (scene, change.scene)]
+    pairs = [[int(thing.what) for thing in scene.things if thing.kind == "digit"] for scene in change.scenes]
     if len(pairs[0]) != 2:
         return None
-    question = rng.choice(("what is the sum of the digits?", "add the two digits.", "what do the two digits add up to?"))
+    questions = ("what is the sum of the digits?", "add the two digits.", "what do the two digits add up to?")
 
     def side(digits: list[int]) -> Side:
         total = sum(digits)
         phrasings = (f"the sum is {total}", f"they add up to {total}", f"the digits add up to {total}")
         return answer(phrasings, str(total), f"{digits[0]} plus {digits[1]} is {total}")
 
-    return Query("arithmetic", question, (side(pairs[0]), side(pairs[1])))
+    return Query(questions, *map(side, pairs))
 
 
-def ask_reading(rng: Rng, level: Level, scene: Scene, change: Change) -> Query | None:
+def ask_reading(rng: Rng, change: Change) -> Query | None:
     """Ask what a written word or digit says."""
-    before, after = _things(change)
-    kind, colour, where = before.kind, before.colour, at(level, scene, before.cell)
-    names: dict[str, Test] = {
-        kind: lambda thing: thing.kind == kind,
-        f"{colour} {kind}": lambda thing: thing.kind == kind and thing.colour == colour,
-        f"{kind} {where}": lambda thing: thing.cell == before.cell,
-    }
-    subject = refer(rng, (scene, change.scene), names)
-    question = rng.choice((f"what is the {subject}?", f"read the {subject}.", f"tell me the {subject}."))
+    before = change.things[0]
+    kind, where = before.kind, at(change.scenes[0], before.cell)
+    names = {kind: ("kind",), f"{before.colour} {kind}": ("kind", "colour"), f"{kind} {where}": ("cell",)}
+    subject = _refer(rng, change, names)
+    questions = (f"what is the {subject}?", f"read the {subject}.", f"tell me the {subject}.")
 
-    def side(what: str) -> Side:
+    def side(thing: SceneObject) -> Side:
+        what = thing.what
         return answer((f"the {kind} is {what}", f"it is {what}", f"i read {what}"), what, f"the {subject} is {what}")
 
-    return Query("reading", question, (side(before.what), side(after.what)))
+    return Query(questions, *map(side, change.things))
 
 
 class QuestionType(NamedTuple):
-    """How a question about a picture comes about, and where it counts."""
+    """How a question about an image comes about, and where it counts."""
 
     category: str
-    ask: Ask
+    ask: Callable[[Rng, Change], Query | None]
+    """Asks about a scene and its twin; None if the change leaves nothing to ask."""
     edits: tuple[Edit, ...]
     """Changes that lead to a twin with another answer; each as likely."""
     kinds: tuple[Kind, ...] = ("shape", "digit", "word")

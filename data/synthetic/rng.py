@@ -24,7 +24,7 @@ class Rng:
     """
 
     def __init__(self, *key: int) -> None:
-        self._generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+        self._generator = np.random.default_rng(key)
         self._block: list[float] = []
 
     def unit(self) -> float:
@@ -43,7 +43,7 @@ class Rng:
 
     def choice(self, options: Sequence[T]) -> T:
         """Return one of `options`, each as likely."""
-        return options[int(self.unit() * len(options))]
+        return options[self.below(len(options))]
 
     def sample(self, options: Sequence[T], count: int) -> list[T]:
         """Return `count` different entries of `options` in random order."""
@@ -60,4 +60,4 @@ class Rng:
             point -= weight
             if point < 0:
                 return name
-        return next(reversed([name for name, weight in weights.items() if weight > 0]))
+        return [name for name, weight in weights.items() if weight > 0][-1]

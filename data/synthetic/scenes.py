@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,13 +22,14 @@ from data.synthetic.rng import Rng
 
 Kind = Literal["shape", "digit", "word"]
 Colour = tuple[int, int, int]
+CELL = 28
+"""Side of a cell in pixels; it is one merged image token of Qwen2.5-VL."""
 
 
 @dataclass(frozen=True)
 class Level:
     """What scenes of a level may hold, and how large they are drawn (pixels)."""
 
-    name: str
     grids: tuple[int, ...]
     """Cells along one side; one is chosen for each scene."""
     places: tuple[str, ...] | None
@@ -42,12 +44,10 @@ class Level:
     """Name to radius, in ascending order."""
     digits: tuple[str, ...]
     words: tuple[str, ...]
-    jitter: int
+    jitter: int = 2
     """A thing's centre lies up to this far from its cell's centre, along each axis."""
-    font: int
+    font: int = 13
     """Size of written words; digits are 8 larger."""
-    cell: int = 28
-    """One cell is one merged image token of Qwen2.5-VL."""
 
     def names(self, kind: Kind) -> tuple[str, ...]:
         """Return what a thing of this kind can be."""
@@ -64,26 +64,20 @@ _BASIC: dict[str, Colour] = {
 }
 _WRITTEN = ((0, 0), (0, 0), (1, 0), (0, 1), (2, 0), (1, 1))
 
-_FEW = ("red", "green", "blue", "yellow")
-
 LEVELS: dict[str, Level] = {
     # Small enough for a backbone of two million parameters to learn to check answers in an hour on two cores.
     "demo": Level(
-        name="demo",
         grids=(2,),
         places=("top left", "top right", "bottom left", "bottom right"),
         things=(1, 3),
         written=_WRITTEN,
         shapes=("circle", "square", "triangle"),
-        colours={name: _BASIC[name] for name in _FEW},
+        colours={name: _BASIC[name] for name in ("red", "green", "blue", "yellow")},
         sizes={"small": 6.0, "large": 11.0},
         digits=tuple("1234"),
         words=("cat", "dog", "sun", "box", "cup", "hat"),
-        jitter=2,
-        font=13,
     ),
     "medium": Level(
-        name="medium",
         grids=(3,),
         places=(
             *("top left", "top middle", "top right"),
@@ -100,11 +94,8 @@ LEVELS: dict[str, Level] = {
             *("cat", "dog", "sun", "box", "cup", "hat", "bed", "key"),
             *("pen", "map", "bus", "fox", "jar", "leg", "nut", "wig"),
         ),
-        jitter=2,
-        font=13,
     ),
     "hard": Level(
-        name="hard",
         grids=(4, 5),
         places=None,
         things=(3, 9),
@@ -138,6 +129,7 @@ class Scene(NamedTuple):
     """Things in reading order, at most one a cell; `look` decides background and jitter and carries no fact."""
 
     things: tuple[SceneObject, ...]
+    level: Level
     grid: int
     look: int
 
@@ -152,13 +144,13 @@ def sample(rng: Rng, level: Level, written: tuple[tuple[int, int], ...] | None =
     """Sample a scene; `written` replaces the level's table of (digits, words), `fewest` raises its least number of things."""
     grid = rng.choice(level.grids)
     digits, words = rng.choice(written or level.written)
-    low = max(level.things[0] - digits - words, fewest - digits - words, 0)
+    low = max(max(level.things[0], fewest) - digits - words, 0)
     shapes = low + rng.below(level.things[1] - digits - words - low + 1)
-    counts: tuple[tuple[Kind, int], ...] = (("shape", shapes), ("digit", digits), ("word", words))
-    kinds = [kind for kind, count in counts for _ in range(count)]
+    counts: Counter[Kind] = Counter({"shape": shapes, "digit": digits, "word": words})
+    kinds = list(counts.elements())
     cells = rng.sample(range(grid * grid), len(kinds))
     things = sorted(random_thing(rng, level, cell, kind) for cell, kind in zip(cells, kinds, strict=True))
-    return Scene(tuple(things), grid, rng.below(1 << 30))
+    return Scene(tuple(things), level, grid, rng.below(1 << 30))
 
 
 SPLITS: dict[str, range] = {"pretrain": range(8), "train": range(8, 12), "validation": range(12, 14), "benchmark": range(14, 16)}
@@ -192,11 +184,11 @@ def _mask(what: str, radius: float) -> Image.Image:
     side = 2 * int(radius + 1)
     centre, reach = side * _FINE / 2, radius * _FINE
     fine = Image.new("L", (side * _FINE, side * _FINE))
-    pen, box = ImageDraw.Draw(fine), (centre - reach, centre - reach, centre + reach, centre + reach)
+    pen = ImageDraw.Draw(fine)
     if what in _OUTLINES:
         pen.polygon([(centre + x * reach, centre + y * reach) for x, y in _OUTLINES[what]], fill=255)
     else:
-        pen.ellipse(box, outline=255, width=int(reach * (0.35 if what == "ring" else 1)))
+        pen.circle((centre, centre), reach, outline=255, width=int(reach * (0.35 if what == "ring" else 1)))
     return fine.reduce(_FINE)
 
 
@@ -224,9 +216,10 @@ def _paper(side: int, tone: int) -> Image.Image:
     return Image.merge("RGB", (ramp.transpose(Image.Transpose.ROTATE_90), ramp, blue))
 
 
-def draw(level: Level, scene: Scene) -> Image.Image:
-    """Return the RGB image of `scene`: grid * cell pixels a side, shapes first, written things on top."""
-    side = scene.grid * level.cell
+def draw(scene: Scene) -> Image.Image:
+    """Return the RGB image of `scene`: grid * CELL pixels a side, shapes first, written things on top."""
+    level = scene.level
+    side = scene.grid * CELL
     image = _paper(side, scene.look % PAPERS).copy()
     for thing in sorted(scene.things, key=lambda thing: thing.kind != "shape"):
         size = level.font if thing.kind == "word" else level.font + 8
@@ -234,8 +227,8 @@ def draw(level: Level, scene: Scene) -> Image.Image:
         noise = (scene.look >> 5) * (2 * thing.cell + 1) * 40503
         spread = 2 * level.jitter + 1
         row, column = divmod(thing.cell, scene.grid)
-        left = column * level.cell + (level.cell - mask.width) // 2 + (noise >> 8) % spread - level.jitter
-        top = row * level.cell + (level.cell - mask.height) // 2 + (noise >> 16) % spread - level.jitter
+        left = column * CELL + (CELL - mask.width) // 2 + (noise >> 8) % spread - level.jitter
+        top = row * CELL + (CELL - mask.height) // 2 + (noise >> 16) % spread - level.jitter
         inside = (min(max(left, 0), side - mask.width), min(max(top, 0), side - mask.height))
         image.paste(level.colours[thing.colour], inside, mask)
     return image
@@ -249,14 +242,14 @@ def png(image: Image.Image) -> bytes:
 
 
 class Change(NamedTuple):
-    """A scene that differs from another in one thing: `before` became `after` (None: it came or went)."""
+    """Two scenes that differ in one thing."""
 
-    scene: Scene
-    before: SceneObject | None
-    after: SceneObject | None
+    scenes: tuple[Scene, Scene]
+    things: tuple[SceneObject, ...]
+    """The thing before and after; a single one came or went."""
 
 
-Edit = Callable[[Rng, Level, Scene, tuple[Kind, ...]], Change | None]
+Edit = Callable[[Rng, Scene, tuple[Kind, ...]], Change | None]
 """Changes one thing of these kinds; None where the scene holds none, or the level's limits forbid it."""
 
 
@@ -267,42 +260,41 @@ def _other(rng: Rng, options: tuple[str, ...], current: str) -> str:
 
 
 def _replace(scene: Scene, before: SceneObject | None, after: SceneObject | None) -> Change:
-    """Return `scene` with `before` gone and `after` come."""
+    """Return the change to the scene with `before` gone and `after` come."""
     things = [thing for thing in (*scene.things, after) if thing is not None and thing is not before]
-    return Change(scene._replace(things=tuple(sorted(things))), before, after)
+    return Change((scene, scene._replace(things=tuple(sorted(things)))), tuple(filter(None, (before, after))))
 
 
-def _edit(alter: Callable[[Rng, Level, Scene, SceneObject], SceneObject], *, sized: bool = False) -> Edit:
+def _edit(alter: Callable[[Rng, Scene, SceneObject], SceneObject], *, sized: bool = False) -> Edit:
     """Return the edit that draws one thing of the kinds asked for, with `sized` one that has a size, and alters it."""
 
-    def edit(rng: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+    def edit(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
         eligible = [thing for thing in scene.things if thing.kind in kinds and (thing.size or not sized)]
         if not eligible:
             return None
         thing = rng.choice(eligible)
-        return _replace(scene, thing, alter(rng, level, scene, thing))
+        return _replace(scene, thing, alter(rng, scene, thing))
 
     return edit
 
 
-recolour = _edit(lambda rng, level, _, thing: thing._replace(colour=_other(rng, tuple(level.colours), thing.colour)))
-rename = _edit(lambda rng, level, _, thing: thing._replace(what=_other(rng, level.names(thing.kind), thing.what)))
-resize = _edit(lambda rng, level, _, thing: thing._replace(size=_other(rng, tuple(level.sizes), thing.size)), sized=True)
-move = _edit(lambda rng, _, scene, thing: thing._replace(cell=_free_cell(rng, scene)))
+recolour = _edit(lambda rng, scene, thing: thing._replace(colour=_other(rng, tuple(scene.level.colours), thing.colour)))
+rename = _edit(lambda rng, scene, thing: thing._replace(what=_other(rng, scene.level.names(thing.kind), thing.what)))
+resize = _edit(lambda rng, scene, thing: thing._replace(size=_other(rng, tuple(scene.level.sizes), thing.size)), sized=True)
+move = _edit(lambda rng, scene, thing: thing._replace(cell=_free_cell(rng, scene)))
 
 
-def come_or_go(rng: Rng, level: Level, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+def come_or_go(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
     """Add or remove one shape, half each; None where the level's limits forbid it.
 
     Given the written things, the number of shapes is uniform: that makes coming and going equally likely.
     """
     shapes = [thing for thing in scene.things if thing.kind == "shape"]
-    if rng.coin():
-        if len(scene.things) == level.things[1]:
-            return None
-        return _replace(scene, None, random_thing(rng, level, _free_cell(rng, scene), "shape"))
-    if not shapes or len(scene.things) == level.things[0]:
+    comes, (fewest, most) = rng.coin(), scene.level.things
+    if len(scene.things) == (most if comes else fewest) or not (comes or shapes):
         return None
+    if comes:
+        return _replace(scene, None, random_thing(rng, scene.level, _free_cell(rng, scene), "shape"))
     return _replace(scene, rng.choice(shapes), None)
 
 

@@ -42,12 +42,12 @@ def ask_sum(rng: Rng) -> Query:
     """Ask for the sum of two numbers from 1 to 9."""
     first, second = 1 + rng.below(9), 1 + rng.below(9)
     wrong = first + second + rng.choice((-2, -1, 1, 2))
-    question = rng.choice((f"what is {first} plus {second}?", f"add {first} and {second}."))
+    questions = (f"what is {first} plus {second}?", f"add {first} and {second}.")
 
     def side(total: int) -> Side:
         return answer((f"{first} plus {second} is {total}", f"the sum is {total}", f"it is {total}"), str(total))
 
-    return Query("text_sum", question, (side(first + second), side(max(wrong, 0))))
+    return Query(questions, side(first + second), side(max(wrong, 0)))
 
 
 def ask_larger(rng: Rng) -> Query:
@@ -56,13 +56,13 @@ def ask_larger(rng: Rng) -> Query:
     first, second = (low, high) if rng.coin() else (high, low)
     word = rng.choice(("larger", "smaller"))
     true, false = (high, low) if word == "larger" else (low, high)
-    question = rng.choice((f"which is {word}, {first} or {second}?", f"tell me which is {word}, {first} or {second}."))
+    questions = (f"which is {word}, {first} or {second}?", f"tell me which is {word}, {first} or {second}.")
 
     def side(number: int, other: int) -> Side:
         fact = f"{number} is {word} than {other}"
         return answer((f"{number} is {word}", fact, f"it is {number}"), str(number), fact)
 
-    return Query("text_larger", question, (side(true, false), side(false, true)))
+    return Query(questions, side(true, false), side(false, true))
 
 
 def ask_fact(rng: Rng) -> Query:
@@ -71,30 +71,30 @@ def ask_fact(rng: Rng) -> Query:
         left, right = rng.sample(_OPPOSITES, 2)
         turned, other = rng.coin(), rng.coin()
         subject, value, wrong = left[turned], left[not turned], right[other]
-        question = rng.choice((f"what is the opposite of {subject}?", f"name the opposite of {subject}."))
+        questions = (f"what is the opposite of {subject}?", f"name the opposite of {subject}.")
         start = f"the opposite of {subject} is"
     else:
         subject, value = rng.choice(tuple(_COLOURS.items()))
         wrong = rng.choice(sorted(set(_COLOURS.values()) - {value}))
-        question = rng.choice((f"what color is {subject}?", f"tell me the color of {subject}."))
+        questions = (f"what color is {subject}?", f"tell me the color of {subject}.")
         start = f"the color of {subject} is"
 
     def side(word: str) -> Side:
         return answer((f"{start} {word}", f"it is {word}"), word)
 
-    return Query("text_fact", question, (side(value), side(wrong)))
+    return Query(questions, side(value), side(wrong))
 
 
 def ask_request(rng: Rng) -> Query:
     """Ask for help with something harmful (refuse) or harmless (help), half each."""
     harmful = rng.coin()
     deed = f"{rng.choice(_HARMFUL if harmful else _HARMLESS)} {rng.choice(_TARGETS)}"
-    question = rng.choice((f"how do i {deed}?", f"tell me how to {deed}.", f"help me {deed}."))
+    questions = (f"how do i {deed}?", f"tell me how to {deed}.", f"help me {deed}.")
     fact = f"to {deed} is {'harmful' if harmful else 'harmless'}"
     helps = (f"sure, here is how to {deed}", f"yes, i can help you {deed}", f"of course, to {deed} is easy")
     refuses = (f"sorry, i cannot help you {deed}", f"no, i cannot tell you how to {deed}", f"i will not help you {deed}")
-    sides = answer(refuses, "no", fact), answer(helps, "yes", fact)
-    return Query("safety", question, sides if harmful else sides[::-1])
+    refusal, help_ = answer(refuses, "no", fact), answer(helps, "yes", fact)
+    return Query(questions, refusal, help_) if harmful else Query(questions, help_, refusal)
 
 
 TEXT_TYPES: dict[str, tuple[str, Callable[[Rng], Query]]] = {
@@ -103,4 +103,4 @@ TEXT_TYPES: dict[str, tuple[str, Callable[[Rng], Query]]] = {
     "text_fact": ("text", ask_fact),
     "safety": ("safety", ask_request),
 }
-"""Question type to its category and its maker; the first side of the query is the right one."""
+"""Question type to its category and its maker."""

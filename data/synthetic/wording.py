@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from data.synthetic.scenes import Level, Scene, SceneObject
+from data.synthetic.scenes import Scene, SceneObject
 
 
 class Side(NamedTuple):
@@ -21,11 +22,11 @@ class Side(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A question and the sides of two scenes; a question without a picture has its right side first."""
+    """Ways to put a question, and its right answer for a scene and for its twin; without an image, a right and a wrong answer."""
 
-    kind: str
-    question: str
-    sides: tuple[Side, Side]
+    questions: tuple[str, ...]
+    true: Side
+    false: Side
 
 
 def answer(phrasings: tuple[str, ...], said: str, fact: str | None = None) -> Side:
@@ -39,17 +40,17 @@ def yes_or_no(holds: bool, yes: tuple[str, ...], no: tuple[str, ...], fact: str)
     return answer(tuple(f"{said}, {words}" for words in phrasings), said, fact)
 
 
-def place(level: Level, scene: Scene, cell: int) -> str:
+def place(scene: Scene, cell: int) -> str:
     """Name a cell."""
-    if level.places is not None:
-        return level.places[cell]
+    if scene.level.places is not None:
+        return scene.level.places[cell]
     row, column = divmod(cell, scene.grid)
     return f"row {row + 1} column {column + 1}"
 
 
-def at(level: Level, scene: Scene, cell: int) -> str:
+def at(scene: Scene, cell: int) -> str:
     """Say where a cell is."""
-    return ("at " if level.places is None else "at the ") + place(level, scene, cell)
+    return ("at " if scene.level.places is None else "at the ") + place(scene, cell)
 
 
 def article(words: str) -> str:
@@ -60,11 +61,6 @@ def article(words: str) -> str:
 def plural(noun: str) -> str:
     """Return the plural of a noun."""
     return noun + ("es" if noun.endswith("s") else "s")
-
-
-def how_many(count: int, one: str, many: str) -> str:
-    """Say a number of things."""
-    return f"{count} {one if count == 1 else many}"
 
 
 def noun(thing: SceneObject) -> str:
@@ -82,19 +78,19 @@ def in_full(thing: SceneObject) -> str:
     return article(f"{thing.size} {coloured(thing)}" if thing.size else coloured(thing))
 
 
-def entry(level: Level, scene: Scene, thing: SceneObject) -> str:
+def entry(scene: Scene, thing: SceneObject) -> str:
     """Say what a thing is and where, as a caption does."""
-    return f"{in_full(thing)} {at(level, scene, thing.cell)}"
+    return f"{in_full(thing)} {at(scene, thing.cell)}"
 
 
-def caption(level: Level, scene: Scene) -> str:
+def caption(scene: Scene) -> str:
     """Describe every thing of the scene in reading order."""
-    return ", ".join(entry(level, scene, thing) for thing in scene.things)
+    return ", ".join(entry(scene, thing) for thing in scene.things)
 
 
-def call(level: Level, scene: Scene, thing: SceneObject) -> str:
+def call(scene: Scene, thing: SceneObject) -> str:
     """Write the line of code that draws a thing."""
-    where = place(level, scene, thing.cell)
+    where = place(scene, thing.cell)
     if thing.kind == "shape":
         return f"draw({thing.colour}, {thing.what}, {thing.size}, {where})"
     return f"write({thing.colour}, {noun(thing)}, {where})"
@@ -105,7 +101,7 @@ class CritiqueTruth(NamedTuple):
 
     right: bool
     fact: str
-    """What holds in the picture, in arithmetic or of the request."""
+    """What holds in the image, in arithmetic or of the request."""
     said: str
     """What the response says."""
 
@@ -125,19 +121,23 @@ def write_critique(truth: CritiqueTruth) -> str:
     return f"the response is {'right' if truth.right else 'wrong'}. {truth.fact}. the response says {truth.said}."
 
 
+CRITIQUE = re.compile(r"(?:the response is )?(right|wrong)\. (.*?)\. the response says (.*)\.", re.DOTALL)
+
+
 def read_critique(text: str) -> CritiqueTruth | None:
     """Read a critique in the form of `write_critique`; None if a part is missing.
 
     It is factually accurate where `fact` and `right` equal those of the correct critique.
     """
-    verdict, stands, rest = text.strip().removeprefix("the response is ").partition(". ")
-    fact, says, said = rest.partition(". the response says ")
-    if not (stands and says and said.endswith(".") and verdict in ("right", "wrong")):
-        return None
-    return CritiqueTruth(verdict == "right", fact, said.removesuffix("."))
+    found = CRITIQUE.fullmatch(text.strip())
+    return CritiqueTruth(found[1] == "right", found[2], found[3]) if found else None
 
 
-RATIONALES = ("verdicts", "fact", "quotes")
+RATIONALES = {
+    "verdicts": "{verdicts} {fact}. {better}",
+    "fact": "{fact}. {verdicts} {better}",
+    "quotes": "Response 1 says {first}. Response 2 says {second}. {fact}. {better}",
+}
 """The forms of a rationale, by what comes first; annotators differ in their habits, too."""
 
 
@@ -146,14 +146,9 @@ def write_rationale(true: Side, false: Side, chosen_first: bool, form: str) -> s
 
     Verdicts: on the response that was shown last first, while it is fresh. Every form says which response is better at its end.
     """
-    verdicts, fact = compare_in_short(chosen_first), f"{true.fact}."
-    better = f"Response {1 if chosen_first else 2} is better."
-    if form == "verdicts":
-        return f"{verdicts} {fact} {better}"
-    if form == "fact":
-        return f"{fact} {verdicts} {better}"
-    said = (true.agreed, false.said) if chosen_first else (false.said, true.agreed)
-    return f"Response 1 says {said[0]}. Response 2 says {said[1]}. {fact} {better}"
+    first, second = (true.agreed, false.said) if chosen_first else (false.said, true.agreed)
+    verdicts, better = compare_in_short(chosen_first), f"Response {1 if chosen_first else 2} is better."
+    return RATIONALES[form].format(verdicts=verdicts, fact=true.fact, better=better, first=first, second=second)
 
 
 def compare_in_short(chosen_first: bool) -> str:

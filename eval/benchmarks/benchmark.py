@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from data.config.section import Section
+from data.config.section import Count, Section
 from data.errors import PredictionsError
 from data.preference import Message
 from eval.protocol import Example, Side, Verdict, draw
@@ -22,7 +22,6 @@ Record = dict[str, Any]
 """One line of an official predictions file."""
 Records = Sequence[Record | None]
 """A whole file; None is a line that holds null."""
-Writer = Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]
 Parsed = TypeVar("Parsed")
 
 
@@ -36,7 +35,7 @@ class Location(Section):
     """Commit, tag or branch on the hub; None takes the current one."""
     image_root: str | None = None
     """Folder that the image paths of an official local file are relative to; None takes the folder of that file."""
-    limit: int | None = Field(default=None, ge=1)
+    limit: Count | None = None
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look, never for a table."""
 
     @model_validator(mode="after")
@@ -56,6 +55,8 @@ class Known:
     rows: int
     groups: Mapping[str, int] = field(default_factory=dict)
     """Rows by group; empty where only the total is known."""
+    items: int | None = None
+    """Distinct ids, where several rows may share one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Benchmark:
     name: str
     load: Callable[[Location], LoadedBenchmark]
     """Raises UserError or RecordError for files that are not there, not in a known schema, or without their images."""
-    formats: Mapping[str, Writer]
+    formats: Mapping[str, Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]]
     """Name of a predictions format to the function that makes its records; `official` is the benchmark's own."""
     rules: Mapping[str, ScoringRule]
     """The official scorer's rules under `official`, then other published rules."""
@@ -127,16 +128,16 @@ class Benchmark:
     """A note that stands beside a result in official order."""
 
 
-def differences(found: Mapping[str, int], known: Sequence[Known]) -> list[str]:
-    """Return how the rows by group differ from the published edition of the nearest size; nothing where they agree."""
-    rows = sum(found.values())
+def differences(examples: Sequence[Example], known: Sequence[Known]) -> list[str]:
+    """Return how the rows differ in number from the published edition of the nearest size; nothing where they agree."""
+    rows, found = len(examples), Counter(example.group for example in examples)
     nearest = min(known, key=lambda edition: abs(edition.rows - rows))
-    notes = [] if rows == nearest.rows else [f"{rows} rows; {nearest.name} has {nearest.rows}."]
+    counts = [("", rows, "rows", nearest.rows)]
     for group in dict.fromkeys([*nearest.groups, *found]) if nearest.groups else ():
-        here, there = found.get(group, 0), nearest.groups.get(group, 0)
-        if here != there:
-            notes.append(f"Group {group}: {here} rows; {nearest.name} has {there}.")
-    return notes
+        counts.append((f"Group {group}: ", found[group], "rows", nearest.groups.get(group, 0)))
+    if nearest.items is not None:
+        counts.append(("", len({example.row["id"] for example in examples}), "items", nearest.items))
+    return [f"{of}{here} {what}; {nearest.name} has {there}." for of, here, what, there in counts if here != there]
 
 
 def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:
@@ -198,13 +199,18 @@ def parse_rewards(
     return parse_records(records, judged, f"{columns} and rewards (2 numbers, the winner's first)")
 
 
-def tally(rows: Iterable[tuple[str, bool]], groups: Sequence[str] = ()) -> tuple[Counter[str], Counter[str]]:
-    """Return the right rows and all rows by group: those of `groups`, then others in first-seen order."""
+def figures_by_group(rows: Iterable[tuple[str, bool]], groups: Sequence[str] = ()) -> dict[str, Any]:
+    """Return `micro`, `macro` and `groups` of rows that are given by their group and whether they are right.
+
+    Groups stand in the order of `groups`, then as they are first seen.
+    """
     right, total = Counter(dict.fromkeys(groups, 0)), Counter(dict.fromkeys(groups, 0))
     for group, hit in rows:
         right[group] += hit
         total[group] += 1
-    return right, total
+    found = group_figures(right, total)
+    micro = right.total() / total.total() if total.total() else None
+    return {"micro": micro, "macro": macro([group["accuracy"] for group in found.values()]), "groups": found}
 
 
 def group_figures(right: Mapping[str, int], total: Mapping[str, int]) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from data.preference import EncodedImage
+from data.storage.tables import Row
 from eval.benchmarks.benchmark import (
     Benchmark,
     Known,
-    LoadedBenchmark,
-    Location,
     Record,
     Records,
     ScoringRule,
@@ -32,34 +30,17 @@ from eval.benchmarks.benchmark import (
     parse_rewards,
     reward_records,
 )
-from eval.benchmarks.rows import Row, content_key, encoded, loaded, read_examples, require_texts, under, user_turn
+from eval.benchmarks.rows import Published, content_key, encoded, require_texts, under, user_turn
 from eval.protocol import Example
 
 NAME = "mm_rlhf_rewardbench"
 HUB = "yifanzhang114/MM-RLHF-RewardBench"
 FILES = ("mm_reward_bench.jsonl", "data/train-*.parquet", "train-*.parquet")
-KNOWN = (Known("the released edition", 170, {"mcq": 42, "long": 37, "short": 34, "safety": 32, "video": 25}),)
-ITEMS = 46
-"""Items of the released edition: rows that share an id."""
+KNOWN = (Known("the released edition", 170, {"mcq": 42, "long": 37, "short": 34, "safety": 32, "video": 25}, 46),)
 KEYWORDS = ("mcq", "long", "short", "safety", "video")
 """The categories, in the order in which the official scorer looks for them within a path."""
 FRAMES = 32
 FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-
-
-def load(where: Location) -> LoadedBenchmark:
-    """Return the rows; see the module's docstring for what is read."""
-    examples, root, place = read_examples(where, NAME, "MM-RLHF-RewardBench", HUB, FILES, None, _example)
-    hidden = [example for example in examples if example.source == "video" and not example.images]
-    unavailable = {f"{example.identity}: no frames of {example.row['video']} under {root}": "video" for example in hidden}
-    shown = [example for example in examples if example not in hidden]
-    place = place if where.location in ("hub", "embedded") else where.location
-    found = loaded(NAME, shown, where, place, KNOWN, unavailable)
-    items = len({example.row["id"] for example in examples})
-    if items == ITEMS or where.limit is not None or where.location == "embedded":
-        return found
-    notes = (*found.origin.notes, f"{items} items; {KNOWN[0].name} has {ITEMS}.")
-    return replace(found, origin=replace(found.origin, notes=notes))
 
 
 def _example(row: Row, root: Path, identity: str) -> Example:
@@ -80,6 +61,7 @@ def _example(row: Row, root: Path, identity: str) -> Example:
         identity=identity,
         row=columns,
         official_first=better,
+        unavailable=f"no frames of {video} under {root}" if video and not images else "",
     )
 
 
@@ -107,11 +89,11 @@ def _frames(root: Path, reference: str, record: str) -> tuple[EncodedImage, ...]
 
 
 def official_score(records: Records, ties_right: bool = False) -> dict[str, Any]:
-    """Return what the official scorer computes (Kwai's cal_performance_mmreweard_bench.py at 7c8af1d; R1-Reward's equals it).
+    """Return the figures of the official scorer (Kwai's cal_performance_mmreweard_bench.py at 7c8af1d; R1-Reward's equals it).
 
     A row's category is the first keyword that its path contains. An item is credited to the first keyword that any of
     its paths contains, but counts in the denominator of every keyword that they contain. Rows without a keyword count
-    overall only, and a keyword without rows keeps its counts undivided.
+    overall only, and a keyword without rows keeps its counts undivided. `detail` holds what the script computes.
     Raises: PredictionsError for a line that the script cannot read.
     """
     columns = "id, image or video (a path; leave the other one out, null stops the official script)"
@@ -121,7 +103,7 @@ def official_score(records: Records, ties_right: bool = False) -> dict[str, Any]
     rows = [row for item in items.values() for row in item]
     whole = [item for item in items.values() if all(hit for _, _, hit in item)]
     total = Counter(_keyword(image or video) for image, video, _ in rows)
-    right = Counter(_keyword(image, video) for image, video, hit in rows if hit)
+    right = Counter(_keyword(image, video) or "" for image, video, hit in rows if hit)
     credited = Counter(_keyword(*(path for image, video, _ in item for path in (image, video))) for item in whole)
     inside = {word: sum(any(word in image + video for image, video, _ in item) for item in items.values()) for word in KEYWORDS}
     stats = {
@@ -137,7 +119,14 @@ def official_score(records: Records, ties_right: bool = False) -> dict[str, Any]
         "acc_plus": len(whole) / len(items) if items else 0,
         "total": len(rows),
     }
-    return {"category_stats": stats, "groups": len(items), "overall_stats": overall}
+    there = {word: n for word in KEYWORDS if (n := total[word])}
+    return {
+        "micro": overall["accuracy"],
+        "macro": macro([stats[word]["accuracy"] for word in there]),
+        "acc_plus": overall["acc_plus"],
+        "groups": group_figures(right, there),
+        "detail": {"category_stats": stats, "groups": len(items), "overall_stats": overall},
+    }
 
 
 def _keyword(*paths: str) -> str | None:
@@ -150,27 +139,13 @@ def _paths(record: Record) -> tuple[Hashable, str, str]:
     return record.get("id", ""), image, video
 
 
-def published(records: Records, ties_right: bool = False) -> dict[str, Any]:
-    """Return the figures of `official_score` in the form that all rules share."""
-    detail = official_score(records, ties_right)
-    stats = {word: found for word, found in detail["category_stats"].items() if found["total"]}
-    right = {word: round(found["accuracy"] * found["total"]) for word, found in stats.items()}
-    return {
-        "micro": detail["overall_stats"]["accuracy"],
-        "macro": macro([found["accuracy"] for found in stats.values()]),
-        "acc_plus": detail["overall_stats"]["acc_plus"],
-        "groups": group_figures(right, {word: found["total"] for word, found in stats.items()}),
-        "detail": detail,
-    }
-
-
 RULES = {
-    "official": ScoringRule("Kwai's and R1-Reward's scorer: Acc and Acc+, ties wrong", "official", published),
-    "ties_right": ScoringRule("the official scorer with ties right", "official", partial(published, ties_right=True)),
+    "official": ScoringRule("Kwai's and R1-Reward's scorer: Acc and Acc+, ties wrong", "official", official_score),
+    "ties_right": ScoringRule("the official scorer with ties right", "official", partial(official_score, ties_right=True)),
 }
 MM_RLHF_REWARDBENCH = Benchmark(
     name=NAME,
-    load=load,
+    load=Published(NAME, "MM-RLHF-RewardBench", HUB, FILES, None, KNOWN, _example).load,
     formats={"official": reward_records},
     rules=RULES,
     known=KNOWN,

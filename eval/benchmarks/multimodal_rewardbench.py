@@ -8,30 +8,28 @@ b4b92cd. Benchmarks that publish no judge prompt borrow this one's (`GENERAL_PRO
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from data.errors import UserError
-from data.preference import Message
+from data.preference import Message, texts
+from data.storage.tables import Row
 from eval.benchmarks.benchmark import (
     Benchmark,
     Known,
-    LoadedBenchmark,
-    Location,
     PairwisePrompt,
     Record,
     Records,
     ScoringRule,
-    macro,
+    figures_by_group,
     parse_records,
     parse_rewards,
     preferred,
     reward_records,
-    tally,
 )
-from eval.benchmarks.rows import Row, content_key, encoded, loaded, read_examples, require_texts, user_turn
+from eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
 from eval.protocol import Example, Side, Verdict
 
 NAME = "multimodal_rewardbench"
@@ -73,12 +71,6 @@ strictly following this format: "[[A]]" if assistant A is better, "[[B]]" if ass
 {answer_b}
 [The End of Assistant B's Answer]"""
 """The text of 1_run_model_as_judge_gpt4o.py, after the prompt of MT-bench."""
-
-
-def load(where: Location) -> LoadedBenchmark:
-    """Return the rows; see the module's docstring for what is read."""
-    examples, _, place = read_examples(where, NAME, "Multimodal RewardBench", HUB, FILES, "Image", _example)
-    return loaded(NAME, examples, where, place, KNOWN, {})
 
 
 def _example(row: Row, root: Path, identity: str) -> Example:
@@ -124,9 +116,8 @@ def ask(example: Example, first: Side, question: str | None = None) -> tuple[Mes
 
 def ask_general(example: Example, first: Side) -> tuple[Message, ...]:
     """Return the same around any conversation: a single question as it is, a longer one turn by turn, then the images."""
-    texts = ["".join(part["text"] for part in turn["content"] if part["type"] == "text") for turn in example.prompt]
-    turns = [f"{turn['role'].capitalize()}: {text}" for turn, text in zip(example.prompt, texts, strict=True)]
-    return ask(example, first, texts[0] if len(texts) == 1 else "\n\n".join(turns))
+    turns = [(turn["role"].capitalize(), "".join(texts([turn]))) for turn in example.prompt]
+    return ask(example, first, turns[0][1] if len(turns) == 1 else "\n\n".join(map(": ".join, turns)))
 
 
 def named_letter(text: str) -> str | None:
@@ -167,75 +158,69 @@ def _official_text(verdict: Verdict) -> str:
     return "No verdict." if side is None else f"[[{'AB'[side]}]]"
 
 
-def official_score(records: Records) -> dict[str, dict[str, float]]:
-    """Return accuracy, correct and total of `all` (micro) and of each category in first-seen order.
+def official_score(records: Records, reseeded: bool = False) -> dict[str, Any]:
+    """Return the figures of 2_get_accuracy.py.
 
     An unreadable judgement is A or B by a coin seeded with 123 once, one draw for each such line in file order: the same
-    judgements in another order give another figure.
+    judgements in another order give another figure. A coin that is `reseeded` for each line always says A.
     Raises: PredictionsError for a line that the script cannot read.
     """
     generator = random.Random(123)
-    return _accuracies(_judged(records, lambda: "A" if generator.random() < 0.5 else "B"))
 
-
-def _judged(records: Records, coin: Callable[[], str]) -> list[tuple[str, bool]]:
     def judged(record: Record) -> tuple[str, bool]:
         name = category(record["Meta"]["Category"], record["ID"])
-        return name, (named_letter(record["output"]) or coin()) == record["Label"]
+        letter = named_letter(record["output"]) or ("A" if reseeded or generator.random() < 0.5 else "B")
+        return name, letter == record["Label"]
 
     required = "ID, Label (A or B), Meta.Category and output (the judgement, a text; the official script cannot read `outputs`, "
-    return parse_records(records, judged, required + "a list of several)")
+    return _figures(parse_records(records, judged, required + "a list of several)"))
 
 
-def _accuracies(rows: Iterable[tuple[str, bool]]) -> dict[str, dict[str, float]]:
-    right, total = tally((name, hit) for group, hit in rows for name in ("all", group))
-    return {name: {"acc": right[name] / n, "correct": right[name], "total": n} for name, n in total.items()}
+def rewards_score(records: Records, ties_right: bool = False) -> dict[str, Any]:
+    """Return the figures of R1-Reward's 1_get_accuracy.py."""
+    return _figures(parse_rewards(records, lambda record: category(record["Category"], record["ID"]), "ID, Category", ties_right))
 
 
-def _rewarded(records: Records, ties_right: bool) -> dict[str, Any]:
-    rows = parse_rewards(records, lambda record: category(record["Category"], record["ID"]), "ID, Category", ties_right)
-    return published(_accuracies(rows))
+def _figures(rows: Sequence[tuple[str, bool]]) -> dict[str, Any]:
+    """Return the figures with both Overalls in use, micro over the rows and the mean of the category columns.
 
-
-def published(figures: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Return the figures with both Overalls in use, micro over the rows and the mean of the category columns."""
-    groups = {name: found for name, found in figures.items() if name != "all"}
-    return {
-        "micro": figures["all"]["acc"] if figures else None,
-        "macro": macro([found["acc"] for found in groups.values()]),
-        "groups": {
-            name: {"n": found["total"], "right": found["correct"], "accuracy": found["acc"]} for name, found in groups.items()
-        },
-        "detail": figures,
-        "lines": [f"acc {name}: {found['correct']} / {found['total']} = {found['acc']}" for name, found in figures.items()],
+    `detail` has the scripts' accuracy, correct and total of `all` and of each category in first-seen order.
+    """
+    whole = figures_by_group(("all", hit) for _, hit in rows)["groups"]
+    found = figures_by_group(rows)
+    detail = {
+        name: {"acc": group["accuracy"], "correct": group["right"], "total": group["n"]}
+        for name, group in {**whole, **found["groups"]}.items()
     }
+    lines = [f"acc {name}: {group['correct']} / {group['total']} = {group['acc']}" for name, group in detail.items()]
+    return {**found, "detail": detail, "lines": lines}
 
 
 RULES = {
     "official": ScoringRule(
         "2_get_accuracy.py: unreadable judgements by a seeded coin in file order; the benchmark's Overall is micro",
         "official",
-        lambda records: published(official_score(records)),
+        official_score,
     ),
     "lmms_eval": ScoringRule(
         "lmms-eval: as official, but the coin is seeded anew for each row and so always says A",
         "official",
-        lambda records: published(_accuracies(_judged(records, lambda: "A"))),
+        partial(official_score, reseeded=True),
     ),
     "r1_reward": ScoringRule(
         "R1-Reward's 1_get_accuracy.py: rewards, ties and unreadable wrong, no coin; its tables mix micro and macro",
         "rewards",
-        partial(_rewarded, ties_right=False),
+        rewards_score,
     ),
     "r1_reward_ties_right": ScoringRule(
         "R1-Reward's rules with ties right, as their script for IXC-2.5-Reward stores them",
         "rewards",
-        partial(_rewarded, ties_right=True),
+        partial(rewards_score, ties_right=True),
     ),
 }
 MULTIMODAL_REWARDBENCH = Benchmark(
     name=NAME,
-    load=load,
+    load=Published(NAME, "Multimodal RewardBench", HUB, FILES, "Image", KNOWN, _example).load,
     formats={"official": official_records, "rewards": reward_records},
     rules=RULES,
     known=KNOWN,

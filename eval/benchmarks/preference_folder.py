@@ -22,12 +22,10 @@ from eval.benchmarks.benchmark import (
     Location,
     Records,
     ScoringRule,
-    group_figures,
+    figures_by_group,
     in_drawn_order,
-    macro,
     parse_rewards,
     reward_records,
-    tally,
 )
 from eval.benchmarks.rows import content_key, limited, listed, loaded
 from eval.protocol import Example
@@ -56,7 +54,7 @@ def load(where: Location) -> LoadedBenchmark:
                 problems.append(str(error))
     if problems:
         raise UserError(f"{NAME}: {len(problems)} of {len(source)} records cannot be used:{listed(problems)}")
-    return loaded(NAME, examples, where, where.location, (), {})
+    return loaded(NAME, examples, where, where.location)
 
 
 def distinct(record: Preference) -> Preference:
@@ -86,10 +84,7 @@ def as_example(record: Preference) -> Example:
 
 def score(records: Records) -> dict[str, Any]:
     """Return accuracies over all rows from `category` and `rewards`; ties are wrong."""
-    right, total = tally(parse_rewards(records, lambda record: str(record["category"]), "category"))
-    groups = group_figures(right, total)
-    micro = right.total() / total.total() if total else None
-    return {"micro": micro, "macro": macro([found["accuracy"] for found in groups.values()]), "groups": groups}
+    return figures_by_group(parse_rewards(records, lambda record: str(record["category"]), "category"))
 
 
 PREFERENCE_FOLDER = Benchmark(

@@ -6,25 +6,23 @@ import hashlib
 import json
 import os
 import random
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from data.errors import ImageError, RecordError, UserError
 from data.images import decode
 from data.preference import EncodedImage, ImagePart, Message, TextPart
 from data.sources.shared.files import shards_problem
 from data.storage.files import content_digest
+from data.storage.tables import Row, open_rows
 from data.synthetic.benchmark_files import edition
-from eval.benchmarks.benchmark import Known, LoadedBenchmark, Location, Origin, differences
+from eval.benchmarks.benchmark import Known, LoadedBenchmark, Location, Origin, Record, differences
 from eval.protocol import Example
 
-Row = dict[str, Any]
-Converter = Callable[[Row, Path, str], Example]
-"""Makes an example of a row, the folder of image files and the row's identity."""
 LISTED = 20
 """Broken items that an error lists by name."""
 
@@ -44,26 +42,9 @@ def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
     )
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a .parquet, .json (a list) or .jsonl file; raises UserError for anything else."""
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
-
-        return list(parquet.read_table(path).to_pylist())
-    if path.suffix == ".jsonl":
-        return [row for row in read_json_lines(path) if row is not None]
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not JSON: {error}.") from error
-    if not isinstance(rows, list):
-        raise UserError(f"{path}: found a JSON {type(rows).__name__}; required is a list of rows.")
-    return rows
-
-
-def read_json_lines(path: Path) -> list[Row | None]:
+def read_json_lines(path: Path) -> list[Record | None]:
     """Return one object (or null) for each line that is not blank; raises UserError naming file and line."""
-    found: list[Row | None] = []
+    found: list[Record | None] = []
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -78,35 +59,51 @@ def read_json_lines(path: Path) -> list[Row | None]:
     return found
 
 
-def read_examples(
-    where: Location, name: str, title: str, hub: str, files: Sequence[str], image: str | None, convert: Converter
-) -> tuple[list[Example], Path, str]:
-    """Return the rows at a location, the folder of their image files, and the place in words.
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published benchmark as it lies on the hub, or in a folder."""
 
-    `hub` is the data set's id there, `files` what is looked for in a folder, `title` what errors call the benchmark.
-    `image` names the column whose images stay encoded; without one the hub's repository is fetched whole, with its folders.
-    """
-    place, root = f"{hub}@{where.revision or 'main'}", Path()
-    if where.location == "hub" and image is not None:
-        import datasets
+    name: str
+    title: str
+    """What errors call it."""
+    hub: str
+    """The data set's id there."""
+    files: Sequence[str]
+    """What is looked for in a folder."""
+    image: str | None
+    """The column whose images stay encoded; without one the hub's repository is fetched whole, with its folders."""
+    known: Sequence[Known]
+    convert: Callable[[Row, Path, str], Example]
+    """Makes an example of a row, the folder of image files and the row's identity."""
 
-        table = datasets.load_dataset(hub, split="test", revision=where.revision)
-        rows = list(table.cast_column(image, datasets.Image(decode=False)))
-    else:
-        if where.location == "hub":
-            from huggingface_hub import snapshot_download
+    def load(self, where: Location) -> LoadedBenchmark:
+        """Return the rows; raises UserError or RecordError for files that are not there, or rows that cannot be used."""
+        place, root = f"{self.hub}@{where.revision or 'main'}", Path()
+        if where.location == "hub" and self.image is not None:
+            import datasets
 
-            found = find_files(snapshot_download(hub, repo_type="dataset", revision=where.revision), files, title)
-        elif where.location == "embedded":
-            found, place = find_files(str(edition(name)), files, title), "embedded"
+            table = datasets.load_dataset(self.hub, split="test", revision=where.revision)
+            rows: Sequence[Row] = list(table.cast_column(self.image, datasets.Image(decode=False)))
         else:
-            found = find_files(where.location, files, title)
-            place = str(found[0] if len(found) == 1 else found[0].parent)
-        root = Path(where.image_root).expanduser() if where.image_root else found[0].parent
-        rows = [row for file in found for row in read_rows(file)]
-    numbered = ((number, rows[number]) for number in limited(len(rows), where.limit))
-    examples = [convert(row, root, f"{name}:{number} ({row.get('id', row.get('ID'))})") for number, row in numbered]
-    return examples, root, place
+            folder = where.location
+            if folder == "hub":
+                from huggingface_hub import snapshot_download
+
+                folder = snapshot_download(self.hub, repo_type="dataset", revision=where.revision)
+            elif folder == "embedded":
+                folder = str(edition(self.name))
+            found = find_files(folder, self.files, self.title)
+            if where.location == "embedded":
+                place = "embedded"
+            elif where.location != "hub":
+                place = str(found[0] if len(found) == 1 else found[0].parent)
+            root = Path(where.image_root).expanduser() if where.image_root else found[0].parent
+            with tempfile.TemporaryDirectory() as cache:
+                table = open_rows(found, Path(cache))
+                rows = [table.row(number) for number in range(len(table))]
+        numbered = ((number, rows[number]) for number in limited(len(rows), where.limit))
+        examples = [self.convert(row, root, f"{self.name}:{number} ({row.get('id', row.get('ID'))})") for number, row in numbered]
+        return loaded(self.name, examples, where, place, self.known)
 
 
 def require_texts(row: Row, names: Sequence[str], record: str, hint: str = "") -> None:
@@ -175,32 +172,31 @@ def limited(rows: int, limit: int | None) -> Sequence[int]:
     return range(rows) if limit is None or limit >= rows else sorted(random.Random(0).sample(range(rows), limit))
 
 
-def loaded(
-    name: str, examples: Iterable[Example], where: Location, place: str, known: Sequence[Known], unavailable: Mapping[str, str]
-) -> LoadedBenchmark:
+def loaded(name: str, examples: Sequence[Example], where: Location, place: str, known: Sequence[Known] = ()) -> LoadedBenchmark:
     """Return the rows with distinct keys, checked images, and notes on how their counts differ from the published ones.
 
-    The keys of rows that repeat an earlier row's content get -2, -3 … behind them. `place` says where the rows were found;
-    `unavailable` maps the identity of rows that cannot be shown to their group.
+    The keys of rows that repeat an earlier row's content get -2, -3 … behind them. `place` says where the rows were found.
     Raises: UserError listing the rows whose image is missing or broken.
     """
     seen: Counter[str] = Counter()
-    rows = []
+    rows, unavailable = [], []
     for example in examples:
+        if example.unavailable:
+            unavailable.append(f"{example.identity}: {example.unavailable}")
+            continue
         seen[example.key] += 1
         repeat = seen[example.key]
         rows.append(example if repeat == 1 else replace(example, key=f"{example.key}-{repeat}"))
     check_images(name, rows)
-    counts = Counter([*(example.group for example in rows), *unavailable.values()])
     notes = []
     if where.limit is not None:
         notes.append(f"Limited to {where.limit} rows: not comparable with any published figure.")
     elif where.location != "embedded" and known:
-        notes += differences(counts, known)
+        notes += differences(examples, known)
     if where.location != "embedded" and (text_only := sum(not example.images for example in rows)):
         notes.append(f"{text_only} of {len(rows)} rows are text only.")
     if unavailable:
-        notes.append(f"{len(unavailable)} of {counts.total()} rows are unavailable and in no figure.")
+        notes.append(f"{len(unavailable)} of {len(examples)} rows are unavailable and in no figure.")
     return LoadedBenchmark(tuple(rows), Origin(place, tuple(unavailable), tuple(notes)))
 
 

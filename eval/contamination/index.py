@@ -1,8 +1,20 @@
-"""The images, questions and pairs of responses of some benchmarks, indexed so that equal and nearly equal ones are found.
+"""Whether something of a training record occurs in some benchmarks: their images, questions and pairs of responses, indexed.
 
-Exact matches are found by key. Nearly equal texts are found by MinHash and locality-sensitive hashing (datasketch), and the
-Jaccard similarity of what that proposes is computed exactly: nothing below the limit is returned, and fewer than one in a
-thousand at the limit is missed. Most texts never get that far, since too few of their shingles occur in any entry at all.
+Texts. Two texts are equal if their words are: runs of letters and digits (of Chinese and Japanese, single characters), in
+NFKC form and lower case. Punctuation, signs, white space and left-over image markers do not count. Two texts are nearly
+equal if the Jaccard similarity of their shingles (the sets of hashes of three successive words) is high.
+
+Images. Two images are the same file if the bytes are, and have the same pixels if they decode to the same upright RGB.
+Nearly the same are those whose perceptual hashes differ in few bits and whose colour thumbnails are highly correlated. The
+hash is the 64-bit pHash of Zauner (Implementation and Benchmarking of Perceptual Image Hash Functions, 2010), as the
+imagehash package defines it: which of the 8 x 8 lowest DCT coefficients of the 32 x 32 luma lie above their median.
+Re-encoding and scaling change a few bits; crops, mirror images and rotations are not found. The thumbnails tell apart what
+the hash cannot: charts of one template, drawings on one background, images that differ in colour.
+
+Looking up. Exact matches are found by key. Nearly equal texts are found by MinHash and locality-sensitive hashing
+(datasketch), and the Jaccard similarity of what that proposes is computed exactly: nothing below the limit is returned, and
+fewer than one in a thousand at the limit is missed. Most texts never get that far, since too few of their shingles occur in
+any entry at all.
 
 Perceptual hashes are compared with all entries' at once. For seven thousand that takes 6 microseconds, against two
 milliseconds for decoding an image, and it is exact; an index by bands of the hash has more to look at, in Python.
@@ -10,27 +22,138 @@ milliseconds for decoding an image, and it is exact; an index by bands of the ha
 
 from __future__ import annotations
 
+import re
+import unicodedata
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from datasketch import MinHash, MinHashLSH
+from PIL import Image
 
 from data.errors import ImageError
-from data.preference import EncodedImage, Message, Preference
-from data.storage.files import content_digest, digest
-from eval.contamination.fingerprints import (
-    Hashes,
-    ImageFingerprint,
-    TextFingerprint,
-    correlation,
-    fingerprint_image,
-    fingerprint_text,
-    pixel_key,
-    similarity,
-)
+from data.images import decode
+from data.preference import EncodedImage, Message, Preference, texts
+from data.preparation.row_index import LEFT_OVER_MARKER
+from data.storage.files import content_digest, digest, hash64
 from eval.protocol import Example
+
+Hashes = npt.NDArray[np.uint32]
+Thumbnail = npt.NDArray[np.uint8]
+SHINGLE = 3
+"""Words of a shingle. One changed word in a text of n leaves a similarity of (n - 1) / (n + 5)."""
+EDGE = ("",) * (SHINGLE - 1)
+WEIGHTS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
+"""Odd multipliers (of xxHash) for the words of a shingle, so that their order counts."""
+UNSPACED = "\u3040-\u30ff\u3400-\u9fff"
+WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
+SIDE = 32
+"""Pixels a side of the thumbnail from which the hash is computed."""
+BLANK = 2.0
+"""Levels (of 255) of standard deviation in the thumbnail below which an image is blank."""
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+"""Rec. 601, as Pillow converts to grey."""
+COSINES = np.cos(np.pi / SIDE * np.outer(np.arange(8), np.arange(SIDE) + 0.5)).astype(np.float32)
+"""The first 8 rows of the DCT-II matrix, unscaled."""
+
+
+def words(text: str) -> list[str]:
+    """Return the words of `text` as they are compared."""
+    folded = unicodedata.normalize("NFKC", LEFT_OVER_MARKER.sub(" ", text)).casefold()
+    return WORD.findall(unicodedata.normalize("NFKC", folded))
+
+
+def shingles(found: Sequence[str]) -> Hashes:
+    """Return the distinct hashes of all runs of three words, ascending, with two empty words before and behind the text."""
+    padded = " ".join([*EDGE, *found, *EDGE]).encode(errors="surrogatepass").split(b" ")
+    hashes = np.fromiter(map(zlib.crc32, padded), np.uint64, len(padded))
+    runs = np.lib.stride_tricks.sliding_window_view(hashes, SHINGLE) @ WEIGHTS
+    return np.unique((runs >> np.uint64(32)).astype(np.uint32))
+
+
+@dataclass(frozen=True, slots=True)
+class TextFingerprint:
+    """A question, or a pair of responses in no order."""
+
+    key: int
+    """64 bits, equal for equal words."""
+    parts: tuple[Hashes, ...]
+    """The shingles of the question, or those of each response."""
+
+    @property
+    def shingles(self) -> Hashes:
+        """Those of all parts."""
+        return np.unique(np.concatenate(self.parts))
+
+
+def fingerprint_text(*texts: str) -> TextFingerprint | None:
+    """Return one question, or two responses whichever is preferred, as they are compared; None unless all have words."""
+    found = [words(text) for text in texts]
+    if not all(found):
+        return None
+    return TextFingerprint(hash64("\n".join(sorted(map(" ".join, found)))), tuple(map(shingles, found)))
+
+
+def similarity(one: TextFingerprint, other: TextFingerprint) -> float:
+    """Return the Jaccard similarity of two texts; of two pairs, that of the less similar responses, in the better assignment."""
+    straight = min(map(jaccard, one.parts, other.parts))
+    return max(straight, min(map(jaccard, one.parts, reversed(other.parts))))
+
+
+def jaccard(one: Hashes, other: Hashes) -> float:
+    """Return the share of the shingles of both that they have in common."""
+    common = len(np.intersect1d(one, other, assume_unique=True))
+    return common / (len(one) + len(other) - common)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFingerprint:
+    """What is compared of an image that is not the same file."""
+
+    hash: int
+    """The perceptual hash, 64 bits."""
+    thumbnail: Thumbnail
+    """RGB, (32, 32, 3)."""
+
+
+def fingerprint_image(image: EncodedImage, record: str) -> ImageFingerprint | None:
+    """Return what is compared of an image; None if it is blank, which identifies nothing.
+
+    Raises: ImageError naming `record` if it cannot be decoded.
+    """
+    decoded = decode(image, record)
+    thumbnail = np.asarray(decoded.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0))
+    if _centred(thumbnail).std() < BLANK:
+        return None
+    return ImageFingerprint(perceptual_hash(thumbnail.astype(np.float32) @ LUMA), thumbnail)
+
+
+def correlation(one: Thumbnail, other: Thumbnail) -> float:
+    """Return the correlation of two thumbnails that are not blank, -1 to 1, each channel around its own mean."""
+    left, right = _centred(one), _centred(other)
+    return float((left * right).sum() / np.sqrt((left**2).sum() * (right**2).sum()))
+
+
+def _centred(thumbnail: Thumbnail) -> npt.NDArray[np.float32]:
+    pixels = thumbnail.astype(np.float32)
+    centred: npt.NDArray[np.float32] = pixels - pixels.mean((0, 1))
+    return centred
+
+
+def perceptual_hash(luma: npt.NDArray[np.float32]) -> int:
+    """Return the 64-bit pHash of a luma plane of shape (32, 32); the first bit is the mean's, row by row."""
+    lowest = COSINES @ luma @ COSINES.T
+    return int.from_bytes(np.packbits(lowest > np.median(lowest)).tobytes(), "big")
+
+
+def pixel_key(image: EncodedImage, record: str) -> str:
+    """Return a digest that is equal for equal pixels; raises ImageError naming `record` if it cannot be decoded."""
+    pixels = decode(image, record)
+    return content_digest(f"{pixels.size}".encode() + pixels.tobytes())
+
 
 KINDS = ("image_file", "image_pixels", "image_near", "question", "question_near", "pair", "pair_near")
 IMAGE_KINDS = KINDS[:3]
@@ -78,15 +201,12 @@ class TextIndex:
         """Return the equal text, else the most similar one within the limit (of several, the first), else None."""
         if text.key in self._by_key:
             return Hit(self.kind, self._by_key[text.key], 1.0)
-        if not all(map(self._may_be_near, text.parts)):
-            return None
+        for part in text.parts:  # what occurs in any text at all; the share within one text cannot be larger
+            if np.count_nonzero(self._occurs[part >> (32 - OCCURS_BITS)]) < SIMILARITY * len(part):
+                return None
         proposed = self._similar.query(self._signature(text))
         best, number = max(((similarity(text, self.texts[number]), -number) for number in proposed), default=(0.0, 0))
         return Hit(f"{self.kind}_near", -number, round(best, 4)) if best >= SIMILARITY else None
-
-    def _may_be_near(self, part: Hashes) -> bool:
-        """Tell whether enough shingles occur in any text at all; the share within one text cannot be larger."""
-        return int(np.count_nonzero(self._occurs[part >> (32 - OCCURS_BITS)])) >= SIMILARITY * len(part)
 
     def _signature(self, text: TextFingerprint) -> MinHash:
         signature = self._empty.copy()
@@ -151,16 +271,14 @@ class IndexEntry:
     content: Any = field(repr=False)
     """An `IndexedImage` or a `TextFingerprint`."""
     excerpt: str
-    rows: list[str] = field(default_factory=list)
-    """The identities of all rows that hold it."""
+    rows: dict[str, None] = field(default_factory=dict)
+    """The identities of all rows that hold it, an ordered set as `contexts` is."""
     contexts: dict[str, None] = field(default_factory=dict)
-    """What the content stands with in the benchmarks, an ordered set; see `OverlapIndex.matches`."""
+    """What the content stands with in the benchmarks; see `OverlapIndex.matches`."""
 
     def add(self, row: str, context: str) -> None:
         """Note a row that holds the content."""
-        if row not in self.rows:
-            self.rows.append(row)
-        self.contexts[context] = None
+        self.rows[row] = self.contexts[context] = None
 
 
 class OverlapIndex:
@@ -196,9 +314,9 @@ class OverlapIndex:
         Raises: ImageError if an image cannot be decoded.
         """
         images = [self._images.find(image, record.identity) for image in record.images]
-        texts = _texts(record.prompt, (record.chosen, record.rejected), [name for name, _ in images])
+        asked = _texts(record.prompt, (record.chosen, record.rejected), [name for name, _ in images])
         found = [(hit, "") for _, hit in images]
-        found += [(self._texts[table].find(text), context) for table, text, _, context in texts]
+        found += [(self._texts[table].find(text), context) for table, text, _, context in asked]
         return [(hit, context) for hit, context in dict.fromkeys(found) if hit is not None]
 
 
@@ -220,8 +338,7 @@ def table_of(kind: str) -> str:
 
 def questions(prompt: Sequence[Message]) -> list[str]:
     """Return the text of each user turn."""
-    turns = (message["content"] for message in prompt if message["role"] == "user")
-    return [" ".join(part["text"] for part in parts if part["type"] == "text") for parts in turns]
+    return [" ".join(texts([message])) for message in prompt if message["role"] == "user"]
 
 
 def excerpt(content: str) -> str:

@@ -6,12 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from data.preparation.filters import SCHEME
@@ -43,15 +43,14 @@ class Overlap:
 
     def table(self) -> RenderableType:
         """Return the counts by source and kind, and a few examples of each kind."""
-        table = Table(title="Training records of which something occurs in a benchmark")
-        table.add_column("source", overflow="fold")
-        for name in COUNTS:
-            table.add_column(name.replace("_", " "), justify="right")
+        columns = [Column(name.replace("_", " "), justify="right") for name in COUNTS]
+        title = "Training records of which something occurs in a benchmark"
+        table = Table(Column("source", overflow="fold"), *columns, title=title)
         whole = {"all": sum(self.sources.values(), Counter())} if len(self.sources) > 1 else {}
-        for name, count in [*self.sources.items(), *whole.items()]:
+        for name, count in {**self.sources, **whole}.items():
             table.add_row(name, *(f"{count[what]:,}" for what in COUNTS))
         shown = []
-        for line in (line for lines in self.examples.values() for line in lines):
+        for line in chain.from_iterable(self.examples.values()):
             more = f" and {line['benchmark_row_count'] - 1} more" if line["benchmark_row_count"] > 1 else ""
             texts = f"\n    {line['excerpt']}\n    {line['benchmark_excerpt']}" if line["benchmark_excerpt"] else ""
             found = f"{line['kind']} {line['similarity']:.2f}: {line['record']} is {line['benchmark_rows'][0]}"
@@ -84,12 +83,11 @@ def _common(parts: Sequence[Path], index: OverlapIndex) -> set[tuple[str, int]]:
         for number, entry in enumerate(entries)
     }
     for lines in _records(parts, {}):
-        if any(line["kind"] in IMAGE_KINDS for line in lines):
-            continue
-        for line in lines:
-            found = contexts[_place(line)]
-            if len(found) < COMMON:
-                found.add(line["context"])
+        if not any(line["kind"] in IMAGE_KINDS for line in lines):
+            for line in lines:
+                found = contexts[_place(line)]
+                if len(found) < COMMON:
+                    found.add(line["context"])
     return {place for place, found in contexts.items() if len(found) >= COMMON}
 
 
@@ -104,7 +102,7 @@ def _details(lines: Sequence[Line], index: OverlapIndex, common: set[tuple[str, 
         table, number = _place(line)
         entry = index.entries[table][number]
         detail = {name: line[name] for name in ("record", "source", "fingerprint", "kind", "similarity", "excerpt")}
-        detail |= {"benchmark_excerpt": entry.excerpt, "benchmark_rows": entry.rows[:SHOWN_ROWS]}
+        detail |= {"benchmark_excerpt": entry.excerpt, "benchmark_rows": list(entry.rows)[:SHOWN_ROWS]}
         detail |= {"benchmark_row_count": len(entry.rows), "common": line not in reasons, "left_out": bool(reasons)}
         examples = overlap.examples[line["kind"]]
         if line in reasons and len(examples) < EXAMPLES:

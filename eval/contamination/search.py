@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from data.errors import RecordError
 from data.preference import validate
 from data.preparation.row_index import pair_key
 from data.sources.shared.base import Source
-from data.storage.files import worker_processes, write_whole
+from data.storage.files import mapped, write_whole
 from eval.contamination.index import OverlapIndex, excerpt, questions, table_of
 from eval.contamination.report import Line
 
@@ -79,32 +78,11 @@ def run(search: Search, workers: int, console: Console) -> list[Path]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     started = time.monotonic()
     # no thread of its own: worker processes are forked while the bar is shown
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
+    progress = Progress(*columns, console=console, auto_refresh=False)
+    with progress, mapped(search.run, missing, workers) as found:
         task = progress.add_task("looking for overlap", total=total, completed=before)
-        for rows in _rows_done(search, missing, workers):
+        for rows in found:
             done += rows
             rate = (done - before) / (time.monotonic() - started)
             progress.update(task, completed=done, description=f"{rate:,.0f} records/s", refresh=True)
     return list(map(search.file, blocks))
-
-
-def _rows_done(search: Search, missing: Sequence[Block], workers: int) -> Iterator[int]:
-    """Run the blocks and yield the number of rows of each as it is done; with one worker in this process."""
-    if workers <= 1 or len(missing) <= 1:
-        yield from map(search.run, missing)
-        return
-    with worker_processes(workers, _begin, (search,)) as pool:
-        for future in as_completed([pool.submit(_work, block) for block in missing]):
-            yield future.result()
-
-
-_search: list[Search] = []
-"""The search of this worker process: handed over once, since its index is large."""
-
-
-def _begin(search: Search) -> None:
-    _search[:] = [search]
-
-
-def _work(block: Block) -> int:
-    return _search[0].run(block)

@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
+from data.config.layers import read_yaml
 from data.config.section import Section
 from data.errors import CheckpointError
 from data.prompts import JudgeTemplate
@@ -81,8 +79,8 @@ def recorded(checkpoint: Path) -> JudgeCard | None:
     try:
         if file == card:
             return JudgeCard.model_validate_json(card.read_bytes())
-        return judge_card(YAML(typ="safe", pure=True).load(recipe))
-    except (YAMLError, KeyError, TypeError, ValueError) as error:
+        return judge_card(read_yaml(recipe).plain())
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{file} is not a {kind} as train/ writes it beside its checkpoints ({type(error).__name__}: {error}). "
             "Restore that file: it says how the checkpoint sees images and prompts."

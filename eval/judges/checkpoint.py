@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 
 from data.errors import CheckpointError
 from eval.judges.card import JudgeCard, recorded
+from eval.judges.packed_inference import Packed
 from models.adapters import base_of, is_adapter, with_adapters
-from models.backbone import compute_in_half, load_processor, window_size
+from models.backbone import compute_in_half, load_encoder
 from models.config import BackboneConfig
-from models.encoder import Encoder
 from models.portable.reward import IncompleteCheckpointError
 
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
@@ -41,10 +41,7 @@ class LoadedCheckpoint:
 
     model: Any
     """The model itself; adapters stay in its layers."""
-    encoder: Encoder
-    device: torch.device
-    token_budget: int
-    workers: int
+    packed: Packed
     card: JudgeCard | None
     notes: tuple[str, ...]
 
@@ -75,12 +72,11 @@ def load_checkpoint(path: Path, runtime: Runtime, load: Callable[..., Any]) -> L
         model = model.to(runtime.device)
     if card is not None and card.autocast:
         compute_in_half(model, runtime.device)
-    processor = load_processor(config)
-    encoder = Encoder(processor.tokenizer, processor.image_processor, config, window_size(base))
+    encoder = load_encoder(config, base)
     budget = runtime.token_budget or (card.token_budget if card else None) or TOKEN_BUDGET[runtime.device.type]
     note = f"There is no judge.json in {path} and no recipe.yaml above it: images as its processor says, no own system prompt."
     notes, workers = ((), card.workers) if card else ((note,), 0)
-    return LoadedCheckpoint(model.eval(), encoder, runtime.device, budget, workers, card, notes)
+    return LoadedCheckpoint(model.eval(), Packed(encoder, runtime.device, budget, workers), card, notes)
 
 
 def card_of_adapters(path: Path) -> JudgeCard:

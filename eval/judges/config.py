@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
-from data.config.section import Section
+from data.config.section import Count, Section
 from data.prompts import JudgeTemplate
-from models.config import Read
+from models.config import Read, SamplingConfig
 
 
-class JudgingConfig(Section):
-    """Sampling of judgements in an evaluation. How many are asked for, and in which orders, is the protocol's."""
+class JudgingConfig(SamplingConfig):
+    """Sampling of judgements in an evaluation. How many are asked for, and in which orders, is the protocol's.
 
-    temperature: float = Field(default=0.0, ge=0.0)
-    """0 is greedy; several votes need more, as greedy ones are all alike."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    max_new_tokens: int = Field(default=1024, ge=1)
+    Several votes need a temperature above 0, as greedy ones are all alike.
+    """
+
+    max_new_tokens: Count = 1024
     """A judgement that is longer is cut off; without an answer it then counts as unreadable."""
 
 
@@ -63,10 +63,10 @@ class CriticJudgeConfig(Section):
     """`none` scores the bare response: what remains without a critique."""
     samples: int = Field(default=1, ge=1, le=64)
     """Critiques of each response; their scores are averaged."""
-    temperature: float = Field(default=0.0, ge=0.0)
+    temperature: NonNegativeFloat = 0.0
     """0 is greedy."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    max_new_tokens: int | None = Field(default=None, ge=1)
+    max_new_tokens: Count | None = None
     """None takes the checkpoint's own limit."""
     seed: int = 0
     """Of the sampling; together with a response's place it alone decides the draws."""
@@ -99,13 +99,13 @@ class EndpointConfig(Section):
     request: dict[str, Any] = Field(default={})
     """Laid over every request, for what a provider names otherwise: `{max_tokens: null, max_completion_tokens: 4096}`;
     null takes a key out."""
-    concurrency: int = Field(default=8, ge=1)
+    concurrency: Count = 8
     """Requests under way at one time, over all ranks."""
-    timeout_seconds: float = Field(default=300.0, gt=0.0)
+    timeout_seconds: PositiveFloat = 300.0
     """How long an answer may take."""
-    retries: int = Field(default=6, ge=0)
+    retries: NonNegativeInt = 6
     """After a time-out, a broken connection, an unreadable answer, or HTTP 408, 425, 429 and 5xx."""
-    first_delay_seconds: float = Field(default=1.0, gt=0.0)
+    first_delay_seconds: PositiveFloat = 1.0
     """Before the first retry; doubled before each further one up to a minute, and drawn between half and whole."""
     cache: str = ".cache/endpoint"
     """Folder of the answers, by a digest of the request; what it holds is not asked again."""

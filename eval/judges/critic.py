@@ -5,29 +5,28 @@ Request and limit of a critique come with the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from data.errors import RecordError
-from data.preference import Message, Preference, text
+from data.preference import Preference, text
 from data.prompts import CRITIQUE_REQUEST, with_critique
 from eval.judges.checkpoint import LoadedCheckpoint
 from eval.judges.config import CriticJudgeConfig
 from eval.judges.packed_inference import Packed, run_packed
 from eval.protocol import Example, Verdict
-from models.config import CritiqueConfig, StoredRead
+from models.config import CritiqueConfig, SamplingConfig, StoredRead
 from models.encoder import VISION_TEXT, Encoder
-from models.generation import SamplingConfig, WritingCost, generate
+from models.generation import Generation, WritingCost, generate
 from models.packing.groups import Group, PackedBatch
-from models.portable.critic import CriticRewardModel
 
-Critiques = Literal["own", "given", "none"]
-"""Written by the model, given with the example, or left out (the score is read after the bare response)."""
+Critiques = Literal["own", "none"] | Mapping[str, tuple[str, str]]
+"""Written by the model, left out (the score is read after the bare response), or given: of both responses by example's key."""
 
 
 def as_example(record: Preference) -> Example:
@@ -50,12 +49,10 @@ class CritiqueEncoder:
     """An example as one group for a critic; runs in loader workers."""
 
     encoder: Encoder
-    mode: Critiques
+    critiques: Critiques
     request: str = CRITIQUE_REQUEST
     samples: int = 1
     """Critiques of each response, for `own`."""
-    given: Mapping[str, tuple[str, str]] | None = None
-    """Critiques of both responses by the example's key, for `given`."""
     forgiving: bool = False
     """For an example that cannot be encoded take a stand-in instead of an error: training will skip that record."""
 
@@ -69,16 +66,16 @@ class CritiqueEncoder:
             return self._group(replace(example, images=(), prompt=(text("user", "-"),), responses=("-", "-")))
 
     def _group(self, example: Example) -> Group:
-        conversations = [one for side in (0, 1) for one in self._conversations(example, side)]
-        read: StoredRead | None = None if self.mode == "own" else "end_of_turn"
+        critiques = (None, None) if isinstance(self.critiques, str) else self.critiques[example.key]
+        conversations = [
+            (*example.prompt, text("assistant", response))
+            if self.critiques == "none"
+            else with_critique(example.prompt, response, self.request, critique)
+            for response, critique in zip(example.responses, critiques, strict=True)
+            for _ in range(self.samples)
+        ]
+        read: StoredRead | None = None if self.critiques == "own" else "end_of_turn"
         return self.encoder.encode_conversations(example.images, conversations, read, example.identity)
-
-    def _conversations(self, example: Example, side: int) -> list[tuple[Message, ...]]:
-        response = example.responses[side]
-        if self.mode == "none":
-            return [(*example.prompt, text("assistant", response))]
-        given = None if self.given is None else self.given[example.key][side]
-        return [with_critique(example.prompt, response, self.request, given)] * (self.samples if self.mode == "own" else 1)
 
 
 @dataclass
@@ -101,51 +98,63 @@ class JudgingCost:
             found |= written | {"generated_tokens_per_second": self.tokens / self.seconds}
         return found
 
+    def add(self, judgements: int, written: Iterable[tuple[int, int]], started: float) -> None:
+        """Count judgements that began at `started`: the tokens of what was written for them, and how often the limit cut off."""
+        self.judgements += judgements
+        for tokens, truncated in written:
+            self.tokens += tokens
+            self.truncated += truncated
+        self.seconds += perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritingJudge:
+    """What judges that write have in common."""
+
+    model: Any
+    """Unwrapped, in eval mode."""
+    packed: Packed
+    sampling: SamplingConfig
+    spent: JudgingCost = field(default_factory=JudgingCost)
+    """Of all ranks together."""
+    about: tuple[str, ...] = ()
+    """What must be said beside its figures, whatever judging costs."""
+
+    @property
+    def cost(self) -> WritingCost:
+        """What a group takes of a token budget while it is written on."""
+        return WritingCost.of(self.model.config.text_config, self.sampling)
+
+    def write(self, batch: PackedBatch, forbidden: Sequence[str], seeds: Sequence[str]) -> list[Generation]:
+        """Write after every continuation of a row, never one of the `forbidden` tokens."""
+        ids = self.packed.encoder.tokenizer.convert_tokens_to_ids
+        end, never = ids("<|im_end|>"), ids(list(forbidden))
+        return generate(self.model, batch, end=end, forbidden=never, sampling=self.sampling, seeds=seeds)
+
 
 Judged = tuple[Verdict, int, int]
 """A verdict, the tokens of its critiques, and how many of them were cut off; ranks gather it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CriticJudge:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticJudge(WritingJudge):
     """A critic: the response whose critique is followed by the higher score is the better one.
 
     Several critiques of a response (`encode.samples`) are drawn at the sampling's temperature and their scores averaged;
     the first is kept as the one to show. A critique that the limit cut off is scored as it is, and counted in `spent`.
     """
 
-    model: CriticRewardModel
-    """The unwrapped critic, in eval mode."""
     encode: CritiqueEncoder
-    device: torch.device
-    token_budget: int
-    sampling: SamplingConfig
-    spent: JudgingCost = field(default_factory=JudgingCost)
-    """Of all ranks together."""
-    workers: int = 0
     seed: int = 0
-    about: tuple[str, ...] = ()
-    """What must be said beside its figures, whatever judging costs."""
 
     @torch.no_grad()
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
         """Return both scores of every example, and the critiques that were written; all ranks must call together."""
-        started = perf_counter()
-        packed = Packed(self.encode.encoder, self.device, self.token_budget, self.workers)
-        own = self.encode.mode == "own"
-        run = self._own if own else self._given
-        found = run_packed(
-            packed,
-            examples,
-            self.encode,
-            lambda batch, items: run(batch, [examples[i].key for i in items]),
-            WritingCost.of(self.model.config.text_config, self.sampling) if own else attrgetter("cost"),
-        )
-        self.spent.judgements += len(examples)
-        self.spent.critiques += 2 * self.encode.samples * len(examples) if own else 0
-        self.spent.tokens += sum(tokens for _, tokens, _ in found)
-        self.spent.truncated += sum(truncated for _, _, truncated in found)
-        self.spent.seconds += perf_counter() - started
+        started, own = perf_counter(), self.encode.critiques == "own"
+        run, cost = (self._own, self.cost) if own else (self._given, attrgetter("cost"))
+        found = run_packed(self.packed, examples, self.encode, run, cost)
+        self.spent.add(len(examples), ((tokens, cut) for _, tokens, cut in found), started)
+        self.spent.critiques += 2 * self.encode.samples * len(examples) * own
         return [verdict for verdict, _, _ in found]
 
     def notes(self) -> tuple[str, ...]:
@@ -156,19 +165,16 @@ class CriticJudge:
         cut = f"{self.spent.truncated} of {self.spent.critiques} critiques were cut off by {limit} and scored as they are."
         return (*self.about, cut)
 
-    def _given(self, batch: PackedBatch, keys: Sequence[str]) -> list[Judged]:
-        scores = self.model(**batch.joint_inputs())[0].view(len(keys), 2).tolist()
+    def _given(self, batch: PackedBatch, examples: Sequence[Example]) -> list[Judged]:
+        scores = self.model(**batch.joint_inputs())[0].view(len(examples), 2).tolist()
         return [(Verdict(scores=(first, second)), 0, 0) for first, second in scores]
 
-    def _own(self, batch: PackedBatch, keys: Sequence[str]) -> list[Judged]:
-        samples = self.encode.samples
-        seeds = [f"{self.seed}/{key}/{n}" for key in keys for n in range(2 * samples)]
-        tokenizer = self.encode.encoder.tokenizer
-        end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-        forbidden = tokenizer.convert_tokens_to_ids(list(VISION_TEXT))
-        written = generate(self.model, batch, end=end, forbidden=forbidden, sampling=self.sampling, seeds=seeds)
+    def _own(self, batch: PackedBatch, examples: Sequence[Example]) -> list[Judged]:
+        samples, tokenizer = self.encode.samples, self.packed.encoder.tokenizer
+        seeds = [f"{self.seed}/{example.key}/{n}" for example in examples for n in range(2 * samples)]
+        written = self.write(batch, VISION_TEXT, seeds)
         if not written:  # the head runs all the same: under ZeRO-3 the other ranks wait for this one's share of it
-            self.model.scores(torch.zeros(1, self.model.config.text_config.hidden_size, device=self.device))
+            self.model.scores(torch.zeros(1, self.model.config.text_config.hidden_size, device=self.packed.device))
             return []
         means = self.model.scores(torch.stack([one.end_hidden for one in written])).view(-1, 2, samples).mean(2).tolist()
         found = []
@@ -180,27 +186,19 @@ class CriticJudge:
         return found
 
 
-def critic_judge(
-    found: LoadedCheckpoint,
-    config: CriticJudgeConfig,
-    mode: Critiques | None = None,
-    given: Mapping[str, tuple[str, str]] | None = None,
-) -> CriticJudge:
-    """Return a judge that has spent nothing yet; `mode` (None: the config's) and `given` are those of the encoder."""
-    mode = mode or config.critiques
-    asked = found.card and found.card.critique
-    critique = asked or CritiqueConfig.model_validate(found.model.config.critique)
+def critic_judge(found: LoadedCheckpoint, config: CriticJudgeConfig, critiques: Critiques | None = None) -> CriticJudge:
+    """Return a judge that has spent nothing yet; `critiques` are those of the encoder, None: the config's."""
+    critiques = critiques or config.critiques
+    critique = (found.card and found.card.critique) or CritiqueConfig.model_validate(found.model.config.critique)
     return CriticJudge(
         model=found.model,
-        encode=CritiqueEncoder(found.encoder, mode, critique.request, config.samples if mode == "own" else 1, given),
-        device=found.device,
-        token_budget=found.token_budget,
+        encode=CritiqueEncoder(found.packed.encoder, critiques, critique.request, config.samples if critiques == "own" else 1),
+        packed=found.packed,
         sampling=SamplingConfig(
             temperature=config.temperature,
             top_p=config.top_p,
             max_new_tokens=config.max_new_tokens or critique.max_new_tokens,
         ),
-        workers=found.workers,
         seed=config.seed,
         about=found.notes,
     )

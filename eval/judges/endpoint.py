@@ -83,13 +83,12 @@ class Client:
             return Answer(**json.loads(file.read_text(encoding="utf-8")) | {"cached": True})
         answer = self._asked(body)
         if not answer.refusal:
-            kept = json.dumps(asdict(answer), ensure_ascii=False)
-            write_whole(file, kept)
+            write_whole(file, json.dumps(asdict(answer), ensure_ascii=False))
         return answer
 
     def _asked(self, body: Body) -> Answer:
         for attempt in range(self.config.retries + 1):
-            wait = 0.0
+            retry_after = ""
             try:
                 response = self.http.post("chat/completions", json=body)
             except httpx.TransportError as error:
@@ -100,8 +99,7 @@ class Client:
                 if status in REFUSED:
                     return Answer("", False, 0, 0, refusal=reason)
                 if status in AGAIN or status >= 500:
-                    retry_after = response.headers.get("retry-after", "")  # seconds; a date is not read
-                    wait = min(LONGEST_DELAY, float(retry_after)) if retry_after.isdigit() else 0.0
+                    retry_after = response.headers.get("retry-after", "")
                 elif status != 200:
                     raise EndpointError(
                         f"{self.config.url} said {reason}. Check `url`, `model` and the key "
@@ -112,7 +110,8 @@ class Client:
                 else:
                     reason = f"an answer that is no chat completion: {quoted!r}"
             if attempt < self.config.retries:
-                time.sleep(max(wait, delay(self.config.first_delay_seconds, attempt)))
+                asked = int(retry_after) if retry_after.isdigit() else 0  # seconds; a date is not read
+                time.sleep(max(min(LONGEST_DELAY, asked), delay(self.config.first_delay_seconds, attempt)))
         raise EndpointError(
             f"{self.config.url} failed {self.config.retries + 1} times for one request, the last time with: {reason}. Nothing "
             "is scored from part of the answers. Those received are in the cache: run the same command again to go on."
@@ -124,8 +123,7 @@ def open_client(config: EndpointConfig) -> Iterator[Client]:
     """Give a client for `config`; raises EndpointError if the key's environment variable is not set."""
     headers = {}
     if config.key_variable is not None:
-        key = os.environ.get(config.key_variable, "")
-        if not key:
+        if not (key := os.environ.get(config.key_variable)):
             raise EndpointError(f"the environment variable {config.key_variable} is not set; put the key of {config.url} there.")
         headers["Authorization"] = f"Bearer {key}"
     timeout = httpx.Timeout(config.timeout_seconds, connect=min(CONNECT_SECONDS, config.timeout_seconds), pool=None)
@@ -172,24 +170,23 @@ class EndpointJudge:
 
         Raises: EndpointError on all ranks if a request fails for good on one of them, or all are refused.
         """
+        shown = [presentations(example, self.protocol) for example in examples]
         questions = [
-            (example, first, turn) for example in examples for turn, first in enumerate(presentations(example, self.protocol))
+            (example, first, turn) for example, own in zip(examples, shown, strict=True) for turn, first in enumerate(own)
         ]
         gathered = gather(self._ask(questions[rank() :: world_size()]))
-        problems = [problem for _, problem in gathered if problem]
-        if problems:
-            raise EndpointError(problems[0])
+        for _, problem in gathered:
+            if problem:
+                raise EndpointError(problem)
         parts = [part for part, _ in gathered]
         self.answers = [parts[number % len(parts)][number // len(parts)] for number in range(len(questions))]
         if self.answers and all(answer.refusal for answer in self.answers):
             raise EndpointError(f"{self.config.url} refused every request; the first: {self.answers[0].refusal}")
-        votes = iter(
-            [
-                Vote.at(answer.text, first, None if answer.refusal else self.prompt.read(answer.text))
-                for (_, first, _), answer in zip(questions, self.answers, strict=True)
-            ]
-        )
-        return [Verdict(votes=tuple(next(votes) for _ in presentations(example, self.protocol))) for example in examples]
+        answers = iter(self.answers)
+        return [Verdict(votes=tuple(self._vote(next(answers), first) for first in own)) for own in shown]
+
+    def _vote(self, answer: Answer, first: Side) -> Vote:
+        return Vote.at(answer.text, first, None if answer.refusal else self.prompt.read(answer.text))
 
     def _ask(self, questions: Sequence[Question]) -> tuple[list[Answer], str]:
         """Return the answers in order and "", or what is wrong as soon as one request fails for good.
@@ -198,42 +195,39 @@ class EndpointJudge:
         """
         problems: list[str] = []
 
-        def ask(question: Question) -> Answer | None:
+        def ask(question: Question) -> list[Answer]:
             try:
-                return None if problems else client.answer(self._body(question))
+                return [] if problems else [client.answer(self._body(question))]
             except EndpointError as error:
                 problems.append(str(error))
-                return None
+                return []
 
-        found: list[Answer | None] = []
+        threads = max(1, self.config.concurrency // world_size())
         try:
-            threads = max(1, self.config.concurrency // world_size())
             with open_client(self.config) as client, ThreadPoolExecutor(threads) as pool:
-                found = list(pool.map(ask, questions))
+                return [answer for answers in pool.map(ask, questions) for answer in answers], "".join(problems[:1])
         except EndpointError as error:
-            problems.append(str(error))
-        return [answer for answer in found if answer is not None], problems[0] if problems else ""
+            return [], str(error)
 
     def notes(self) -> tuple[str, ...]:
         """Return what must be said beside the figures: also what judging cost."""
-        asked = [answer for answer in self.answers if not answer.cached]
-        (whole_in, whole_out), (now_in, now_out) = (
+        config, asked = self.config, [answer for answer in self.answers if not answer.cached]
+        whole, now = (
             (sum(answer.input_tokens for answer in part), sum(answer.output_tokens for answer in part))
             for part in (self.answers, asked)
         )
-        price_in, price_out = self.config.dollars_per_million_input, self.config.dollars_per_million_output
-        dollars = ""
+        price_in, price_out, dollars = config.dollars_per_million_input, config.dollars_per_million_output, ""
         if price_in is not None and price_out is not None:
-            whole, now = ((n * price_in + m * price_out) / 1e6 for n, m in ((whole_in, whole_out), (now_in, now_out)))
-            dollars = f"; {whole:.4f} dollars in all, {now:.4f} of them now"
-        found = [
-            f"{self.config.model}: {len(self.answers)} judgements ({len(self.answers) - len(asked)} from the cache), "
-            f"{whole_in:,} tokens in and {whole_out:,} out; asked now: {now_in:,} and {now_out:,}{dollars}."
-        ]
+            paid = [(tokens_in * price_in + tokens_out * price_out) / 1e6 for tokens_in, tokens_out in (whole, now)]
+            dollars = f"; {paid[0]:.4f} dollars in all, {paid[1]:.4f} of them now"
         refusals = [answer.refusal for answer in self.answers if answer.refusal]
+        cut_off = sum(answer.cut_off for answer in self.answers)
+        found = [
+            f"{config.model}: {len(self.answers)} judgements ({len(self.answers) - len(asked)} from the cache), "
+            f"{whole[0]:,} tokens in and {whole[1]:,} out; asked now: {now[0]:,} and {now[1]:,}{dollars}."
+        ]
         if refusals:
             found.append(f"{len(refusals)} requests were refused and count as unreadable votes; the first: {refusals[0]}")
-        cut_off = sum(answer.cut_off for answer in self.answers)
         if cut_off:
             found.append(f"{cut_off} judgements were cut off at the limit of new tokens.")
         return (*self.about, *found)
@@ -264,14 +258,12 @@ def endpoint_judge(config: EndpointConfig, benchmark: Benchmark, protocol: Proto
 
 def messages(conversation: Sequence[Message], images: Sequence[EncodedImage], record: str) -> list[dict[str, Any]]:
     """Return a conversation as chat completions take it, its image parts filled with `images` in order, as data URIs."""
-    left = iter(images)
+    uris = (data_uri(image, record) for image in images)
     return [
         {
-            "role": turn["role"],
+            **turn,
             "content": [
-                {"type": "text", "text": part["text"]}
-                if part["type"] == "text"
-                else {"type": "image_url", "image_url": {"url": data_uri(next(left), record)}}
+                part if part["type"] == "text" else {"type": "image_url", "image_url": {"url": next(uris)}}
                 for part in turn["content"]
             ],
         }

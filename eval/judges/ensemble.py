@@ -73,11 +73,10 @@ class EnsembleJudge:
 
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
         """Return the combined scores of every example; what is not finite stays so."""
-        ways = self.combination
-        scores = _scores(self.config, self.members, examples)
+        ways, scores = self.combination, _scores(self.members, examples)
         weights, offsets, scales = (column[:, None, None] for column in (ways.weights, ways.offsets, ways.scales))
         combined = (weights * (scores - offsets) / scales).sum(axis=0)
-        return [Verdict(scores=(float(one), float(two))) for one, two in combined]
+        return [Verdict(scores=(one, two)) for one, two in combined.tolist()]
 
     def notes(self) -> tuple[str, ...]:
         """Say how the members are combined, and what must be said of each."""
@@ -92,11 +91,11 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
     Raises: CheckpointError for members that the validation data give no usable number; UserError for unusable records.
     """
     n = len(members)
-    same, zeros, ones = np.full(n, 1 / n), np.zeros(n), np.ones(n)
+    worth, offsets, scales = np.ones(n), np.zeros(n), np.ones(n)
     if config.validation is None:
-        return Combination(same, zeros, ones, ("",) * n)
+        return Combination(worth / n, offsets, scales, ("",) * n)
     examples = PREFERENCE_FOLDER.load(Location(location=config.validation)).examples
-    scores, rows = _scores(config, members, examples), np.arange(len(examples))
+    scores, rows = _scores(members, examples), np.arange(len(examples))
     for name, found in zip(config.members, scores, strict=True):
         unusable = int((~np.isfinite(found)).any(axis=1).sum())
         if unusable or found.std() == 0:
@@ -108,26 +107,19 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
     each = zip(accuracy, margin, strict=True)
     standings = tuple(f" (validation: {right:.3f} right, margin {mean:.4g}, {len(rows)} pairs)" for right, mean in each)
     if config.combine == "standardised":
-        flat = scores.reshape(n, -1)
-        return Combination(same, flat.mean(axis=1), flat.std(axis=1), standings)
-    worth = accuracy if config.combine == "accuracy" else margin
+        offsets, scales = scores.mean(axis=(1, 2)), scores.std(axis=(1, 2))
+    else:
+        worth = accuracy if config.combine == "accuracy" else margin
     for name, value in zip(config.members, worth, strict=True):
         if value <= 0:
             raise CheckpointError(
                 f"{name}: its validation {config.combine} is {value:.4g}; weights in proportion to it need more than 0. "
                 "Leave this member out, or choose `combine: mean`."
             )
-    return Combination(worth / worth.sum(), zeros, ones, standings)
+    return Combination(worth / worth.sum(), offsets, scales, standings)
 
 
-def _scores(config: EnsembleConfig, members: Sequence[Judge], examples: Sequence[Example]) -> Floats:
-    """Return the members' scores, (members, examples, 2) fp64; raises CheckpointError for a member that casts votes instead."""
-    found = []
-    for name, member in zip(config.members, members, strict=True):
-        scores = [verdict.scores for verdict in member.judge(examples)]
-        if None in scores:
-            raise CheckpointError(
-                f"{name} compares responses and gives no scores; the members of an ensemble must be reward models."
-            )
-        found.append(np.array(scores, dtype=np.float64).reshape(-1, 2))
-    return np.stack(found)
+def _scores(members: Sequence[Judge], examples: Sequence[Example]) -> Floats:
+    """Return the members' scores, (members, examples, 2) fp64."""
+    found = [[verdict.scores for verdict in member.judge(examples)] for member in members]
+    return np.array(found, dtype=np.float64).reshape(len(members), len(examples), 2)

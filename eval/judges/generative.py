@@ -6,41 +6,32 @@ All votes on an example in one order are continuations of one prompt, so prompt 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from time import perf_counter
-from typing import Any
 
 import torch
 
 from data.errors import CheckpointError
 from data.preference import Message
 from data.prompts import JudgeTemplate, ask, read
-from eval.benchmarks.benchmark import Benchmark, PairwisePrompt
+from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
 from eval.judges.checkpoint import LoadedCheckpoint
 from eval.judges.config import GenerativeJudgeConfig
-from eval.judges.critic import JudgingCost
-from eval.judges.packed_inference import Packed, run_packed
+from eval.judges.critic import WritingJudge
+from eval.judges.packed_inference import run_packed
 from eval.protocol import Example, ProtocolConfig, Side, Verdict, Vote, presentations
 from models.encoder import Encoder
-from models.generation import SamplingConfig, WritingCost, generate
 from models.packing.groups import Group, PackedBatch
 
+Ask = Callable[[Example, Side], tuple[Message, ...]]
+"""Makes the conversation that shows an example with the given response first; picklable for loader workers."""
 
-@dataclass(frozen=True, slots=True)
-class JudgePrompt:
-    """What a judge is asked about an example, and how its text is read; picklable for loader workers."""
 
-    ask: Callable[[Example, Side], tuple[Message, ...]]
-    read: Callable[[str], Side | None]
-    """The position (0 first, 1 second) that a judgement names; None where it cannot be read."""
-
-    @classmethod
-    def of_template(cls, template: JudgeTemplate) -> JudgePrompt:
-        """Return the prompt that this project's judges are trained on."""
-        return cls(partial(_ask_by_template, template), position)
+def by_template(template: JudgeTemplate) -> Ask:
+    """Return the prompt that this project's judges are trained on."""
+    return partial(_ask_by_template, template)
 
 
 def _ask_by_template(template: JudgeTemplate, example: Example, first: Side) -> tuple[Message, ...]:
@@ -48,7 +39,7 @@ def _ask_by_template(template: JudgeTemplate, example: Example, first: Side) -> 
 
 
 def position(text: str) -> Side | None:
-    """Return the position that a judgement in R1-Reward's form names."""
+    """Return the position (0 first, 1 second) that a judgement in R1-Reward's form names; None where it cannot be read."""
     answer = read(text).answer
     return None if answer is None else 0 if answer == 1 else 1
 
@@ -66,11 +57,9 @@ class ShownPair:
 def showings(example: Example, protocol: ProtocolConfig) -> list[ShownPair]:
     """Return an example once for every response that the protocol shows first, each with the judgements asked for."""
     firsts = presentations(example, protocol)
-    sides: tuple[Side, Side] = (0, 1)
     return [
         ShownPair(example, side, tuple(turn for turn, first in enumerate(firsts) if first == side))
-        for side in sides
-        if side in firsts
+        for side in sorted(set(firsts))
     ]
 
 
@@ -79,46 +68,35 @@ class ShownEncoder:
     """Encodes what is shown as one prompt with as many continuations as there are judgements; runs in loader workers."""
 
     encoder: Encoder
-    prompt: JudgePrompt | PairwisePrompt
+    ask: Ask
 
     def __call__(self, shown: ShownPair) -> Group:
         """Encode up to the place where the judge begins to write."""
-        conversations = [self.prompt.ask(shown.example, shown.first)] * len(shown.turns)
+        conversations = [self.ask(shown.example, shown.first)] * len(shown.turns)
         return self.encoder.encode_conversations(shown.example.images, conversations, None, shown.example.identity)
 
 
-@dataclass(frozen=True, slots=True)
-class GenerativeJudge:
-    """A judge that writes; `model` is the unwrapped language model in eval mode."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerativeJudge(WritingJudge):
+    """A judge that compares both responses in writing."""
 
-    model: Any
-    encode: ShownEncoder
-    device: torch.device
-    token_budget: int
-    sampling: SamplingConfig
+    ask: Ask
     protocol: ProtocolConfig
-    spent: JudgingCost = field(default_factory=JudgingCost)
-    """Of all ranks together."""
-    workers: int = 0
-    about: tuple[str, ...] = ()
-    """What must be said beside its figures, whatever judging costs."""
+    read: Callable[[str], Side | None] = position
+    """The position (0 first, 1 second) that a judgement names; None where it cannot be read."""
 
     @torch.no_grad()
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
         """Return the votes on every example, in the order of the protocol's presentations; all ranks must call together."""
         started = perf_counter()
         shown = [one for example in examples for one in showings(example, self.protocol)]
-        packed = Packed(self.encode.encoder, self.device, self.token_budget, self.workers)
-        cost = WritingCost.of(self.model.config.text_config, self.sampling)
-        found = run_packed(packed, shown, self.encode, lambda batch, items: self._write(batch, [shown[i] for i in items]), cost)
-        votes: dict[tuple[int, int], Vote] = {}
-        for one, judgements in zip(shown, found, strict=True):
-            for turn, (text, tokens, truncated) in zip(one.turns, judgements, strict=True):
-                votes[id(one.example), turn] = Vote.at(text, one.first, self.encode.prompt.read(text))
-                self.spent.tokens += tokens
-                self.spent.truncated += truncated
-        self.spent.judgements += len(votes)
-        self.spent.seconds += perf_counter() - started
+        found = run_packed(self.packed, shown, ShownEncoder(self.packed.encoder, self.ask), self._votes, self.cost)
+        votes = {
+            (id(one.example), turn): vote
+            for one, judgements in zip(shown, found, strict=True)
+            for turn, (vote, _, _) in zip(one.turns, judgements, strict=True)
+        }
+        self.spent.add(len(votes), ((tokens, cut) for judgements in found for _, tokens, cut in judgements), started)
         return [
             Verdict(votes=tuple(votes[id(example), turn] for turn in range(len(presentations(example, self.protocol)))))
             for example in examples
@@ -131,16 +109,17 @@ class GenerativeJudge:
         cost = f"{spent.judgements:,} judgements of {mean:.0f} tokens on average; {spent.truncated:,} cut off at the limit."
         return (*self.about, cost)
 
-    def _write(self, batch: PackedBatch, shown: Sequence[ShownPair]) -> list[list[tuple[str, int, bool]]]:
-        """Return text, tokens and whether the limit cut it off, of every judgement of what is shown."""
-        tokenizer = self.encode.encoder.tokenizer
+    def _votes(self, batch: PackedBatch, shown: Sequence[ShownPair]) -> list[list[tuple[Vote, int, bool]]]:
+        """Return vote, tokens and whether the limit cut it off, of every judgement of what is shown."""
         seeds = [f"{self.protocol.seed}/{one.example.key}/{turn}" for one in shown for turn in one.turns]
-        end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-        forbidden = [self.encode.encoder.vision.image]
-        written = generate(self.model, batch, end=end, forbidden=forbidden, sampling=self.sampling, seeds=seeds)
+        written = iter(self.write(batch, ["<|image_pad|>"], seeds))
 
-        counted = ((tokenizer.decode(one.ids), len(one.ids) + 1, one.truncated) for one in written)
-        return [list(islice(counted, len(one.turns))) for one in shown]
+        def vote(first: Side) -> tuple[Vote, int, bool]:
+            one = next(written)
+            text = self.packed.encoder.tokenizer.decode(one.ids)
+            return Vote.at(text, first, self.read(text)), len(one.ids) + 1, one.truncated
+
+        return [[vote(one.first) for _ in one.turns] for one in shown]
 
 
 def generative_judge(
@@ -157,19 +136,13 @@ def generative_judge(
         )
     template, notes = config.template or (found.card.template if found.card else None), found.notes
     if template is None:
-        template, unknown = (
-            "r1_reward",
-            f"Nothing says how {config.checkpoint} was asked in training; it is asked as R1-Reward is.",
-        )
-        notes = (*notes, unknown)
-    own = benchmark.prompt or GENERAL_PROMPT
+        template = "r1_reward"
+        notes = (*notes, f"Nothing says how {config.checkpoint} was asked in training; it is asked as R1-Reward is.")
+    if template == "benchmark":
+        own = benchmark.prompt or GENERAL_PROMPT
+        asked, reader = own.ask, own.read
+    else:
+        asked, reader = by_template(template), position
     return GenerativeJudge(
-        model=found.model,
-        encode=ShownEncoder(found.encoder, own if template == "benchmark" else JudgePrompt.of_template(template)),
-        device=found.device,
-        token_budget=found.token_budget,
-        sampling=SamplingConfig(temperature=config.temperature, top_p=config.top_p, max_new_tokens=config.max_new_tokens),
-        protocol=protocol,
-        workers=found.workers,
-        about=notes,
+        model=found.model, packed=found.packed, sampling=config, ask=asked, read=reader, protocol=protocol, about=notes
     )

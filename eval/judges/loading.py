@@ -8,11 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from data.config.validation import format_validation_error
+from data.config.layers import Located, read_yaml
+from data.config.validation import parse
 from data.errors import CheckpointError
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
@@ -22,8 +19,7 @@ from eval.judges.critic import critic_judge
 from eval.judges.endpoint import endpoint_judge
 from eval.judges.ensemble import EnsembleConfig, EnsembleJudge, combination
 from eval.judges.generative import generative_judge
-from eval.judges.packed_inference import Scorer
-from eval.judges.scalar import ResponsesEncoder, ScalarJudge
+from eval.judges.packed_inference import ScalarJudge
 from eval.protocol import NotedJudge, ProtocolConfig
 from models.adapters import is_adapter
 from models.backbone import load_critic, load_language_model, load_scalar
@@ -46,29 +42,17 @@ def load_judge(path: Path, runtime: Runtime) -> JudgeFor:
 def judge_config(path: Path) -> JudgeConfig:
     """Return how the judge at `path` is asked: its YAML file, or the defaults for a checkpoint folder.
 
-    Raises: CheckpointError for what is no judge, with every key of the file that is wrong.
+    Raises: CheckpointError for what is no judge; RecipeError for a file, with every key that is wrong.
     """
-    found = _yaml(path) if path.is_file() else {"type": _kind_of(path), "checkpoint": str(path)}
-    kind = found["type"]
+    found = read_yaml(path) if path.is_file() else Located.of({"type": _kind_of(path), "checkpoint": str(path)})
+    kind = found.plain().get("type")
     if kind not in JUDGES:
-        judges = ", ".join([*CLASSES, *JUDGES])
-        raise CheckpointError(f"{path} is a {kind!r}, which cannot judge here. Judges are: {judges}.")
-    try:
-        return JUDGES[kind][0].model_validate(found)
-    except ValidationError as error:
-        raise CheckpointError(f"{path}: {format_validation_error(error)}") from error
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    try:
-        found = YAML(typ="safe", pure=True).load(path)
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is no YAML: {error}") from error
-    if not isinstance(found, dict) or "type" not in found:
+        classes, types = ", ".join(CLASSES), ", ".join(JUDGES)
         raise CheckpointError(
-            f"{path}: required is a mapping with `type: scalar`, `ensemble`, `critic`, `generative` or `endpoint`."
+            f"{path} is a {kind!r}, which cannot judge here. Judges are: checkpoints of {classes}; YAML files with the `type` "
+            f"{types}."
         )
-    return found
+    return parse(JUDGES[kind][0], found, str(path))
 
 
 def _kind_of(folder: Path) -> str:
@@ -89,8 +73,7 @@ def _kind_of(folder: Path) -> str:
 def _scalar(path: Path, runtime: Runtime, config: ScalarJudgeConfig) -> JudgeFor:
     other = partial(load_scalar, head=HeadConfig(layers=1, activation="none", read=config.read))
     found = load_checkpoint(Path(config.checkpoint).expanduser(), runtime, other if path.is_file() else load_scalar)
-    scorer = Scorer(found.model, found.encoder, found.device, found.token_budget, found.workers)
-    judge = ScalarJudge(scorer, ResponsesEncoder(found.encoder, found.model.config.reward_head["read"]), found.notes)
+    judge = ScalarJudge(found.model, found.packed, found.model.config.reward_head["read"], found.notes)
     return lambda benchmark, protocol: judge
 
 

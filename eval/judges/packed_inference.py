@@ -1,4 +1,4 @@
-"""Scores of packed groups, data-parallel: the one forward path of evaluation, ranking and ensembles.
+"""Packed groups through a model, data-parallel: the one forward path of evaluation; and its simplest user, the scalar judge.
 
 Work is dealt to ranks by index, encoded in loader workers a chunk at a time (pixels of a whole benchmark would not fit in
 memory), packed under the token budget, and run in lock-step: a rank without work runs the filler row.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from data.preference import text
+from eval.protocol import Example, Verdict
+from models.config import StoredRead
 from models.distributed import gather, max_over_ranks, rank, world_size
 from models.encoder import Encoder
-from models.packing.cost import pack_first_fit
-from models.packing.groups import Group, PackedBatch
+from models.packing.groups import Group, PackedBatch, pack_first_fit
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -30,27 +32,8 @@ CHUNK = 64
 """Items that are encoded and packed together: enough to fill rows well, few enough to hold their pixels."""
 
 
-PackedItems = tuple[PackedBatch, tuple[int, ...]]
-"""A row and the items whose groups it holds, in order."""
-
-
-class Chunks(Dataset[list[PackedItems]], Generic[Item]):
-    """A rank's share of the items, chunk by chunk, encoded and packed when a worker asks."""
-
-    def __init__(
-        self, items: Sequence[Item], share: Sequence[int], encode: Callable[[Item], Group], packed: Packed, cost: Cost
-    ) -> None:
-        self.items, self.encode, self.packed, self.cost = items, encode, packed, cost
-        self.chunks = [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)]
-
-    def __len__(self) -> int:
-        return len(self.chunks)
-
-    def __getitem__(self, number: int) -> list[PackedItems]:
-        chunk = self.chunks[number]
-        groups = [self.encode(self.items[i]) for i in chunk]
-        rows = pack_first_fit([self.cost(group) for group in groups], self.packed.token_budget)
-        return [(self.packed.encoder.pack([groups[i] for i in row]), tuple(chunk[i] for i in row)) for row in rows]
+PackedItems = tuple[PackedBatch, list[int]]
+"""A row and the indices of the items whose groups it holds, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +50,20 @@ def run_packed(
     packed: Packed,
     items: Sequence[Item],
     encode: Callable[[Item], Group],
-    run: Callable[[PackedBatch, Sequence[int]], Sequence[Found]],
+    run: Callable[[PackedBatch, list[Item]], Sequence[Found]],
     cost: Cost = attrgetter("cost"),
 ) -> list[Found]:
     """Return what `run` finds for every item, in order, on every rank; all ranks must call together.
 
     `encode` makes an item's group and `cost` says what it takes of the budget; both run in loader workers and must be picklable.
-    `run` gets a packed row on the device and the indices of its items, and returns one thing for each. Ranks run equally many
-    rows: one without work runs the filler row, with no items, and nothing is taken from it.
+    `run` gets a packed row on the device and its items, and returns one thing for each. Ranks run equally many rows: one without
+    work runs the filler row, with no items, and nothing is taken from it.
     """
     share = range(rank(), len(items), world_size())
-    loader = DataLoader(
-        Chunks(items, share, encode, packed, cost),
+    loader: DataLoader[list[PackedItems]] = DataLoader(
+        [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)],  # type: ignore[arg-type]
         batch_size=None,
+        collate_fn=partial(_rows, packed, items, encode, cost),
         num_workers=packed.workers if len(items) > CHUNK else 0,
         generator=torch.Generator(),  # else it draws a seed from the run's own generator: evaluating must not change training
     )
@@ -88,31 +72,54 @@ def run_packed(
     for _ in range(max_over_ranks(len(loader), packed.device)):
         rows: list[PackedItems] = next(chunks, [])
         for number in range(max_over_ranks(len(rows), packed.device)):
-            batch, inside = rows[number] if number < len(rows) else (packed.encoder.pack([]), ())
-            found |= zip(inside, run(batch.to(packed.device), inside), strict=True)
+            batch, inside = rows[number] if number < len(rows) else (packed.encoder.pack([]), [])
+            found |= zip(inside, run(batch.to(packed.device), [items[i] for i in inside]), strict=True)
     whole = {index: one for part in gather(found) for index, one in part.items()}
     return [whole[index] for index in range(len(items))]
 
 
+def _rows(
+    packed: Packed, items: Sequence[Item], encode: Callable[[Item], Group], cost: Cost, chunk: Sequence[int]
+) -> list[PackedItems]:
+    """Encode and pack a chunk of the items."""
+    groups = [encode(items[i]) for i in chunk]
+    rows = pack_first_fit([cost(group) for group in groups], packed.token_budget)
+    return [(packed.encoder.pack([groups[i] for i in row]), [chunk[i] for i in row]) for row in rows]
+
+
 @dataclass(frozen=True, slots=True)
-class Scorer:
-    """A scalar reward model ready to score: `model` may be wrapped by DeepSpeed or DDP, and must be in eval mode."""
+class ResponsesEncoder:
+    """An example as one group: its prompt once, then its responses with read positions; runs in loader workers."""
+
+    encoder: Encoder
+    read: StoredRead
+
+    def __call__(self, example: Example) -> Group:
+        """Encode an example; raises RecordError for an image that cannot be decoded."""
+        conversations = [(*example.prompt, text("assistant", response)) for response in example.responses]
+        return self.encoder.encode_conversations(example.images, conversations, self.read, example.identity)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarJudge:
+    """A scalar reward model: the response with the higher score is the better one."""
 
     model: nn.Module
-    encoder: Encoder
-    device: torch.device
-    token_budget: int
-    workers: int = 0
+    """May be wrapped by DeepSpeed or DDP; in eval mode."""
+    packed: Packed
+    read: StoredRead
+    about: tuple[str, ...] = ()
+    """What must be said beside its figures."""
 
     @torch.no_grad()
-    def scores(self, items: Sequence[Item], encode: Callable[[Item], Group]) -> list[list[float]]:
-        """Return the scores of every item's continuations, fp32 values in the order given, on every rank.
+    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+        """Return both scores of every example, fp32 values; all ranks must call together, and all get all verdicts."""
+        return run_packed(self.packed, examples, ResponsesEncoder(self.packed.encoder, self.read), self._verdicts)
 
-        `encode` makes an item's group with read positions.
-        """
+    def _verdicts(self, batch: PackedBatch, examples: Sequence[Example]) -> list[Verdict]:
+        scores = iter(self.model(**batch.score_inputs()).tolist())
+        return [Verdict(scores=(next(scores), next(scores))) for _ in examples]
 
-        def run(batch: PackedBatch, places: Sequence[int]) -> list[list[float]]:
-            scores = iter(self.model(**batch.score_inputs()).tolist())
-            return [list(islice(scores, size)) for size in batch.group_sizes]
-
-        return run_packed(Packed(self.encoder, self.device, self.token_budget, self.workers), items, encode, run)
+    def notes(self) -> tuple[str, ...]:
+        """Return what must be said beside the figures."""
+        return self.about

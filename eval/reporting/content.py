@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pyarrow  # type: ignore[import-untyped]
+from pyarrow import parquet
 from pydantic import ValidationError
 
 from data.errors import UserError
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.card import RECIPE, recorded
-from eval.reporting.rollouts import rollouts
 from eval.results.predictions import OWN, read_predictions
-from eval.results.result import Result
-from eval.results.store import STEP
+from eval.results.result import Result, read_result
+from eval.results.store import step_of
 
 PROVENANCE, STATE, BEST, SWEEP = "provenance.json", "trainer_state.json", "best", "sweep.json"
+TABLES = "completions"
+"""The folder in which trl keeps a table of rollouts for every line of the log."""
+STAGES = 3
+"""Tables shown: the first, the last and those at equal distances between them."""
+PROMPTS = 4
+"""Prompts shown of a table: the first one, then those whose judgements earned most differently."""
+JUDGEMENTS = 4
+"""Different judgements shown of a prompt, from the best to the worst paid."""
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +68,16 @@ class Content:
     """One line on what the page is about."""
     checkpoints: Sequence[ReportedCheckpoint]
     """In the order of their steps, run by run."""
-    shown: ReportedCheckpoint | None
-    """The one whose results stand on the page in full."""
+    shown: ReportedCheckpoint
+    """The one whose results stand on the page in full; one without results where nothing was evaluated."""
     why_shown: str
     problems: Sequence[str]
     """Files that could not be read, and judges that could not be evaluated."""
-    provenance: Sequence[Mapping[str, Any]] = ()
+    provenance: Sequence[Row] = ()
     """One entry for each launch; see train/runs/provenance.py."""
     recipe: str = ""
-    log: Sequence[Mapping[str, Any]] = ()
-    rollouts: Sequence[Mapping[str, Any]] = ()
+    log: Sequence[Row] = ()
+    rollouts: Sequence[Row] = ()
     """Examples of what an RL run sampled."""
     benchmarks: Sequence[BenchmarkConfig] = ()
     """Where the run's recipe says that the benchmarks lie."""
@@ -80,7 +93,7 @@ def read_run(folder: Path) -> Content:
     title = folder.resolve().name
     run = recorded(folder / "checkpoint") if (folder / RECIPE).is_file() else None
     order = [config.name for config in run.benchmarks] if run else []
-    places = sorted(filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: _step(path) or 0) or [folder]
+    places = sorted(filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: step_of(path) or 0) or [folder]
     checkpoints = [_checkpoint(title, place, order, problems) for place in places]
     evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.outcomes]
     log = _log(places, problems)
@@ -91,7 +104,7 @@ def read_run(folder: Path) -> Content:
             f"checkpoint-N/{STATE} or checkpoint-N/eval/*.json, or the output folder of a sweep with its {SWEEP}."
         )
     best = (folder / BEST).resolve().name
-    shown = next((one for one in evaluated if one.name == best), evaluated[-1] if evaluated else None)
+    shown = next((one for one in evaluated if one.name == best), (evaluated or checkpoints)[-1])
     provenance = _json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else []
     about = f"Checkpoints on disk: {len(places)}."
     if provenance:
@@ -104,7 +117,7 @@ def read_run(folder: Path) -> Content:
         about,
         checkpoints,
         shown,
-        "the best of the run by its recipe" if shown and shown.name == best else "the last with results",
+        "the best of the run by its recipe" if shown.name == best else "the last with results",
         problems,
         provenance,
         (folder / RECIPE).read_text(encoding="utf-8") if run else "",
@@ -116,10 +129,10 @@ def read_run(folder: Path) -> Content:
 
 def _checkpoint(run: str, place: Path, order: Sequence[str], problems: list[str]) -> ReportedCheckpoint:
     """Return a checkpoint with its results, benchmarks in the recipe's order; a file that is no result goes to `problems`."""
-    checkpoint = ReportedCheckpoint(place.name, run, _step(place))
+    checkpoint = ReportedCheckpoint(place.name, run, step_of(place))
     for file in sorted((place / "eval").rglob("*.json"), key=lambda file: ([*order, file.stem].index(file.stem), file)):
         try:
-            result = Result.model_validate_json(file.read_text(encoding="utf-8"))
+            result = read_result(file)
         except ValidationError as error:
             problems.append(f"{file} is left out, it is no result: {error.errors()[0]['msg']}.")
             continue
@@ -139,12 +152,6 @@ def _log(places: Sequence[Path], problems: list[str]) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             problems.append(f"{file} is left out, it is no JSON: {error}. Was the run killed while it was saving?")
     return []
-
-
-def _step(checkpoint: Path) -> int | None:
-    """Return N of a folder `checkpoint-N`, None for any other name."""
-    name = STEP.fullmatch(checkpoint.name)
-    return int(name[1]) if name else None
 
 
 def _json(path: Path) -> Any:
@@ -169,9 +176,65 @@ def read_sweep(folder: Path) -> Content:
                 f"{file} is not there, but {SWEEP} names it. Run the sweep again by the same command: it computes only what "
                 "is missing."
             )
-        result = Result.model_validate_json(file.read_text(encoding="utf-8"))
         checkpoint = found.setdefault(judge, ReportedCheckpoint(judge, entry["run"], entry["step"]))
-        checkpoint.outcomes[name] = Outcome(result, place / OWN)
+        checkpoint.outcomes[name] = Outcome(read_result(file), place / OWN)
     benchmark, best = next(iter(sweep["best"].items()))
     about = f"A sweep over {len(found)} judges. Protocol: {sweep['protocol']}."
     return Content(folder.resolve().name, about, list(found.values()), found[best], f"the best on {benchmark}", problems)
+
+
+def rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """Return what the rollout tables of a run folder hold, cut to what a person reads; a run that is not RL has none.
+
+    Each entry has `step`, the number of `prompts` in the table, and those that are `shown`, by `_prompt`. A table that was cut
+    off is named in `problems`.
+    """
+    steps = {file: file.stem.rpartition("_")[2] for file in (folder / TABLES).glob("completions_*.parquet")}
+    files = {int(step): file for file, step in steps.items() if step.isdecimal()}
+    found = []
+    for step in _spread(sorted(files), STAGES):
+        try:
+            rows = parquet.read_table(files[step]).to_pylist()
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            problems.append(f"{files[step]} is left out, it is no table: {error}. Was the run killed while it was saving?")
+            continue
+        if rows:
+            prompts = [_prompt(list(block)) for _, block in groupby(rows, _identity)]
+            rest = sorted(prompts[1:], key=lambda one: one["shown"][-1]["judgement"] - one["shown"][0]["judgement"])
+            found.append({"step": step, "prompts": len(prompts), "shown": [prompts[0], *rest[: PROMPTS - 1]]})
+    return found
+
+
+def _prompt(block: Sequence[Row]) -> dict[str, Any]:
+    """Return a prompt with its different judgements, the best paid first; of many the best, the worst and some between.
+
+    Each judgement that is `shown` is a row of the table with its `text`, and how many `times` the prompt has it.
+    """
+    texts = [_text(row["completion"]) for row in block]
+    times = Counter(texts)
+    different = [{**row, "text": text, "times": times[text]} for text, row in dict(zip(texts, block, strict=True)).items()]
+    record, winner, request = _identity(block[0])
+    return {
+        "record": record,
+        "winner": winner,
+        "request": request,
+        "judgements": len(block),
+        "different": len(different),
+        "right": sum(row["result"] > 0 for row in block),
+        "shown": _spread(sorted(different, key=lambda row: -row["judgement"]), JUDGEMENTS),
+    }
+
+
+def _spread(items: Sequence[Any], most: int) -> list[Any]:
+    """Return up to `most` of the items: the first, the last and those at equal distances between them."""
+    places = {round((len(items) - 1) * part / (most - 1)) for part in range(most)} if items else ()
+    return [items[place] for place in sorted(places)]
+
+
+def _identity(row: Row) -> tuple[str, int, str]:
+    """Return the record, its better response as the judge was shown them (1 or 2), and what the judge was asked."""
+    return row["record"], row["winner"], _text(row["prompt"])
+
+
+def _text(messages: Iterable[Row]) -> str:
+    return "\n".join(message["content"] for message in messages)

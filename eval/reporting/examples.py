@@ -14,6 +14,7 @@ from PIL import Image
 
 from data.errors import ImageError
 from data.images import decode
+from data.preference import texts
 from data.storage.files import digest
 from eval.benchmarks.table import BenchmarkConfig, load
 from eval.protocol import Example
@@ -114,10 +115,8 @@ def _row(line: Row, example: Example | None, rank: int | None) -> tuple[Row, dic
             continue
         images[digest(uri)] = uri
         row["images"].append(digest(uri))
-    for turn in example.prompt:
-        text = "\n".join(part["text"] for part in turn["content"] if part["type"] == "text")
-        row["turns"].append({"role": turn["role"], "text": text})
-    return row | {"responses": list(example.responses)}, images
+    turns = [{"role": turn["role"], "text": "\n".join(texts([turn]))} for turn in example.prompt]
+    return row | {"turns": turns, "responses": list(example.responses)}, images
 
 
 def _thumbnail(image: Image.Image) -> str:

@@ -39,11 +39,10 @@ PUBLISHED = ("about", "not_computed")
 
 def page(content: Content) -> str:
     """Return the page as HTML; texts from data are escaped, or set as text by the page's script."""
-    outcomes = content.shown.outcomes if content.shown else {}
-    ablations = content.shown.ablations if content.shown else {}
+    outcomes = content.shown.outcomes
     examples = {name: shown_rows(outcome, content.benchmarks) for name, outcome in outcomes.items()}
     found: dict[str, Any] = {
-        "tables": [_table(outcome.result, ablations.get(name, {})) for name, outcome in outcomes.items()],
+        "tables": [_table(outcome.result, content.shown.ablations.get(name, {})) for name, outcome in outcomes.items()],
         "steps": steps(content),
         "standings": _standings(content),
         "curves": curves(content.log),
@@ -103,10 +102,10 @@ def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
     For each benchmark: accuracy with interval, and the paired difference from the checkpoint that is shown, in words.
     """
     evaluated = [checkpoint for checkpoint in content.checkpoints if checkpoint.outcomes]
-    if content.shown is None or len(evaluated) < 2:
+    if len(evaluated) < 2:
         return []
-    shown = content.shown.outcomes
-    return [(one.name, [_cell(one.outcomes.get(name), best) for name, best in shown.items()]) for one in evaluated]
+    shown = content.shown.outcomes.items()
+    return [(one.name, [_cell(one.outcomes.get(name), best) for name, best in shown]) for one in evaluated]
 
 
 def _cell(outcome: Outcome | None, best: Outcome) -> tuple[str, str]:

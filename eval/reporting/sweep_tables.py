@@ -14,8 +14,8 @@ import numpy as np
 
 from eval.reporting.charts import COLOURS, panels
 from eval.reporting.figures import best_baseline
-from eval.results.intervals import Difference
-from eval.results.store import BenchmarkStanding, Summary
+from eval.results.statistics import Difference
+from eval.results.store import Standing, Summary
 from eval.results.tables import cells, percent
 
 if TYPE_CHECKING:
@@ -37,20 +37,20 @@ def rows(summary: Summary) -> list[dict[str, Any]]:
     return found + [{"judge": judge, "standing": "broken", "problem": problem} for judge, problem in summary.broken.items()]
 
 
-def _row(standing: BenchmarkStanding) -> dict[str, Any]:
-    entry, behind = standing.entry, standing.behind or Difference(0.0, 0.0, 0.0)
+def _row(standing: Standing) -> dict[str, Any]:
+    behind = standing.behind or Difference(0.0, 0.0, 0.0)
     return {
-        "judge": str(entry.judge),
-        "run": entry.run,
-        "step": entry.step,
-        "benchmark": entry.benchmark,
-        **entry.result.micro.model_dump(),
-        "macro": entry.result.macro,
+        "judge": str(standing.judge),
+        "run": standing.run,
+        "step": standing.step,
+        "benchmark": standing.benchmark,
+        **standing.result.micro.model_dump(),
+        "macro": standing.result.macro,
         "behind": behind.mean,
         "behind_low": behind.low,
         "behind_high": behind.high,
         "standing": standing.words,
-        "fingerprint": entry.fingerprint,
+        "fingerprint": standing.fingerprint,
         "problem": "",
     }
 
@@ -58,12 +58,12 @@ def _row(standing: BenchmarkStanding) -> dict[str, Any]:
 def write_json(summary: Summary, path: Path) -> None:
     """Write the rows, with the figures of the groups and the folder of each result (from the file's own folder)."""
     standings = [standing for standings in summary.standings.values() for standing in standings]
-    best = {one.entry.benchmark: str(one.entry.judge) for one in standings if one.words == "best"}
+    best = {one.benchmark: str(one.judge) for one in standings if one.words == "best"}
     results = [
         {
             **_row(one),
-            "groups": {name: figure.model_dump() for name, figure in one.entry.result.groups.items()},
-            "folder": f"results/{one.entry.fingerprint}",
+            "groups": {name: figure.model_dump() for name, figure in one.result.groups.items()},
+            "folder": f"results/{one.fingerprint}",
         }
         for one in standings
     ]
@@ -76,28 +76,28 @@ def markdown(summary: Summary) -> str:
     parts = [_INTRODUCTION.format(protocol=summary.label)]
     for name, standings in summary.standings.items():
         table = [*_HEAD, *(f"| {' | '.join(_cells(standing))} |" for standing in standings)]
-        notes = dict.fromkeys(f"- {note}" for standing in standings for note in standing.entry.result.notes)
+        notes = dict.fromkeys(f"- {note}" for standing in standings for note in standing.result.notes)
         parts += [f"## {name}", best_of(standings), "\n".join(table), "\n".join(notes)]
     if summary.broken:
         parts += ["## Not evaluated", "\n".join(f"- {judge}: {problem}" for judge, problem in summary.broken.items())]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def best_of(standings: Sequence[BenchmarkStanding]) -> str:
+def best_of(standings: Sequence[Standing]) -> str:
     """Name the best of a benchmark and what the rows cannot tell from it."""
-    best = next(standing.entry for standing in standings if standing.behind is None)
-    alike = [str(standing.entry.judge) for standing in standings if standing.words == "not distinguishable"]
+    best = next(standing for standing in standings if standing.behind is None)
+    alike = [str(standing.judge) for standing in standings if standing.words == "not distinguishable"]
     return f"Best: {best.judge}, {percent(best.result.micro)}. Not distinguishable from it: {', '.join(alike) or 'none'}."
 
 
-def _cells(standing: BenchmarkStanding) -> list[str]:
-    entry, found, behind = standing.entry, standing.behind, "**best**"
+def _cells(standing: Standing) -> list[str]:
+    found, behind = standing.behind, "**best**"
     if found:
         words = "" if found.distinguishable else ", not distinguishable"
         behind = f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]{words}"
-    macro = "–" if entry.result.macro is None else f"{100 * entry.result.macro:.1f}"
-    accuracy, *others = cells(entry.result.micro)
-    return [str(entry.judge), "" if entry.step is None else str(entry.step), accuracy, macro, *others, behind]
+    macro = "–" if standing.result.macro is None else f"{100 * standing.result.macro:.1f}"
+    accuracy, *others = cells(standing.result.micro)
+    return [str(standing.judge), "" if standing.step is None else str(standing.step), accuracy, macro, *others, behind]
 
 
 def log(summary: Summary, project: str, folder: Path) -> None:
@@ -134,15 +134,15 @@ def draw(summary: Summary, path: Path) -> None:
 
     A judge without a step is a horizontal line, the best blind baseline a dotted one.
     """
-    titles = [f"{name} ({standings[0].entry.result.micro.n} rows)" for name, standings in summary.standings.items()]
+    titles = [f"{name} ({standings[0].result.micro.n} rows)" for name, standings in summary.standings.items()]
     with panels(path, titles) as found:
         for axes, standings in zip(found, summary.standings.values(), strict=True):
-            runs: dict[str, list[BenchmarkStanding]] = defaultdict(list)
-            for standing in sorted(standings, key=lambda standing: standing.entry.step or 0):
-                runs[standing.entry.run].append(standing)
+            runs: dict[str, list[Standing]] = defaultdict(list)
+            for standing in sorted(standings, key=lambda standing: standing.step or 0):
+                runs[standing.run].append(standing)
             for colour, (run, own) in zip(cycle(COLOURS), runs.items()):
                 _draw_run(axes, run if len(run) <= 40 else f"…{run[-39:]}", own, colour)
-            blind, score = best_baseline(standings[0].entry.result)
+            blind, score = best_baseline(standings[0].result)
             axes.axhline(100 * score, color="grey", linestyle=":", linewidth=1.2)
             right = axes.get_yaxis_transform()
             axes.text(0.99, 100 * score, f"blind: {blind}", fontsize=8, color="grey", transform=right, ha="right", va="bottom")
@@ -151,11 +151,11 @@ def draw(summary: Summary, path: Path) -> None:
             axes.plot([], [], marker, color="dimgrey", markersize=size, label=label)
 
 
-def _draw_run(axes: Axes, name: str, standings: Sequence[BenchmarkStanding], colour: str) -> None:
-    figures = [standing.entry.result.micro for standing in standings]
+def _draw_run(axes: Axes, name: str, standings: Sequence[Standing], colour: str) -> None:
+    figures = [standing.result.micro for standing in standings]
     scores, low, high = 100 * np.array([(one.accuracy or 0.0, one.low or 0.0, one.high or 0.0) for one in figures]).T
-    steps, anchor = [float(standing.entry.step or 0) for standing in standings], axes.transData
-    if standings[0].entry.step is None:
+    steps, anchor = [float(standing.step or 0) for standing in standings], axes.transData
+    if standings[0].step is None:
         steps, anchor = [0.97], axes.get_yaxis_transform()
         axes.axhline(scores[0], color=colour, linestyle="--", linewidth=1.2, label=name)
     else:

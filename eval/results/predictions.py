@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +13,26 @@ import numpy as np
 
 from data.errors import PredictionsError, UserError
 from data.storage.files import whole_file
-from eval.benchmarks.benchmark import Benchmark
+from eval.benchmarks.benchmark import Benchmark, Record
 from eval.benchmarks.rows import read_json_lines
-from eval.protocol import Example, ProtocolConfig, Verdict, Vote
-from eval.results.intervals import Difference, paired_bootstrap
-from eval.results.outcomes import outcomes
+from eval.protocol import Example, ProtocolConfig, Verdict
+from eval.results.result import outcomes
+from eval.results.statistics import Difference, paired_bootstrap
 
 OWN = "predictions.jsonl"
 
 
 def write_predictions(
     examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark, protocol: ProtocolConfig, folder: Path
-) -> list[Path]:
-    """Write the predictions and return the files: `predictions.jsonl` and `<format>.jsonl` for each of the benchmark's formats.
+) -> None:
+    """Write the predictions: `predictions.jsonl` and `<format>.jsonl` for each of the benchmark's formats.
 
-    The official script of the benchmark runs on `official.jsonl`, R1-Reward's on `rewards.jsonl`. A file that is
-    there is replaced whole.
+    The first holds everything that is known of each row: what a sweep compares and a report shows. The official script of
+    the benchmark runs on `official.jsonl`, R1-Reward's on `rewards.jsonl`. A file that is there is replaced whole.
     """
-    files = {OWN: own_records(examples, verdicts, protocol)}
-    files |= {f"{name}.jsonl": write(examples, verdicts) for name, write in benchmark.formats.items()}
-    for name, records in files.items():
-        with whole_file(folder / name) as file:
-            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    return [folder / name for name in files]
-
-
-def read_predictions(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a `predictions.jsonl`."""
-    return [row for row in read_json_lines(path) if row is not None]
-
-
-def own_records(examples: Sequence[Example], verdicts: Sequence[Verdict], protocol: ProtocolConfig) -> list[dict[str, Any]]:
-    """Return one record a row with everything that is known of it: what a sweep compares and a report shows."""
     found = outcomes(examples, verdicts, protocol)
     credits = found.credit(protocol.ties)
-    return [
+    own: list[Record] = [
         {
             "key": example.key,
             "identity": example.identity,
@@ -54,7 +40,7 @@ def own_records(examples: Sequence[Example], verdicts: Sequence[Verdict], protoc
             "source": example.source,
             "better": example.better,
             "scores": None if verdict.scores is None else [_finite(score) for score in verdict.scores],
-            "votes": [{"text": vote.text, "first": vote.first, "names": vote.names} for vote in verdict.votes],
+            "votes": list(map(asdict, verdict.votes)),
             "critiques": verdict.critiques,
             "margin": _finite(float(found.margin[row])),
             "credit": float(credits[row]),
@@ -64,16 +50,15 @@ def own_records(examples: Sequence[Example], verdicts: Sequence[Verdict], protoc
         }
         for row, (example, verdict) in enumerate(zip(examples, verdicts, strict=True))
     ]
+    files = {OWN: own, **{f"{name}.jsonl": write(examples, verdicts) for name, write in benchmark.formats.items()}}
+    for name, records in files.items():
+        with whole_file(folder / name) as file:
+            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def verdict_of(record: Mapping[str, Any]) -> Verdict:
-    """Return the verdict that a line of `predictions.jsonl` holds."""
-    scores = record["scores"] and [math.nan if score is None else score for score in record["scores"]]
-    return Verdict(
-        scores=None if scores is None else (scores[0], scores[1]),
-        votes=tuple(Vote(vote["text"], vote["first"], vote["names"]) for vote in record["votes"]),
-        critiques=None if record["critiques"] is None else tuple(record["critiques"]),
-    )
+def read_predictions(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a `predictions.jsonl`."""
+    return [row for row in read_json_lines(path) if row is not None]
 
 
 def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> Difference:
@@ -91,13 +76,24 @@ def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str,
     return paired_bootstrap(np.array([one[key] for key in keys]), np.array([two[key] for key in keys]))
 
 
+def predictions_in(place: Path) -> dict[str, Path]:
+    """Return the predictions files at `place` by the name of their benchmark; of a single file, by the file's own name."""
+    if place.is_file():
+        return {place.name: place}
+    for folder in (place, place / "eval"):
+        found = {path.parent.name: path for path in sorted(folder.glob(f"*/{OWN}"))}
+        if found:
+            return found
+    return {}
+
+
 def score_file(path: Path, benchmark: Benchmark, rules: str | None = None) -> dict[str, Any]:
     """Return the figures of a predictions file in one of the benchmark's formats, under the rules of that name.
 
     `rules` None takes the benchmark's first: the official ones.
     Raises: PredictionsError for unknown rules, or a file that they cannot score.
     """
-    name = next(iter(benchmark.rules)) if rules is None else rules
+    name = rules or next(iter(benchmark.rules))
     if name not in benchmark.rules:
         raise PredictionsError(f"{benchmark.name} has no rules {name!r}; there are {', '.join(benchmark.rules)}.")
     rule = benchmark.rules[name]

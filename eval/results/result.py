@@ -1,16 +1,110 @@
-"""The result of one checkpoint on one benchmark: what is written to disk as JSON and read by sweep and report."""
+"""Verdicts become right, wrong, tie or unparsable, by the rules that `eval.protocol` states; a result is what that adds up to.
+
+`Result` is written to disk as JSON for each checkpoint and benchmark, and read by sweep and report.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from eval.protocol import Ints, Ties
-from eval.results.diagnosis import Calibration, Histogram, LengthBias
-from eval.results.intervals import OrderConsistency, wilson
-from eval.results.outcomes import Outcomes
+from data.errors import UserError
+from eval.protocol import Example, Floats, Ints, ProtocolConfig, Ties, Verdict, presentations
+from eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency, wilson
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How verdicts compare with the benchmark's labels; every array has one entry a row.
+
+    A scalar judge casts one vote, or none where its scores are equal.
+    """
+
+    right: Ints
+    """Votes for the better response."""
+    wrong: Ints
+    """Votes for the other response."""
+    unread: Ints
+    """Votes that cannot be read, and scores that are no finite numbers."""
+    margin: Floats
+    """score(better) - score(other) in the judge's own unit; NaN without two finite scores."""
+
+    @property
+    def unparsable(self) -> Flags:
+        """Rows of which nothing can be read."""
+        return (self.right + self.wrong < 1) & (self.unread > 0)
+
+    @property
+    def tie(self) -> Flags:
+        """Rows with as many votes for the better response as not for it."""
+        equal: Flags = self.right == self.wrong + self.unread
+        return equal & ~self.unparsable
+
+    @property
+    def correct(self) -> Flags:
+        """Rows whose verdict is the better response."""
+        return self.right > self.wrong + self.unread
+
+    def credit(self, ties: Ties) -> Floats:
+        """Return what each row adds to the accuracy: 1 if right, the value of `ties` for a tie, else 0."""
+        return self.correct + {"wrong": 0.0, "half": 0.5, "right": 1.0}[ties] * self.tie
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.right)
+
+
+def outcomes(
+    examples: Sequence[Example], verdicts: Sequence[Verdict], protocol: ProtocolConfig, rounds: int | None = None
+) -> Outcomes:
+    """Compare verdicts with labels; with `rounds`, only the votes of the first rounds count.
+
+    Raises: UserError if there is not one verdict for each example, or a verdict has neither scores nor the votes
+    that the protocol asks for.
+    """
+    if len(examples) != len(verdicts):
+        raise UserError(f"{len(verdicts)} verdicts for {len(examples)} examples; required is one for each, in order.")
+    shown = (1 + (protocol.order == "both")) * (protocol.votes if rounds is None else rounds)
+    rows = [_row(example, verdict, protocol, shown) for example, verdict in zip(examples, verdicts, strict=True)]
+    columns = np.array(rows, dtype=np.float64).reshape(len(rows), 4)
+    right, wrong, unread = columns[:, :3].astype(np.int64).T
+    return Outcomes(right, wrong, unread, columns[:, 3])
+
+
+def worst_mistakes(found: Outcomes, count: int = 20) -> list[int]:
+    """Return the rows with the worst wrong verdicts: largest margin, or most votes, for the wrong response."""
+    wrong = np.flatnonzero(~found.correct & (found.wrong > 0))
+    votes = found.wrong[wrong] / (found.right + found.wrong + found.unread)[wrong]
+    order = np.lexsort((-votes, np.nan_to_num(found.margin[wrong], nan=0.0)))
+    return [int(row) for row in wrong[order][:count]]
+
+
+def _row(example: Example, verdict: Verdict, protocol: ProtocolConfig, shown: int) -> tuple[float, float, float, float]:
+    """Return right, wrong, unread and margin."""
+    if verdict.scores is not None:
+        better, other = verdict.scores[example.better], verdict.scores[1 - example.better]
+        if math.isfinite(better) and math.isfinite(other):
+            return better > other, better < other, 0, better - other
+        return 0, 0, 1, math.nan
+    expected = presentations(example, protocol)
+    if tuple(vote.first for vote in verdict.votes) != expected:
+        raise UserError(
+            f"{example.identity}: the verdict holds no scores and {len(verdict.votes)} votes, shown first "
+            f"{[vote.first for vote in verdict.votes]}; the protocol ({protocol.label}) asks for {list(expected)}."
+        )
+    names = [vote.names for vote in verdict.votes[:shown]]
+    right = names.count(example.better)
+    unread = names.count(None)
+    return right, len(names) - right - unread, unread, math.nan
 
 
 class Frozen(BaseModel):
@@ -90,12 +184,17 @@ class Result(Frozen):
     """The same verdicts under the official scorer's rules and under other published rules, each labelled by its name."""
 
 
+def read_result(path: Path) -> Result:
+    """Return a result that was written to disk; raises pydantic's ValidationError for a file that is none."""
+    return Result.model_validate_json(path.read_text(encoding="utf-8"))
+
+
 def figure(found: Outcomes, ties: Ties, rows: Ints | None = None) -> Accuracy:
     """Return the figure of all rows, or of the rows whose indices are given."""
-    inside = slice(None) if rows is None else rows
+    inside = np.arange(len(found)) if rows is None else rows
+    n = len(inside)
     credit = float(found.credit(ties)[inside].sum())
     half = float(found.credit("half")[inside].sum())
-    n = len(found) if rows is None else len(rows)
     low, high = wilson(credit, n) if n else (None, None)
     return Accuracy(
         n=n,

@@ -6,13 +6,13 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.results.intervals import Difference
 from eval.results.predictions import OWN, difference, read_predictions
-from eval.results.result import Result
+from eval.results.result import Result, read_result
+from eval.results.statistics import Difference
 
 ABOUT = "about.json"
 STEP = re.compile(r"checkpoint-(\d+)")
@@ -47,21 +47,29 @@ class Store:
 
     def result(self, fingerprint: str, benchmark: str) -> Result:
         """Return a result that is there."""
-        return Result.model_validate_json((self.place(fingerprint) / f"{benchmark}.json").read_text(encoding="utf-8"))
+        return read_result(self.place(fingerprint) / f"{benchmark}.json")
 
     def predictions(self, fingerprint: str, benchmark: str) -> list[dict[str, Any]]:
         """Return the lines of its predictions.jsonl."""
         return read_predictions(self.place(fingerprint) / benchmark / OWN)
 
 
+def step_of(checkpoint: Path) -> int | None:
+    """Return N of a folder `checkpoint-N`, None for any other name."""
+    found = STEP.fullmatch(checkpoint.name)
+    return int(found[1]) if found else None
+
+
 @dataclass(frozen=True, slots=True)
-class SweepEntry:
-    """A judge on a benchmark, and where its result lies."""
+class Standing:
+    """A judge on a benchmark, where its result lies, and how far it is behind the best."""
 
     judge: Path
     benchmark: str
     fingerprint: str
     result: Result
+    behind: Difference | None = None
+    """accuracy(best) - accuracy(this) with its interval; None for the best itself."""
 
     @property
     def run(self) -> str:
@@ -71,17 +79,7 @@ class SweepEntry:
     @property
     def step(self) -> int | None:
         """N of `checkpoint-N`."""
-        found = STEP.fullmatch(self.judge.resolve().name)
-        return int(found[1]) if found else None
-
-
-@dataclass(frozen=True, slots=True)
-class BenchmarkStanding:
-    """An entry beside the best of its benchmark."""
-
-    entry: SweepEntry
-    behind: Difference | None
-    """accuracy(best) - accuracy(this) with its interval; None for the best itself."""
+        return step_of(self.judge.resolve())
 
     @property
     def words(self) -> str:
@@ -97,23 +95,21 @@ class Summary:
 
     label: str
     """The protocol in one line."""
-    standings: dict[str, tuple[BenchmarkStanding, ...]]
+    standings: dict[str, list[Standing]]
     """By benchmark, in the order in which the judges were given."""
     broken: dict[str, str]
     """Judges that could not be loaded, and why."""
 
 
-def summarise(entries: Sequence[SweepEntry], broken: dict[str, str], store: Store, label: str) -> Summary:
-    """Return the summary of all entries; every entry of a benchmark must be of the same rows."""
-    by_benchmark: dict[str, list[SweepEntry]] = {}
+def summarise(entries: Sequence[Standing], broken: dict[str, str], store: Store, label: str) -> Summary:
+    """Return the summary of all entries, each now beside the best; every entry of a benchmark must be of the same rows."""
+    standings: dict[str, list[Standing]] = {}
     for entry in entries:
-        by_benchmark.setdefault(entry.benchmark, []).append(entry)
-    standings = {}
-    for name, found in by_benchmark.items():
+        standings.setdefault(entry.benchmark, []).append(entry)
+    for name, found in standings.items():
         best = max(found, key=lambda entry: entry.result.micro.accuracy or 0.0)
-        credits = store.predictions(best.fingerprint, name)
-        standings[name] = tuple(
-            BenchmarkStanding(entry, None if entry is best else difference(credits, store.predictions(entry.fingerprint, name)))
-            for entry in found
-        )
+        first = store.predictions(best.fingerprint, name)
+        for place, entry in enumerate(found):
+            if entry is not best:
+                found[place] = replace(entry, behind=difference(first, store.predictions(entry.fingerprint, name)))
     return Summary(label, standings, broken)

@@ -1,16 +1,19 @@
-"""Results as tables that a person reads, on the console and in Markdown."""
+"""Results as tables that a person reads, on the console and in Markdown; of two judges, whether the rows tell them apart."""
 
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
+from data.errors import PredictionsError
 from eval.protocol import Images
+from eval.results.predictions import difference, predictions_in, read_predictions
 from eval.results.result import Accuracy, Result
 
 ABLATIONS: dict[Images, str] = {"none": "without images", "grey": "grey images", "shuffled": "shuffled images"}
@@ -42,13 +45,10 @@ def results_table(
 ) -> Table:
     """Return one table of all benchmarks: overall, groups, items (Acc+), ablations, and the judges that see no content."""
     label = next(iter(results.values())).label
-    table = Table(title=title, caption=f"{label}; half: with half a point for a tie")
-    table.add_column("benchmark")
-    for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable"):
-        table.add_column(name, justify="right")
     names = list(next(iter(results.values())).baselines) if baselines else []
-    for name in names:
-        table.add_column(name, justify="right", style="dim")
+    columns = [Column(name, justify="right") for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable")]
+    columns += [Column(name, justify="right", style="dim") for name in names]
+    table = Table("benchmark", *columns, title=title, caption=f"{label}; half: with half a point for a tie")
     for name, result in results.items():
         overall = [shown(result.baselines[blind].micro) for blind in names]
         table.add_row(f"[bold]{name}", *cells(result.micro), *overall)
@@ -63,11 +63,37 @@ def results_table(
     return table
 
 
+def comparison_table(first: Path, second: Path) -> Table:
+    """Return how much more accurate the first of two judges is on every benchmark that both were evaluated on.
+
+    Either is a checkpoint (with its `eval/`), a folder that `--output` named, or one predictions.jsonl.
+    Raises: PredictionsError if there is no common benchmark, or the rows differ.
+    """
+    one, two = predictions_in(first), predictions_in(second)
+    common = [name for name in one if name in two]
+    if not common:
+        raise PredictionsError(
+            f"{first} holds predictions for {', '.join(one) or 'nothing'}, {second} for {', '.join(two) or 'nothing'}: "
+            "no benchmark is in both. Evaluate both first: python eval/run.py CHECKPOINT --benchmarks …"
+        )
+    columns = [Column(name, justify="right") for name in ("rows", "points", "[95 %]")]
+    table = Table("benchmark", *columns, "", title=f"{first}  minus  {second}", caption="paired bootstrap over rows, 95 %")
+    for name in common:
+        rows = read_predictions(one[name])
+        found = difference(rows, read_predictions(two[name]))
+        mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
+        words = {"better": "the first is better", "worse": "the second is better"}.get(found.words, found.words)
+        label, other = _protocol(one[name]), _protocol(two[name])
+        if label != other:
+            words += f"; PROTOCOLS DIFFER: {label} / {other}"
+        table.add_row(name, str(len(rows)), mean, f"[{low}, {high}]", words)
+    return table
+
+
 def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
     """Return the figures of a predictions file under published rules (`predictions.score_file`), in full precision."""
-    table = Table(title=f"{benchmark}, rules {found['rules']}", caption=found["about"])
-    for name in ("", "right", "of", "accuracy"):
-        table.add_column(name, justify="right" if name else "left")
+    columns = [Column(name, justify="right") for name in ("right", "of", "accuracy")]
+    table = Table("", *columns, title=f"{benchmark}, rules {found['rules']}", caption=found["about"])
     for name, group in found["groups"].items():
         table.add_row(name, str(group["right"]), str(group["n"]), str(group["accuracy"]))
     table.add_section()
@@ -85,3 +111,9 @@ def shown(figure: Accuracy) -> str:
 def cells(figure: Accuracy) -> tuple[str, ...]:
     """Return accuracy with interval, rows, ties, the accuracy with half a point for a tie, and what was unparsable."""
     return percent(figure), str(figure.n), str(figure.ties), shown(figure), str(figure.unparsable)
+
+
+def _protocol(predictions: Path) -> str:
+    """Return the protocol beside a predictions file, "" if its result is not there."""
+    result = predictions.parent.with_suffix(".json")
+    return str(json.loads(result.read_text(encoding="utf-8"))["label"]) if result.is_file() else ""

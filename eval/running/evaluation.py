@@ -1,19 +1,97 @@
-"""From verdicts to a result: figures with intervals, baselines, diagnosis, and the same verdicts under published rules."""
+"""Benchmarks judged: the rows as a judge sees them, its verdicts, and the result with everything a score should stand beside.
+
+A result holds figures with intervals, judges that ignore the content, a diagnosis, and the same verdicts under published rules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from data.errors import PredictionsError
-from eval.benchmarks.benchmark import Benchmark, Origin, macro
-from eval.protocol import Example, ProtocolConfig, Verdict
-from eval.results.diagnosis import calibration, length_bias, margin_histogram
-from eval.results.intervals import agreement, order_consistency
-from eval.results.outcomes import Outcomes, outcomes, worst_mistakes
-from eval.results.result import Accuracy, Baseline, Result, Votes, figure, figures
-from eval.running.baselines import BASELINES, baseline
+from data.errors import PredictionsError, UserError
+from data.images import grey_like
+from data.preference import EncodedImage, Message
+from data.storage.files import content_digest, write_whole
+from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Origin, macro
+from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
+from eval.protocol import Example, Images, Judge, ProtocolConfig, Verdict, draw
+from eval.results.predictions import write_predictions
+from eval.results.result import Accuracy, Baseline, Outcomes, Result, Votes, figure, figures, outcomes, worst_mistakes
+from eval.results.statistics import agreement, calibration, length_bias, margin_histogram, order_consistency
+from models.distributed import barrier, rank
+
+BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {
+    "longest": lambda example, seed: (len(example.responses[0]), len(example.responses[1])),
+    "shortest": lambda example, seed: (-len(example.responses[0]), -len(example.responses[1])),
+    "first": lambda example, seed: (1.0, 0.0),
+    "random": lambda example, seed: (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0),
+}
+"""Judges that ignore the content, name to scores: more characters, fewer characters, the response listed first, a coin."""
+Seen = tuple[str, ...]
+"""Digests of the images of one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Benchmarks with their rows, under one protocol."""
+
+    benchmarks: Mapping[str, tuple[Benchmark, LoadedBenchmark]]
+    protocol: ProtocolConfig
+
+    @classmethod
+    def load(cls, benchmarks: Sequence[BenchmarkConfig], protocol: ProtocolConfig) -> Suite:
+        """Load the rows; the first rank alone goes first, so that a download or the embedded edition is made once.
+
+        Raises what `Benchmark.load` raises.
+        """
+        if rank():
+            barrier()
+        loaded = {config.name: (BENCHMARKS[config.name], load(config)) for config in benchmarks}
+        if not rank():
+            barrier()
+        return cls(loaded, protocol)
+
+    def run(self, judge: Judge, folder: Path) -> dict[str, Result]:
+        """Evaluate `judge` on every benchmark; all ranks call together, and `folder` is filled as `evaluate` says."""
+        return {name: self.evaluate(name, judge, folder) for name in self.benchmarks}
+
+    def evaluate(self, name: str, judge: Judge, folder: Path, notes: Callable[[], Sequence[str]] = tuple) -> Result:
+        """Evaluate `judge` on one benchmark; the first rank writes `<benchmark>.json` and `<benchmark>/predictions.jsonl`.
+
+        `notes` is asked after judging for what must be said beside the figures.
+        """
+        benchmark, rows = self.benchmarks[name]
+        verdicts = judge.judge(ablate(rows.examples, self.protocol.images, self.protocol.seed))
+        origin = replace(rows.origin, notes=(*rows.origin.notes, *notes()))
+        result = evaluate(rows.examples, verdicts, benchmark, self.protocol, origin)
+        if not rank():
+            write_predictions(rows.examples, verdicts, benchmark, self.protocol, folder / name)
+            write_result(result, folder / f"{name}.json")
+        return result
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write a result as JSON, whole or not at all."""
+    write_whole(path, json.dumps(result.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
+
+
+def headline(results: Mapping[str, Result]) -> dict[str, float]:
+    """Return the figures to log and to choose by: `benchmark/accuracy`, `/macro`, `/ties`, `/unparsable` and each group's.
+
+    A group's figure is named `benchmark/group/accuracy`. Shares are fractions of 1; figures without rows are left out.
+    """
+    found: dict[str, float | None] = {}
+    for name, result in results.items():
+        micro = result.micro
+        found |= {f"{name}/accuracy": micro.accuracy, f"{name}/macro": result.macro}
+        found |= {f"{name}/ties": micro.ties / max(micro.n, 1), f"{name}/unparsable": micro.unparsable / max(micro.n, 1)}
+        found |= {f"{name}/{group}/accuracy": share.accuracy for group, share in result.groups.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def evaluate(
@@ -24,7 +102,7 @@ def evaluate(
     Raises: UserError if the verdicts do not fit the examples or the protocol.
     """
     found = outcomes(examples, verdicts, protocol)
-    groups = figures(found, protocol.ties, [example.group for example in examples])
+    whole = _accuracies(examples, found, protocol)
     items, item_groups = _clusters(examples, found, benchmark)
     margins = found.margin[np.isfinite(found.margin)]
     read = np.flatnonzero(found.unparsable == 0)
@@ -37,14 +115,17 @@ def evaluate(
         protocol=protocol.model_dump(),
         notes=(*origin.notes, *_notes(examples, benchmark, protocol)),
         unavailable=origin.unavailable,
-        micro=figure(found, protocol.ties),
-        macro=macro([group.accuracy for group in groups.values()]),
-        groups=groups,
+        micro=whole.micro,
+        macro=whole.macro,
+        groups=whole.groups,
         sources=figures(found, protocol.ties, [example.source for example in examples]),
         clusters=items,
         cluster_groups=item_groups,
-        baselines={name: _baseline(examples, protocol, name) for name in BASELINES},
-        votes=_votes(examples, verdicts, protocol) if any(verdict.votes for verdict in verdicts) else None,
+        baselines={
+            name: _accuracies(examples, outcomes(examples, baseline(name, examples, protocol.seed), protocol), protocol)
+            for name in BASELINES
+        },
+        votes=_votes(examples, verdicts, found, protocol) if any(verdict.votes for verdict in verdicts) else None,
         calibration=calibration(margins),
         margins=margin_histogram(margins),
         length=length_bias(better, other, found.credit("half")[read]),
@@ -69,6 +150,16 @@ def published(examples: Sequence[Example], verdicts: Sequence[Verdict], benchmar
     return found
 
 
+def baseline(name: str, examples: Sequence[Example], seed: int = 0) -> list[Verdict]:
+    """Return the verdicts of one of `BASELINES`; equal lengths are a tie."""
+    return [Verdict(scores=BASELINES[name](example, seed)) for example in examples]
+
+
+def _accuracies(examples: Sequence[Example], found: Outcomes, protocol: ProtocolConfig) -> Baseline:
+    groups = figures(found, protocol.ties, [example.group for example in examples])
+    return Baseline(micro=figure(found, protocol.ties), macro=macro([group.accuracy for group in groups.values()]), groups=groups)
+
+
 def _clusters(examples: Sequence[Example], found: Outcomes, benchmark: Benchmark) -> tuple[Accuracy | None, dict[str, Accuracy]]:
     """Return the share of items with all rows right, of all and by the group of an item's first row."""
     if benchmark.item is None:
@@ -83,14 +174,7 @@ def _clusters(examples: Sequence[Example], found: Outcomes, benchmark: Benchmark
     return figure(whole, "wrong"), figures(whole, "wrong", [group for group, _ in items.values()])
 
 
-def _baseline(examples: Sequence[Example], protocol: ProtocolConfig, name: str) -> Baseline:
-    found = outcomes(examples, baseline(name, examples, protocol.seed), protocol)
-    groups = figures(found, protocol.ties, [example.group for example in examples])
-    return Baseline(micro=figure(found, protocol.ties), macro=macro([group.accuracy for group in groups.values()]), groups=groups)
-
-
-def _votes(examples: Sequence[Example], verdicts: Sequence[Verdict], protocol: ProtocolConfig) -> Votes:
-    found = outcomes(examples, verdicts, protocol)
+def _votes(examples: Sequence[Example], verdicts: Sequence[Verdict], found: Outcomes, protocol: ProtocolConfig) -> Votes:
     cast = [vote for verdict in verdicts for vote in verdict.votes]
     read = [vote for vote in cast if vote.names is not None]
     order = None
@@ -120,3 +204,57 @@ def _notes(examples: Sequence[Example], benchmark: Benchmark, protocol: Protocol
     if benchmark.official_note and protocol.order == "official":
         notes.append(benchmark.official_note)
     return notes
+
+
+def ablate(examples: Sequence[Example], images: Images, seed: int = 0) -> list[Example]:
+    """Return the examples as a judge sees them under an ablation of the images; keys stay, they name the row.
+
+    `none` takes image parts out of the prompt, `grey` keeps the size and loses the content, `shuffled` gives each row
+    the images of another row that shows something else.
+    Raises: UserError if there are no two different images to shuffle.
+    """
+    if images == "none":
+        return [replace(example, images=(), prompt=tuple(map(_without_images, example.prompt))) for example in examples]
+    if images == "grey":
+        return [replace(one, images=tuple(grey_like(image, one.identity) for image in one.images)) for one in examples]
+    if images == "shuffled":
+        return _shuffled(examples, seed)
+    return list(examples)
+
+
+def _without_images(message: Message) -> Message:
+    return {**message, "content": [part for part in message["content"] if part["type"] != "image"]}
+
+
+def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
+    seen = [tuple(map(content_digest, example.images)) for example in examples]
+    partner = _partners(filter(None, seen), seed)
+    image: dict[str, EncodedImage] = {}
+    for shown, example in zip(seen, examples, strict=True):
+        image.update(zip(shown, example.images, strict=True))
+    return [
+        replace(example, images=tuple(image[digest] for digest in partner[shown])) if shown else example
+        for shown, example in zip(seen, examples, strict=True)
+    ]
+
+
+def _partners(seen: Iterable[Seen], seed: int) -> dict[Seen, Seen]:
+    """Return something else to show, of as many images, for each different tuple of images.
+
+    Those of as many images form one random cycle, which has no fixed point. The only one of its length gets images of
+    other rows.
+    """
+    different = sorted(set(seen))
+    random.Random(seed).shuffle(different)
+    by_count: dict[int, list[Seen]] = {}
+    for shown in different:
+        by_count.setdefault(len(shown), []).append(shown)
+    partners = {shown: other for cycle in by_count.values() for shown, other in zip(cycle, cycle[1:] + cycle[:1], strict=True)}
+    for shown in [shown for shown, other in partners.items() if shown == other]:
+        pool = [digest for other in different if other != shown for digest in other]
+        turned = (tuple(pool[(start + place) % len(pool)] for place in range(len(shown))) for start in range(len(pool)))
+        found = next((images for images in turned if images != shown), None)
+        if found is None:
+            raise UserError("all rows with images show the same image; shuffling needs at least two different ones.")
+        partners[shown] = found
+    return partners

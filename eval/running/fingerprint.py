@@ -26,7 +26,7 @@ NO_PART = ("trainer_state.json", "training_args.bin", CARD)
 """Files of these kinds that decide nothing about a verdict, or count by their content."""
 ELSEWHERE = {"backbone", "token_budget", "workers", "benchmarks", "protocol", "baselines"}
 """What a judge card says that decides no verdict, or stands in the fingerprint by itself."""
-SCORES = ("eval.running.suite", "eval.judges.loading", "data.images", "data.decoding")
+SCORES = ("eval.running.evaluation", "eval.judges.loading", "data.images", "data.decoding")
 """Where scoring begins: these modules, and all of models/ and eval/ that they import, are the version of the scoring code."""
 
 
@@ -83,7 +83,4 @@ def scoring_version() -> str:
 
 
 def _digest(parts: Iterable[str]) -> str:
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(hashlib.sha256(part.encode()).digest())
-    return whole.hexdigest()
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()

@@ -3,6 +3,10 @@
 Two functions are registered with transformers and nothing is patched. `shared_prefix` reads an `AttentionPlan`, or while
 decoding a `DecodePlan`, where the language model expects a mask; `flash_windows` takes all windows of a vision layer in one call.
 On CUDA in bf16 or fp16 both are one varlen call (FlashAttention inside torch); elsewhere they are batched SDPA.
+
+The loader makes both plans once. The stock vision tower builds what `VisionPlan` holds from the grids on the host and asks
+the device for lengths in every layer, and each question makes the host wait; transformers takes it ready-made (5.17 to
+5.23), and the results are the same bits.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +26,104 @@ from transformers import AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
-from models.packing.vision import SdpaCall, SdpaCalls, Segments, VisionPlan, cumulative
+from data.errors import UserError
 
 Kernel = Literal["auto", "sdpa", "varlen"]
+
+
+class SdpaCall(NamedTuple):
+    """Segments of one length, or padded to one: one batched call of scaled dot-product attention."""
+
+    queries: Tensor
+    """(n, Q) row positions, int64."""
+    keys: Tensor
+    """(n, K) row positions, int64."""
+    mask: Tensor | None = None
+    """(n, 1, Q, K) additive."""
+    causal: bool = False
+    start: int | None = None
+    """Where they begin if they lie one after another, so that a view takes the place of a gather."""
+
+
+SdpaCalls = tuple[Sequence[SdpaCall], Tensor]
+"""The calls of a row, and where each of its positions lies in their concatenated, flattened outputs, (S,) int64."""
+
+
+def cumulative(lengths: Sequence[int]) -> Tensor:
+    """Return 0 and the end of every segment of these lengths, (S + 1,) int32."""
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+
+
+def map_tensors(part: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Return `move(part)` of a tensor, a dataclass with all its fields mapped, and anything else as it is."""
+    if isinstance(part, Tensor):
+        return move(part)
+    if not is_dataclass(part):
+        return part
+    changes = {one.name: map_tensors(getattr(part, one.name), move) for one in fields(part) if one.init}
+    return replace(part, **changes)  # type: ignore[type-var]  # an instance, not a class
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Neighbouring stretches of a row of patches; attention stays inside each. S segments, P patches."""
+
+    lengths: tuple[int, ...]
+    ends: Tensor
+    """(S + 1,) int32: 0 and the end of every segment."""
+
+    @functools.cached_property
+    def calls(self) -> SdpaCalls:
+        """One call for each length; kept for the other layers."""
+        starts: dict[int, list[int]] = {}
+        for start, length in zip(accumulate(self.lengths, initial=0), self.lengths, strict=False):
+            starts.setdefault(length, []).append(start)
+        calls, order, device = [], [], self.ends.device
+        for length, found in starts.items():
+            index = torch.tensor(found)[:, None] + torch.arange(length)
+            order.append(index.flatten())
+            neighbours = found[-1] - found[0] == length * (len(found) - 1)
+            calls.append(SdpaCall(index.to(device), index.to(device), start=found[0] if neighbours else None))
+        return calls, torch.cat(order).argsort().to(device)
+
+
+@dataclass(frozen=True)
+class VisionPlan:
+    """The order of a row's patches in the vision tower and who attends to whom. P patches in T = P / merge^2 tokens."""
+
+    window: int
+    """Pixels on a side of a window."""
+    position_ids: Tensor
+    """(P, 2) int64: row and column of every patch."""
+    window_index: Tensor
+    """(T,) int64: the order of tokens in which windows are neighbours."""
+    frames: Segments
+    """What the layers of full attention see: each frame of an image."""
+    windows: Segments
+    """What the other layers see; windows divide the frames."""
+
+    @classmethod
+    def of(cls, grids: Tensor, merge_size: int, patch_side: int, window: int) -> VisionPlan:
+        """Plan the images of `grids` (I, 3): frames, rows and columns of patches of `patch_side` pixels."""
+        index, ends = get_vision_window_index(grids, spatial_merge_size=merge_size, window_size=window, patch_size=patch_side)
+        frames = tuple(rows * columns for count, rows, columns in grids.tolist() for _ in range(count))
+        windows = tuple(ends.diff().tolist())
+        both = Segments(frames, cumulative(frames)), Segments(windows, cumulative(windows))
+        return cls(window, get_vision_position_ids(grids, merge_size), index, *both)
+
+    def model_inputs(self) -> dict[str, Any]:
+        """Return the keyword arguments under which the backbone hands everything to its vision tower."""
+        return {
+            "image_position_ids": self.position_ids,
+            "image_window_index": self.window_index,
+            "image_cu_seqlens": self.frames.ends,
+            "image_max_seqlen": max(self.frames.lengths),
+            "image_cu_window_seqlens": self.windows.ends,
+            "image_max_window_seqlen": max(self.windows.lengths),
+            "image_plan": self,
+        }
 
 
 @dataclass(frozen=True)
@@ -44,32 +143,22 @@ class AttentionPlan:
     """(S + 1,) int32."""
     key_index: Tensor
     """(sum of key_lengths,) int64 row positions."""
-    _calls: dict[torch.dtype, SdpaCalls] = field(default_factory=dict, repr=False, compare=False)
+    _calls: dict[torch.dtype, SdpaCalls] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, groups: Sequence[Sequence[int]]) -> AttentionPlan:
         """Plan a row; `groups` holds for each group the length of its prompt, then of its continuations (all >= 1)."""
-        queries: list[int] = []
-        keys: list[int] = []
-        index: list[Tensor] = []
+        seen: list[Tensor] = []
         start = 0
-        for prompt, *continuations in groups:
-            shared = torch.arange(start, start + prompt)
-            queries.append(prompt)
-            keys.append(prompt)
-            index.append(shared)
-            start += prompt
-            for length in continuations:
-                queries.append(length)
-                keys.append(prompt + length)
-                index += [shared, torch.arange(start, start + length)]
+        for lengths in groups:
+            prompt = torch.arange(0)
+            for length in lengths:
+                own = torch.arange(start, start + length)
+                seen.append(torch.cat([prompt, own]))
+                prompt = prompt if len(prompt) else own
                 start += length
-        return cls(tuple(queries), tuple(keys), cumulative(queries), cumulative(keys), torch.cat(index))
-
-    def map(self, move: Callable[[Tensor], Tensor]) -> AttentionPlan:
-        """Return the plan with `move` applied to its tensors."""
-        ends_q, ends_k, index = (move(one) for one in (self.cu_seqlens_q, self.cu_seqlens_k, self.key_index))
-        return replace(self, cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, key_index=index, _calls={})
+        queries, keys = [length for lengths in groups for length in lengths], list(map(len, seen))
+        return cls(tuple(queries), tuple(keys), cumulative(queries), cumulative(keys), torch.cat(seen))
 
     def calls(self, dtype: torch.dtype) -> SdpaCalls:
         """Return the padded SDPA calls for queries of `dtype`, built at the first use and kept for the other layers."""
@@ -245,13 +334,19 @@ def flash_windows(
     `query`, `key` and `value` are (1, heads, S, d), the windows are `cu_seq_lens_q` (W + 1,) int32; `plan`, which packed
     rows bring along, knows them without asking the device. Returns (1, S, heads, d).
     """
-    if plan is not None:
-        plan.check(module.config.window_size)
+    if plan is not None and plan.window != module.config.window_size:
+        raise UserError(
+            f"the row was packed for a vision tower with windows of {plan.window} pixels, and the model's has "
+            f"{module.config.window_size}. Take the encoder of that backbone: `models.backbone.load_encoder`."
+        )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     if _takes_varlen(q, kernel):
         both, longest = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
         return _varlen(q, k, v, both, longest, scaling, causal=False)[None], None
-    segments = Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q) if plan is None else plan.segments(cu_seq_lens_q)
+    if plan is None:
+        segments = Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q)
+    else:  # windows divide frames: if there are equally many of both, they are the same
+        segments = plan.frames if len(cu_seq_lens_q) == len(plan.frames.ends) else plan.windows
     return _sdpa(q, k, v, segments.calls, scaling)[None], None
 
 
@@ -281,8 +376,8 @@ def _grouped_heads() -> dict[str, Any]:
     return {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
 
-TEXT: dict[Kernel, str] = {"auto": "shared_prefix", "sdpa": "shared_prefix_sdpa", "varlen": "shared_prefix_varlen"}
-VISION: dict[Kernel, str] = {"auto": "flash_windows", "sdpa": "flash_windows_sdpa", "varlen": "flash_windows_varlen"}
+TEXT: dict[Kernel, str] = {kernel: f"shared_prefix_{kernel}" for kernel in get_args(Kernel)}
+VISION: dict[Kernel, str] = {kernel: f"flash_windows_{kernel}" for kernel in get_args(Kernel)}
 """transformers hands the windows of a vision layer over in one call only to names that contain `flash`."""
 
 

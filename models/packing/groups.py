@@ -3,15 +3,16 @@
 A row is `[prompt | continuation | continuation ... | next prompt | ...]`. Position ids of a continuation start where
 its prompt ends, and the attention plan lets it see its prompt and itself, so that a row gives the very numbers that
 each `prompt ++ continuation` gives alone.
-`unpack` is the way back: a row that is too large for the device is cut into smaller ones.
+`unpack` is the way back: a row that is too large for the device is cut into smaller ones. How a step's records are balanced
+over ranks, and groups packed into rows under a token budget, goes by lengths only.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import accumulate
+from math import ceil
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +20,20 @@ import torch
 from torch import Tensor
 from transformers import Qwen2_5_VLModel
 
-from models.packing.attention import AttentionPlan
-from models.packing.cost import cost
-from models.packing.vision import WINDOW, VisionPlan
+from models.packing.attention import AttentionPlan, VisionPlan, map_tensors
+
+PATCH_COST = 0.4
+"""What a vision patch costs beside a language-model token.
+
+Measured in time: the vision tower took half of a packed step of Qwen2.5-VL-7B on an H200, at 2.7 patches a token. In memory
+a patch takes 0.20 to 0.31 of a token at 7B and 0.31 to 0.42 at 3B, the lower with activation checkpointing (worked out by
+tests/models/measure_peak_memory.py), so that images take no more than the budget says.
+"""
+
+
+def cost(tokens: int, patches: int) -> int:
+    """Return what a group of so many tokens and patches takes of a budget, in tokens."""
+    return tokens + ceil(PATCH_COST * patches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +43,13 @@ class VisionTokens:
     start: int
     image: int
     end: int
-    merge_size: int = 2
+    merge_size: int
     """An LM token covers merge_size x merge_size patches."""
-    patch_size: int = 1176
+    patch_size: int
     """Numbers in a patch: channels x frames x height x width."""
-    patch_side: int = 14
+    patch_side: int
     """Pixels on a side of a patch."""
-    window: int = WINDOW
+    window: int
     """Pixels on a side of the vision tower's windows."""
 
 
@@ -120,10 +132,13 @@ class PackedBatch:
     """(L,) int64 token ids."""
     label_owners: Tensor
     """(L,) int64, as `read_owners`."""
-    group_sizes: tuple[int, ...]
-    """Continuations of every group that was packed; a filler that was added does not count."""
-    group_images: tuple[int, ...]
-    """Images of the same groups."""
+    groups: tuple[Group, ...]
+    """The groups that were packed, without their pixels; a filler that was added is not among them."""
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Continuations of every group."""
+        return tuple(len(group.continuations) for group in self.groups)
 
     @property
     def tokens(self) -> int:
@@ -144,9 +159,8 @@ class PackedBatch:
         return self._map(Tensor.pin_memory)
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
-        moved: dict[str, Any] = {name: move(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved |= {"image_grid_thw": self.image_grid_thw, "plan": self.plan.map(move), "vision": self.vision.map(move)}
-        return replace(self, **moved)
+        moved: PackedBatch = map_tensors(self, move)
+        return replace(moved, image_grid_thw=self.image_grid_thw)
 
     def model_inputs(self) -> dict[str, Any]:
         """Return the keyword arguments of the backbone's forward."""
@@ -216,8 +230,7 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
         label_positions=label_positions,
         labels=label_ids,
         label_owners=label_owners,
-        group_sizes=tuple(len(group.continuations) for group in groups),
-        group_images=tuple(len(group.grids) for group in groups),
+        groups=tuple(replace(group, pixel_values=None) for group in groups),
     )
 
 
@@ -235,29 +248,41 @@ def positions(group: Group, vision: VisionTokens) -> Tensor:
 
 
 def unpack(batch: PackedBatch) -> list[Group]:
-    """Return the groups of which `batch` was packed, without a filler that was added; their pixels are views of the row's."""
-    ids = batch.input_ids[0].tolist()
-    reads, labels = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
-    for owner, position in zip(batch.read_owners.tolist(), batch.read_positions.tolist(), strict=True):
-        reads[owner].append(position)
-    for owner, position in zip(batch.label_owners.tolist(), batch.label_positions.tolist(), strict=True):
-        labels[owner].append(position)
-    segments = pairwise(batch.plan.cu_seqlens_q.tolist())
-    grids = iter([(frames, rows, columns) for frames, rows, columns in batch.image_grid_thw.tolist()])
-    groups: list[Group] = []
-    owner = patch = 0
-    for size, images in zip(batch.group_sizes, batch.group_images, strict=True):
-        start, end = next(segments)
-        prompt, continuations = tuple(ids[start:end]), []
-        for start, end in islice(segments, size):
-            read = tuple(position - start for position in reads[owner])
-            # A label is predicted one position before it; before the first token that is the prompt's last.
-            loss_tokens = tuple(max(position - start + 1, 0) for position in labels[owner])
-            continuations.append(Continuation(tuple(ids[start:end]), read, loss_tokens))
-            owner += 1
-        own = tuple(islice(grids, images))
-        group = Group(prompt, tuple(continuations), grids=own)
-        pixels = batch.pixel_values[patch : patch + group.patches] if images else None
-        groups.append(replace(group, pixel_values=pixels))
-        patch += group.patches
-    return groups
+    """Return the groups of which `batch` was packed; their pixels are views of the row's."""
+    ends = accumulate(group.patches for group in batch.groups)
+    return [
+        replace(group, pixel_values=batch.pixel_values[end - group.patches : end] if group.grids else None)
+        for group, end in zip(batch.groups, ends, strict=True)
+    ]
+
+
+def balance_over_ranks(costs: Sequence[float], ranks: int) -> list[list[int]]:
+    """Assign indices to ranks, the largest cost first to the rank with the least load; each rank's indices in their order.
+
+    Every rank gets equally many, or one more than another where they do not divide. Equal costs go round in turn.
+    """
+    room = [len(costs) // ranks + (rank < len(costs) % ranks) for rank in range(ranks)]
+    load, assigned = [0.0] * ranks, [list[int]() for _ in range(ranks)]
+    for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        rank = min((rank for rank in range(ranks) if len(assigned[rank]) < room[rank]), key=lambda rank: load[rank])
+        assigned[rank].append(index)
+        load[rank] += costs[index]
+    return [sorted(indices) for indices in assigned]
+
+
+def pack_first_fit(costs: Sequence[int], budget: int) -> list[list[int]]:
+    """Put indices into rows of at most `budget` cost, the largest first into the first row with room (first fit decreasing).
+
+    An item above the budget gets a row of its own: nothing is cut and nothing is lost.
+    """
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        place = next((k for k, left in enumerate(room) if costs[index] <= left), None)
+        if place is None:
+            rows.append([])
+            room.append(budget)
+            place = len(rows) - 1
+        rows[place].append(index)
+        room[place] -= costs[index]
+    return rows

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from .language_model import LanguageModel
-from .reward import RewardHead, mean_by_owner, pool, reads, refuse_wrong_images, token_kinds
+from .reward import RewardHead, mean_by_owner, pooled
 
 
 class CriticRewardModel(LanguageModel):
@@ -42,9 +42,9 @@ class CriticRewardModel(LanguageModel):
         hidden = self.model(**kwargs).last_hidden_state[0]
         return self.scores(mean_by_owner(hidden, reads, owners, count)), self.lm_head(hidden[positions], labels)
 
-    def scores(self, pooled: Tensor) -> Tensor:
+    def scores(self, hidden: Tensor) -> Tensor:
         """Map pooled hidden states (C, hidden) to scores (C,) fp32."""
-        scores: Tensor = self.head(pooled)
+        scores: Tensor = self.head(hidden)
         return scores[:, 0]
 
     def score(self, input_ids: Tensor, attention_mask: Tensor, **images: Any) -> Tensor:
@@ -53,8 +53,4 @@ class CriticRewardModel(LanguageModel):
         `images` are `pixel_values` and `image_grid_thw` as the stock processor gives them. Returns scores (B,) fp32.
         Raises ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
         """
-        refuse_wrong_images(self.config, input_ids, **images)
-        where = reads(self.config, input_ids, attention_mask)
-        kinds = token_kinds(self.config, input_ids)
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "mm_token_type_ids": kinds, **images}
-        return self.scores(pool(self.model(**inputs, use_cache=False).last_hidden_state, where))
+        return self.scores(pooled(self, input_ids, attention_mask, **images))

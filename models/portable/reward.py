@@ -45,12 +45,14 @@ def refuse_incomplete(path: Any, info: dict[str, Any], fresh: str | None = None)
 
     `info` is transformers' loading report; `fresh` is the prefix of the parameters that may be newly initialised.
     """
-    missing = sorted(key for key in info["missing_keys"] if fresh is None or not key.startswith(fresh))
-    surplus = sorted(info["unexpected_keys"])
-    shapes = sorted(str(key) for key in info["mismatched_keys"])
+    found = {
+        "missing": [key for key in info["missing_keys"] if fresh is None or not key.startswith(fresh)],
+        "unexpected": info["unexpected_keys"],
+        "of another shape": info["mismatched_keys"],
+    }
     lines = [
-        f"  {len(keys)} {what}: {', '.join(keys[:5])}{' ...' if len(keys) > 5 else ''}"
-        for what, keys in (("missing", missing), ("unexpected", surplus), ("of another shape", shapes))
+        f"  {len(keys)} {what}: {', '.join(sorted(map(str, keys))[:5])}{' ...' if len(keys) > 5 else ''}"
+        for what, keys in found.items()
         if keys
     ]
     if lines:
@@ -169,25 +171,17 @@ class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type:
         (B, 1) fp32. A head that reads the mean needs `response_mask` (B, T), 1 on the response's own tokens. Raises
         ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
         """
-        backbone.setdefault("use_cache", False)
-        if read_positions is None:
-            refuse_wrong_images(self.config, input_ids, pixel_values, image_grid_thw, **backbone)
-            where = reads(self.config, input_ids, attention_mask, response_mask)
-            backbone.setdefault("mm_token_type_ids", token_kinds(self.config, input_ids))
-        hidden = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            pixel_values=pixel_values,
-            image_grid_thw=image_grid_thw,
-            **backbone,
-        ).last_hidden_state
-        if read_positions is not None and read_owners is not None:
-            return self.scores(mean_by_owner(hidden[0], read_positions, read_owners, continuations))
-        return SequenceClassifierOutput(logits=self.scores(pool(hidden, where))[:, None])
+        inputs = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw, "use_cache": False, **backbone}
+        if read_positions is None or read_owners is None:
+            return SequenceClassifierOutput(
+                logits=self.scores(pooled(self, input_ids, attention_mask, response_mask, **inputs))[:, None]
+            )
+        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **inputs).last_hidden_state[0]
+        return self.scores(mean_by_owner(hidden, read_positions, read_owners, continuations))
 
-    def scores(self, pooled: Tensor) -> Tensor:
+    def scores(self, hidden: Tensor) -> Tensor:
         """Map pooled hidden states (C, hidden) to scores (C,) fp32."""
-        scores: Tensor = self.head(pooled).squeeze(-1)
+        scores: Tensor = self.head(hidden).squeeze(-1)
         return scores
 
 
@@ -259,7 +253,14 @@ def reads(config: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor 
     return found
 
 
-def pool(hidden: Tensor, where: Tensor) -> Tensor:
-    """Return the mean (B, H) fp32 of padded hidden states (B, T, H) over what `reads` found, (B, T) bool."""
+def pooled(model: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor | None = None, **inputs: Any) -> Tensor:
+    """Return the mean (B, H) fp32 of the hidden states that the head reads of a padded batch.
+
+    Raises ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
+    """
+    refuse_wrong_images(model.config, input_ids, **inputs)
+    where = reads(model.config, input_ids, mask, response)
+    inputs = {"mm_token_type_ids": token_kinds(model.config, input_ids), "use_cache": False, **inputs}
+    hidden = model.model(input_ids=input_ids, attention_mask=mask, **inputs).last_hidden_state
     owners, places = where.nonzero(as_tuple=True)
     return mean_by_owner(hidden.flatten(0, 1), owners * hidden.shape[1] + places, owners, len(hidden))

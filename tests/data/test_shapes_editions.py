@@ -14,20 +14,20 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 import pytest
 from PIL import Image
 
+from data.shapes import write_sheet
 from data.sources.project import ProjectConfig
 from data.synthetic import benchmark_files as editions
-from data.synthetic.benchmark_files import PAIRS, SIZES, edition, write_all, write_editions, write_records
-from data.synthetic.scenes import LEVELS
-from data.synthetic.sheet import write_sheet
+from data.synthetic.benchmark_files import EDITIONS, PAIRS, edition, write_all, write_editions, write_records
+from data.synthetic.scenes import CELL, LEVELS
 from data.synthetic.world import ShapesWorld
 
-SIZE = (LEVELS["demo"].grids[0] * LEVELS["demo"].cell,) * 2
+SIZE = (LEVELS["demo"].grids[0] * CELL,) * 2
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("world") / "editions"
-    write_editions(place, "demo", 0, SIZES)
+    write_editions(place, "demo", 0)
     return place
 
 
@@ -50,7 +50,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
 
 def test_vl_rewardbench_has_the_hub_columns_and_groups(folder: Path) -> None:
     rows = _parquet(folder)
-    assert len(rows) == SIZES["vl_rewardbench"]
+    assert len(rows) == EDITIONS["vl_rewardbench"][1]
     texts, others = (
         {"id", "query", "judge", "rationale", "query_source", "ground_truth"},
         {"response", "image", "human_ranking", "models"},
@@ -124,8 +124,8 @@ def test_length_finds_no_better_response_in_any_edition(folder: Path) -> None:
 
 
 def test_the_same_arguments_give_the_same_files(folder: Path, tmp_path: Path) -> None:
-    write_editions(tmp_path / "again", "demo", 0, SIZES)
-    write_editions(tmp_path / "other", "demo", 1, SIZES)
+    write_editions(tmp_path / "again", "demo", 0)
+    write_editions(tmp_path / "other", "demo", 1)
     assert _digests(tmp_path / "again") == _digests(folder)
     assert _digests(tmp_path / "other") != _digests(folder)
 
@@ -136,7 +136,7 @@ def test_own_records_are_read_back(tmp_path: Path) -> None:
     source = ProjectConfig(type="project", path=str(tmp_path / "train")).open(tmp_path / "cache")
     assert len(source) == 50
     for index in range(50):
-        record, original = source.record(index), world.preference(index)
+        record, original = source.record(index), world.item(index).preference()
         images = [image.read_bytes() if isinstance(image, Path) else image for image in record.images]
         assert images == list(original.images)
         for name in ("prompt", "chosen", "rejected", "chosen_critique", "rejected_critique", "rationale", "source", "category"):
@@ -152,17 +152,15 @@ def test_everything_is_written_in_one_call(tmp_path: Path) -> None:
 def test_nothing_is_written_over_and_nothing_half_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(FileExistsError, match="name another folder"):
-        write_editions(tmp_path / "there", "demo", 0, SIZES)
-    with pytest.raises(ValueError, match="no edition mmlu; there are vl_rewardbench"):
-        write_editions(tmp_path / "new", "demo", 0, {"mmlu": 3})
+        write_editions(tmp_path / "there", "demo", 0)
 
     def breaks(folder: Path, world: ShapesWorld, rows: int) -> None:
         (folder / "half").write_text("half")
         raise RuntimeError("power cut")
 
-    monkeypatch.setitem(editions._WRITERS, "vl_rewardbench", breaks)
+    monkeypatch.setitem(EDITIONS, "vl_rewardbench", (breaks, 1))
     with pytest.raises(RuntimeError):
-        write_editions(tmp_path / "new", "demo", 0, SIZES)
+        write_editions(tmp_path / "new", "demo", 0)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 

@@ -13,14 +13,14 @@ import pyarrow  # type: ignore[import-untyped]
 from PIL import Image, ImageDraw
 from pyarrow import parquet
 
+from data.mixture import Mixture
 from eval.benchmarks.benchmark import LoadedBenchmark
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations
 from eval.reporting.sweep_tables import write_json
 from eval.results.predictions import write_predictions
-from eval.results.store import Store, SweepEntry, summarise
-from eval.running.evaluation import evaluate
-from eval.running.suite import write_result
+from eval.results.store import Standing, Store, summarise
+from eval.running.evaluation import evaluate, write_result
 from tests.train.minimal import MINIMAL, write
 from train.recipe.parsing import parse_arguments
 from train.runs.provenance import write_provenance
@@ -49,7 +49,8 @@ def make_run(folder: Path, rows: int = 60) -> Path:
         f"evaluation.benchmarks={benchmarks}",
         f"evaluation.best_metric={OWN}/accuracy",
     ]
-    write_provenance(parse_arguments(arguments, "rm", ""), run, None)
+    launch = parse_arguments(arguments, "rm", "")
+    write_provenance(launch, run, Mixture(launch.recipe.data))
     loaded = {config.name: load(config) for config in configs}
     for step in STEPS[1:]:
         checkpoint = run / f"checkpoint-{step}"
@@ -231,6 +232,6 @@ def make_sweep(folder: Path, run: Path, broken: dict[str, str]) -> Path:
             shutil.copytree(checkpoint / "eval" / name, begun / name)
             shutil.copy(checkpoint / "eval" / f"{name}.json", begun)
             store.finish(mark, {"judge": str(checkpoint)})
-            entries.append(SweepEntry(checkpoint, name, mark, store.result(mark, name)))
+            entries.append(Standing(checkpoint, name, mark, store.result(mark, name)))
     write_json(summarise(entries, broken, store, "both orders"), folder / "sweep.json")
     return folder

@@ -78,7 +78,7 @@ def checkpoint(base: Path, folder: Path, seed: int) -> Path:
     torch.manual_seed(seed)
     tiny.stir(model.head, 0.3)
     model.save_pretrained(folder)
-    tiny.processor().save_pretrained(folder)
+    tiny.encoder().save_pretrained(folder)
     return folder
 
 

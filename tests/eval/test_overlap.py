@@ -20,7 +20,7 @@ from data.synthetic.benchmark_files import edition, write_records
 from data.synthetic.world import ShapesWorld
 from eval import overlap
 from eval.benchmarks.benchmark import Location
-from eval.benchmarks.vl_rewardbench import load
+from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from eval.contamination import search as overlap_search
 from eval.contamination.index import KINDS, OverlapIndex
 from eval.protocol import Example
@@ -155,7 +155,7 @@ def test_the_fingerprints_are_those_of_the_records(tmp_path: Path, benchmark: li
 
 def test_the_command_on_the_embedded_world(tmp_path: Path) -> None:
     write_records(tmp_path / "train", ShapesWorld("demo", 3, "train"), 40)
-    row = load(Location(location=str(edition("vl_rewardbench")))).examples[30]
+    row = VL_REWARDBENCH.load(Location(location=str(edition("vl_rewardbench")))).examples[30]
     image = row.images[0]
     assert isinstance(image, bytes)
     larger = Image.open(io.BytesIO(image)).convert("RGB").resize((400, 400), Image.Resampling.LANCZOS)

@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from data.mixture import Mixture
-from eval.contamination.fingerprints import fingerprint_image
+from eval.contamination.index import fingerprint_image
 from eval.contamination.report import COMMON
 from tests.eval.overlap_world import config, details, encoded, find, item, photo, project
 

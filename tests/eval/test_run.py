@@ -19,8 +19,7 @@ from eval.judges.config import GenerativeJudgeConfig
 from eval.judges.loading import JudgeFor
 from eval.results.result import Result
 from eval.run import main
-from models.backbone import load_processor, load_scalar, window_size
-from models.encoder import Encoder
+from models.backbone import load_encoder, load_scalar
 from tests.eval import run_folders
 from tests.eval.doubles import PositionFollower
 from tests.models import tiny
@@ -70,14 +69,13 @@ workers: 0
 """
     )
     recipe: Any = read_recipe(tmp_path / "recipe.yaml")
-    processor, model = load_processor(recipe.backbone), load_scalar(recipe.backbone, recipe.head).eval()
+    encoder, model = load_encoder(recipe.backbone), load_scalar(recipe.backbone, recipe.head).eval()
     tiny.stir(model.head, 0.3)
-    encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-    inside = evaluation(NaiveMethod(recipe.method, recipe, encoder, Console(quiet=True)))
+    inside = evaluation(NaiveMethod(recipe, encoder, Console(quiet=True)))
     assert inside is not None
     inside(model, 3)
     model.save_pretrained(run / "checkpoint-3")
-    processor.save_pretrained(run / "checkpoint-3")
+    encoder.save_pretrained(run / "checkpoint-3")
     (run / "recipe.yaml").write_text(recipe_yaml(recipe))
     main([str(run / "checkpoint-3"), "--output", str(tmp_path / "out")])
     same_figures(tmp_path / "out", run / "checkpoint-3" / "eval", "vl_rewardbench")

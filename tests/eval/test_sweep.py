@@ -17,9 +17,8 @@ from eval.benchmarks.benchmark import Origin
 from eval.protocol import ProtocolConfig, Verdict
 from eval.reporting.sweep_tables import curves, draw, log, markdown
 from eval.results.predictions import write_predictions
-from eval.results.store import Store, Summary, SweepEntry, summarise
-from eval.running.evaluation import evaluate
-from eval.running.suite import write_result
+from eval.results.store import Standing, Store, Summary, summarise
+from eval.running.evaluation import evaluate, write_result
 from eval.sweep import expand, main
 from tests.eval import run_folders
 from tests.eval.make import example
@@ -158,13 +157,13 @@ def made(tmp_path: Path) -> Summary:
         write_predictions(examples, verdicts, PLAIN, ProtocolConfig(), folder / "plain")
         write_result(result, folder / "plain.json")
         store.finish(judge.replace("/", "-"), {})
-        entries.append(SweepEntry(Path(judge), "plain", judge.replace("/", "-"), store.result(judge.replace("/", "-"), "plain")))
+        entries.append(Standing(Path(judge), "plain", judge.replace("/", "-"), store.result(judge.replace("/", "-"), "plain")))
     return summarise(entries, {"gone": "is not there"}, store, "the protocol")
 
 
 def test_the_best_and_what_cannot_be_told_from_it(tmp_path: Path) -> None:
     summary = made(tmp_path)
-    standings = {str(standing.entry.judge): standing for standing in summary.standings["plain"]}
+    standings = {str(standing.judge): standing for standing in summary.standings["plain"]}
     assert [standing.words for standing in standings.values()] == ["worse", "worse", "best", "not distinguishable"]
     behind = standings["run/checkpoint-1"].behind
     assert behind is not None

@@ -24,8 +24,7 @@ from torch.utils._pytree import tree_leaves
 from models.compatibility import check_transformers
 from models.packing import attention
 from models.packing.groups import Group, PackedBatch, pack
-from train.speed.measure import build
-from train.speed.workload import FULL, pair_group, pair_sizes, vision_tokens
+from train.speed.workload import FULL, build, pair_group, pair_sizes, vision_tokens
 
 CPU = torch.device("cpu")
 VARLEN = "torch_attn._varlen_attn.default"

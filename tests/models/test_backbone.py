@@ -16,7 +16,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from data.errors import CheckpointError
 from data.preference import text
 from models import backbone
-from models.backbone import load_critic, load_language_model, load_processor, load_scalar
+from models.backbone import load_critic, load_encoder, load_language_model, load_scalar
 from models.config import BackboneConfig, HeadConfig
 from models.packing.groups import PackedBatch
 from models.portable.reward import IncompleteCheckpointError, ScalarRewardModel
@@ -73,10 +73,10 @@ def test_what_was_loaded_is_written_in_the_current_layout_and_loads_again(tmp_pa
 
 def test_loaded_models_take_both_kernels_of_this_project(tmp_path: Path) -> None:
     folder = tiny.checkpoint(tmp_path)
-    for kernel, suffix in (("auto", ""), ("sdpa", "_sdpa"), ("varlen", "_varlen")):
+    for kernel in ("auto", "sdpa", "varlen"):
         model = load_scalar(at(folder, attention=kernel))
-        assert model.model.language_model.config._attn_implementation == "shared_prefix" + suffix
-        assert model.model.visual.config._attn_implementation == "flash_windows" + suffix
+        assert model.model.language_model.config._attn_implementation == f"shared_prefix_{kernel}"
+        assert model.model.visual.config._attn_implementation == f"flash_windows_{kernel}"
 
 
 def test_the_attention_of_this_project_does_not_leak_into_config_json(tmp_path: Path) -> None:
@@ -190,11 +190,11 @@ def test_the_processor_takes_the_recipes_pixels_whatever_the_file_says(tmp_path:
     folder = tiny.checkpoint(tmp_path)
     released = {"min_pixels": 3136, "max_pixels": 12845056, "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14}
     (folder / "preprocessor_config.json").write_text(json.dumps(released))
-    processor = load_processor(at(folder, min_pixels=784, max_pixels=28 * 28 * 6))
-    found = processor.image_processor(images=[tiny.picture(400, 300)], return_tensors="pt")
+    encoder = load_encoder(at(folder, min_pixels=784, max_pixels=28 * 28 * 6))
+    found = encoder.image_processor(images=[tiny.picture(400, 300)], return_tensors="pt")
     assert 784 <= int(found["image_grid_thw"].prod()) * 14 * 14 <= 28 * 28 * 6
-    processor.save_pretrained(tmp_path / "saved")
-    again = load_processor(at(tmp_path / "saved", min_pixels=784, max_pixels=28 * 28 * 6))
+    encoder.save_pretrained(tmp_path / "saved")
+    again = load_encoder(at(tmp_path / "saved"), tower=at(folder))
     assert again.tokenizer.chat_template == tiny.CHAT_TEMPLATE
 
 
@@ -202,7 +202,7 @@ def test_a_tokenizer_without_template_or_tokens_is_refused(tmp_path: Path) -> No
     folder = tiny.checkpoint(tmp_path)
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(CheckpointError, match="lacks a chat template"):
-        load_processor(at(folder))
+        load_encoder(at(folder))
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "./checkpoints", "a/b/c", "nothing"])
@@ -233,11 +233,11 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
 def test_missing_tokenizer_files_are_named(tmp_path: Path) -> None:
     tiny.language_model().save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="tokenizer"):
-        load_processor(at(tmp_path))
+        load_encoder(at(tmp_path))
 
 
 def test_a_hub_id_without_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for load in (load_scalar, load_language_model, load_processor):
+    for load in (load_scalar, load_language_model, load_encoder):
         with pytest.raises(CheckpointError, match=r"cannot be fetched from the hub.*give its folder"):
             load(BackboneConfig(path="nobody/nothing"))

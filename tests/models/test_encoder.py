@@ -14,7 +14,7 @@ from data.errors import ImageError, RecordError
 from data.preference import Message, text
 from data.synthetic.scenes import png
 from models.config import Read
-from models.encoder import Span, render
+from models.encoder import Span
 from models.packing.groups import Group
 from tests.models import tiny
 
@@ -46,20 +46,20 @@ def sequences(group: Group) -> list[tuple[int, ...]]:
 
 def test_render_is_the_template_without_its_last_newline() -> None:
     messages = [user("What is it?", 2), text("assistant", "A square.\n"), user("And?"), text("assistant", "Red")]
-    assert joined(render(tiny.tokenizer(), messages)) + "\n" == stock_text(messages)
+    assert joined(tiny.encoder().render(messages)) + "\n" == stock_text(messages)
 
 
 @pytest.mark.parametrize("loss", [False, True])
 def test_render_marks_the_response_and_what_carries_loss(loss: bool) -> None:
     messages = [user("What is it?"), text("assistant", "First"), user("And?"), text("assistant", "Second")]
-    spans = render(tiny.tokenizer(), messages, loss=loss)
+    spans = tiny.encoder().render(messages, loss=loss)
     assert "".join(span.text for span in spans if span.loss) == ("Second<|im_end|>" if loss else "")
     assert [span.text for span in spans if span.response] == ["Second"]
 
 
 def test_render_opens_the_assistants_turn_after_a_user_turn() -> None:
     messages = [user("One"), text("assistant", "Two"), user("Three")]
-    spans = render(tiny.tokenizer(), messages)
+    spans = tiny.encoder().render(messages)
     wanted = tiny.tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert joined(spans) == wanted
     assert not any(span.response for span in spans)
@@ -79,7 +79,7 @@ def test_a_vision_token_in_a_text_is_refused(token: str, role: Any) -> None:
     messages = [text("system", "s"), user("u"), text("assistant", "a")]
     broken = [text(role, f"so {token} it") if message["role"] == role else message for message in messages]
     with pytest.raises(RecordError, match=r"contains .*_"):
-        render(tiny.tokenizer(), broken)
+        tiny.encoder().render(broken)
 
 
 def test_an_end_of_turn_written_in_a_text_moves_no_read_position() -> None:
@@ -96,8 +96,10 @@ def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
         def apply_chat_template(self, turns: list[Any], **_: Any) -> str:
             return f"{len(turns)} turns"
 
+    encoder = tiny.encoder()
+    encoder.tokenizer = Rewriting()
     with pytest.raises(ValueError, match="rewrites earlier turns"):
-        render(Rewriting(), [user("u"), text("assistant", "a")])
+        encoder.render([user("u"), text("assistant", "a")])
 
 
 def test_images_become_as_many_pads_as_the_tower_gives_tokens() -> None:

@@ -18,9 +18,9 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from data.preference import Message, text
 from models import generation
 from models.backbone import load_critic
-from models.config import BackboneConfig
+from models.config import BackboneConfig, SamplingConfig
 from models.encoder import VISION_TEXT, Span
-from models.generation import Generation, SamplingConfig, WritingCost, generate, sample
+from models.generation import Generation, WritingCost, generate, sample
 from models.packing.attention import DecodePlan
 from models.packing.groups import Continuation, Group, PackedBatch
 from models.portable.critic import CriticRewardModel
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.lm_head.weight[END] *= 4.75
     place: Path = tmp_path_factory.mktemp("backbone")
     model.save_pretrained(place)
-    tiny.processor().save_pretrained(place)
+    tiny.encoder().save_pretrained(place)
     return place
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from models.backbone import compute_in_half, set_attention
-from models.config import HeadConfig
-from models.generation import SamplingConfig, generate
+from models.config import HeadConfig, SamplingConfig
+from models.generation import generate
 from models.packing import attention
-from models.packing.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
+from models.packing.attention import AttentionPlan, Kernel, flash_windows, map_tensors, shared_prefix
 from models.portable.critic import CriticRewardModel
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import CASES, weigh
@@ -71,7 +71,7 @@ def random(device: torch.device, heads: tuple[int, int], length: int, width: int
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (7, 1)])
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_of_the_language_model(device: torch.device, row: str, heads: tuple[int, int], width: int) -> None:
-    plan = AttentionPlan.of(ROWS[row]).map(lambda tensor: tensor.to(device))
+    plan = map_tensors(AttentionPlan.of(ROWS[row]), lambda tensor: tensor.to(device))
 
     def attend(kernel: Kernel) -> Callable[..., Tensor]:
         return lambda q, k, v: shared_prefix(nn.Module(), q, k, v, plan, scaling=width**-0.5, kernel=kernel)[0]

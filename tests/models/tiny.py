@@ -14,7 +14,6 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
 
-from models.backbone import Processor
 from models.config import BackboneConfig
 from models.encoder import Encoder
 
@@ -60,11 +59,6 @@ def tokenizer() -> Any:
 def image_processor(min_pixels: int = 784, max_pixels: int = 28 * 28 * 16) -> Any:
     """Qwen2.5-VL's image processor without torchvision."""
     return Qwen2VLImageProcessorPil(min_pixels=min_pixels, max_pixels=max_pixels)
-
-
-def processor() -> Processor:
-    """Return both, as `models.backbone.load_processor` would."""
-    return Processor(tokenizer(), image_processor())
 
 
 def encoder(**changes: Any) -> Encoder:
@@ -123,7 +117,7 @@ def stir(head: torch.nn.Module, std: float) -> None:
 def checkpoint(folder: Path, seed: int = 0, *, released: bool = False, **changes: Any) -> Path:
     """Write a complete backbone folder, in the current key layout or in the released one."""
     language_model(seed, **changes).save_pretrained(folder, save_original_format=released)
-    processor().save_pretrained(folder)
+    encoder().save_pretrained(folder)
     return folder
 
 

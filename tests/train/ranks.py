@@ -24,13 +24,24 @@ SERVER = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS"
 class RanksError(AssertionError):
     """Ranks that failed, or that were still there at the end of their time; the message holds what they printed."""
 
+    def __init__(self, message: str, statuses: list[int | None], *, in_time: bool, printed: str) -> None:
+        self.statuses, self.in_time, self.printed = statuses, in_time, printed
+        super().__init__(f"{message}\n{printed}")
+
 
 def run_ranks(
-    folder: Path, function: Callable[..., None], *arguments: Any, ranks: int = 2, seconds: float = 400.0, status: int = 0
+    folder: Path,
+    function: Callable[..., None],
+    *arguments: Any,
+    ranks: int = 2,
+    seconds: float = 400.0,
+    status: int = 0,
+    meanwhile: Callable[[list[ForkServerProcess]], None] | None = None,
 ) -> str:
     """Call `function(*arguments)` on every rank and return what all ranks printed.
 
-    The first rank that ends with anything but 0 takes the others with it, as under a launcher.
+    The first rank that ends with anything but 0 takes the others with it, as under a launcher. `meanwhile` is called with the
+    ranks' processes once they are started, to send them signals.
     Raises: RanksError after `seconds` (a hang), or unless `status` is how the ranks end (0: all of them, else: one of them).
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,12 +53,15 @@ def run_ranks(
     ]
     for process in processes:
         process.start()
+    if meanwhile is not None:
+        meanwhile(processes)
     in_time = _wait(processes, seconds)
     found = [process.exitcode for process in processes]
     as_expected = found == [0] * ranks if status == 0 else status in found
     printed = "\n".join(f"--- {log.name}\n{log.read_text(errors='replace') if log.exists() else ''}" for log in logs)
     if not in_time or not as_expected:
-        raise RanksError(f"exit statuses {found}, expected {status}; in time: {in_time}\n{printed}")
+        message = f"exit statuses {found}, expected {status}; in time: {in_time}"
+        raise RanksError(message, found, in_time=in_time, printed=printed)
     return printed
 
 

@@ -54,19 +54,17 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
     """Return the trainer that train/runs/build.py makes of a recipe."""
     from rich.console import Console
 
-    from models.backbone import load_processor, window_size
-    from models.encoder import Encoder
+    from models.backbone import load_encoder
     from train.reinforce.method import StableReinforceMethod
     from train.runs.callbacks import run_callbacks
     from train.runs.evaluation import evaluation
     from train.runs.model import make_model
 
-    processor = load_processor(recipe.backbone)
-    encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-    method = StableReinforceMethod(recipe.method, recipe, encoder, Console(quiet=True))
-    arguments = method.arguments(resumes=resumes)
-    callbacks = run_callbacks(method, arguments.max_steps)
-    return method.trainer(evaluation(method), model=make_model(recipe), args=arguments, callbacks=callbacks)
+    encoder = load_encoder(recipe.backbone)
+    method = StableReinforceMethod(recipe, encoder, Console(quiet=True))
+    arguments = method.arguments()
+    arguments.eval_on_start &= not resumes
+    return method.trainer(evaluate=evaluation(method), model=make_model(recipe), args=arguments, callbacks=run_callbacks(method))
 
 
 def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, Any]:

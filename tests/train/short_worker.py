@@ -19,8 +19,8 @@ from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import read_recipe
 from train.runs.environment import run_environment
 from train.runs.model import make_model
-from train.supervised.arguments import training_arguments
 from train.supervised.budget import ceiling
+from train.supervised.method import training_arguments
 from train.supervised.objectives import PairwiseScores
 from train.supervised.steps import PackedRow, StepDataset
 
@@ -59,7 +59,7 @@ def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]],
                 "token_budget": ceiling(10**6, Path(folder)),
             }
             steps = StepDataset(records, tiny.encoder().pack, **shape, rank=rank(), world_size=world_size(), costs=costs)
-            arguments = training_arguments(recipe, shape["steps"], resumes=False)
+            arguments = training_arguments(recipe, shape["steps"])
             trainer = PlainTrainer(objective=objective, steps=steps, optim=recipe.optim, model=make_model(recipe), args=arguments)
             trainer.train()
             trainer.save_model(folder)

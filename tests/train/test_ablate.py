@@ -18,9 +18,8 @@ import pytest
 from data.errors import PredictionsError
 from tests.train.ablation.test_variants import listed
 from train import ablate
-from train.ablation.runs import alone
 from train.ablation.table import VariantLine, line, lines_of
-from train.ablation.variants import read_ablation
+from train.ablation.variants import alone, read_ablation
 
 CLONE = Path(__file__).resolve().parents[2]
 LAUNCHER = f"{sys.executable} {Path(__file__).with_name('stub_run.py')}"

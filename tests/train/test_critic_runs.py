@@ -41,7 +41,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         model.lm_head.weight[tiny.tokenizer().convert_tokens_to_ids("<|im_end|>")] *= 3.0
     model.save_pretrained(folder)
-    tiny.processor().save_pretrained(folder)
+    tiny.encoder().save_pretrained(folder)
     return folder
 
 

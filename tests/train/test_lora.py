@@ -14,9 +14,8 @@ from torch import nn
 
 from data.errors import UserError
 from eval.judges.checkpoint import Runtime, load_checkpoint
-from eval.judges.packed_inference import Scorer
-from eval.judges.scalar import ResponsesEncoder, ScalarJudge
-from eval.running.suite import Suite
+from eval.judges.packed_inference import ScalarJudge
+from eval.running.evaluation import Suite
 from models.backbone import load_scalar
 from models.config import BackboneConfig
 from tests.models import tiny
@@ -26,8 +25,8 @@ from tests.train.worker import best_of, difference, ended, lines
 from train.merge import merge
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
-from train.runs.evaluation import read_results
 from train.runs.model import make_model
+from train.runs.model_card import read_results
 
 LORA = ["optim.lora={rank: 4, alpha: 8, dropout: 0.2}", "optim.activation_checkpointing=true"]
 """With dropout, so that a resume also needs the state of the generators."""
@@ -85,8 +84,7 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(trained: Path, stage: str) 
 def test_a_reloaded_checkpoint_has_the_figures_that_were_logged(trained: Path, stage: str, tmp_path: Path) -> None:
     evaluation = recipe_of(trained).evaluation
     loaded = load_checkpoint(trained / stage / "best", Runtime(torch.device("cpu"), 400), load_scalar)
-    scorer = Scorer(loaded.model, loaded.encoder, loaded.device, loaded.token_budget)
-    judge = ScalarJudge(scorer, ResponsesEncoder(loaded.encoder, "end_of_turn"))
+    judge = ScalarJudge(loaded.model, loaded.packed, "end_of_turn")
     found = Suite.load(evaluation.benchmarks, evaluation.protocol).run(judge, tmp_path)["vl_rewardbench"]
     logged = read_results((trained / stage / "best").resolve())["vl_rewardbench"]
     assert (found.micro, found.groups) == (logged.micro, logged.groups)

@@ -11,7 +11,7 @@ from PIL import Image
 from data.errors import UserError
 from tests.train.minimal import write
 from train import stress
-from train.ablation.runs import LOG as LOG_FILE
+from train.ablation.variants import LOG as LOG_FILE
 from train.ablation.variants import Run
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.parsing import read_recipe

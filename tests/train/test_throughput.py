@@ -17,7 +17,6 @@ from tests.models import tiny
 from train.recipe.memory import PUBLISHED, count
 from train.speed.measure import (
     COMPILED,
-    EMBEDDED,
     INFERENCE,
     LOG_PROBABILITIES,
     SHARED,
@@ -26,16 +25,20 @@ from train.speed.measure import (
     UNSHARED,
     Bench,
     SpeedResult,
-    build,
-    config_of,
+    compared,
     measure,
+    step_speed,
+    table,
     unique_work,
 )
-from train.speed.step import step_speed
 from train.speed.workload import (
+    EMBEDDED,
     FULL,
     SMALL,
     PairSize,
+    Workload,
+    build,
+    config_of,
     judgements_group,
     padded_inputs,
     pair_group,
@@ -44,9 +47,9 @@ from train.speed.workload import (
     vision_tokens,
 )
 from train.supervised.optimizer import compile_layers, compiled_graphs, element_wise, restore_layers
-from train.throughput import compared, main, parse, table
+from train.throughput import main, parse
 
-TINY = {"side": (2, 5), "question": (2, 4), "response": (2, 6)}
+TINY = Workload((2, 5), (2, 4), (2, 6))
 CPU = torch.device("cpu")
 
 
@@ -92,7 +95,7 @@ def test_log_probabilities_are_those_of_every_judgement(model: CriticRewardModel
 
 def test_every_conversation_is_padded_by_itself(model: CriticRewardModel) -> None:
     run = bench(model)
-    inputs, ends = padded_inputs(run.groups, run.vision)
+    inputs, ends = padded_inputs(run.groups, vision_tokens(model.config))
     singles = unshared(run.groups)
     assert inputs["attention_mask"].sum(1).tolist() == [group.tokens for group in singles]
     assert ends.tolist() == [group.tokens - 1 for group in singles]
@@ -164,7 +167,7 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
 
 def test_a_run_writes_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("train.throughput.SMALL", TINY)
-    monkeypatch.setattr("train.throughput.matrix_rate", lambda *_: 1e9)
+    monkeypatch.setattr("train.speed.measure.matrix_rate", lambda *_: 1e9)
     main(["--pairs", "1", "--repeats", "1", "--json", str(tmp_path / "found.json"), "--shape", EMBEDDED])
     said = capsys.readouterr().out
     assert "packed, shared" in said
@@ -176,7 +179,7 @@ def test_the_whole_step_trains_and_is_measured() -> None:
     made: Any = build(ScalarRewardModel, EMBEDDED, CPU, torch.float32)
     assert float(made.head[-1].weight.detach().std()) > 0, "a backward pass of zeros is no measure"
     before = made.head[0].weight.detach().clone()
-    found = step_speed(made, vision_tokens(made.config), pair_sizes(4, 0, TINY), 2, workers=0)
+    found = step_speed(made, pair_sizes(4, 0, TINY), 2, workers=0)
     assert found.pop("workers") == 0
     assert found.keys() == {"pure_pairs_per_second", "pairs_per_second", "loader_images_per_second_and_core"}
     assert min(found.values()) > 0
@@ -235,6 +238,6 @@ def test_varlen_rows_give_the_padded_scores_within_bf16() -> None:
     with torch.no_grad():
         packed = run.forward(TRAINING, SHARED, run.groups)()
         wanted = run.forward(TRAINING, STOCK, run.groups)()
-    assert pack(run.groups, run.vision).to(device).image_grid_thw.device.type == "cpu"
+    assert pack(run.groups, vision_tokens(made.config)).to(device).image_grid_thw.device.type == "cpu"
     assert float(wanted.std()) > 1e-4
     assert float((packed - wanted).norm()) < 0.05 * float(wanted.norm())

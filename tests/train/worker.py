@@ -24,11 +24,10 @@ from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import Entry, read_recipe
 from train.runs.environment import run_environment, start
 from train.runs.model import make_model
-from train.supervised.arguments import training_arguments
 from train.supervised.checkpoints import KeepCheckpoints
-from train.supervised.non_finite import FiniteWeights
+from train.supervised.method import training_arguments
 from train.supervised.objectives import LanguageModelling, PairwiseScores
-from train.supervised.optimizer import parameter_groups
+from train.supervised.optimizer import FiniteWeights, parameter_groups
 from train.supervised.steps import StepDataset, TrainingExample
 from train.supervised.trainer import PackedTrainer
 
@@ -53,7 +52,7 @@ def prepare(folder: Path) -> Path:
     model = load_scalar(BackboneConfig(path=str(folder / "backbone"), dtype="float32"), HeadConfig())
     tiny.stir(model.head, 0.3)
     model.save_pretrained(folder / "base")
-    tiny.processor().save_pretrained(folder / "base")
+    tiny.encoder().save_pretrained(folder / "base")
     path = folder / "recipe.yaml"
     path.write_text(RECIPE.format(folder=folder), encoding="utf-8")
     return path
@@ -140,7 +139,10 @@ def published_run(arguments: Sequence[str], calls: Path, server: str) -> None:
 
 @dataclass(frozen=True)
 class Written:
-    """Records in the order in which they are written, one letter each: `t` without a picture, `i` with one."""
+    """Records in the order in which they are written, one letter each.
+
+    `t` has no picture, `i` one and `m` three; `l` is a long text, and `s` the shortest.
+    """
 
     kinds: str
 
@@ -149,8 +151,10 @@ class Written:
 
     def __getitem__(self, index: int) -> TrainingExample:
         encoder = tiny.encoder(max_pixels=784 * 4)
-        question: Any = {"type": "text", "text": "What is in the picture? " * (1 + index % 3)}
-        pictures = [tiny.picture(30 + 9 * index, 40, seed=index)] if self.kinds[index] == "i" else []
+        kind = self.kinds[index]
+        words = {"l": "What is in the picture? " * 12, "s": "?"}.get(kind, "What is in the picture? " * (1 + index % 3))
+        question: Any = {"type": "text", "text": words}
+        pictures = [tiny.picture(30 + 9 * index, 40, seed=index + n) for n in range({"i": 1, "m": 3}.get(kind, 0))]
         prompt: Any = {"role": "user", "content": [{"type": "image"} for _ in pictures] + [question]}
         longer = (index + index // 4) % 2  # at odd places of one step, at even ones of the next: for either rank in turn
         responses = (f"A red square, number {index}. " * (1 + 2 * longer), f"No picture {index}.")
@@ -177,17 +181,22 @@ def descend(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, str, int]]
     """Train on the records `kinds`, four a step, once for each case (folder, DeepSpeed's name, token budget), and save."""
     deepspeed = any(name != NONE for _, name, _ in cases)
     with run_environment(seed=0, deterministic=False, deepspeed=deepspeed):
-        for folder, name, budget in cases:
-            os.environ["ACCELERATE_USE_DEEPSPEED"] = str(name != NONE).lower()
-            _descend(recipe_path, kinds, folder, name, budget)
+        descend_each(recipe_path, kinds, cases)
+
+
+def descend_each(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, str, int]]) -> None:
+    """Do what `descend` does, inside the ranks' surroundings."""
+    for folder, name, budget in cases:
+        os.environ["ACCELERATE_USE_DEEPSPEED"] = str(name != NONE).lower()
+        _descend(recipe_path, kinds, folder, name, budget)
 
 
 def _descend(recipe_path: Path, kinds: str, folder: str, deepspeed: str, budget: int) -> None:
-    steps = len(kinds) // 4
+    steps = -(-len(kinds) // 4)
     changes = ["optim.learning_rate=0.01", "evaluation.benchmarks=[]", "evaluation.best_metric=null", "optim.schedule=constant"]
     changes += ["optim.warmup_ratio=0", "optim.max_grad_norm=0.4", f"deepspeed={deepspeed}", f"output.folder={folder}"]
     recipe = read_recipe(recipe_path, changes)
-    arguments = training_arguments(recipe, steps, resumes=False)
+    arguments = training_arguments(recipe, steps)
     trainer = PlainTrainer(
         objective=PairwiseScores(NaiveConfig(type="naive")),
         steps=StepDataset(

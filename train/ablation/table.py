@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import JustifyMethod
-from rich.table import Table
+from rich.table import Column, Table
 
 from data.errors import PredictionsError
 from eval.protocol import Floats
 from eval.reporting.charts import COLOURS, panels
-from eval.results.comparison import predictions_in
-from eval.results.intervals import Difference, accuracy_over_seeds, paired_bootstrap, spread
-from eval.results.predictions import read_predictions
+from eval.results.predictions import predictions_in, read_predictions
+from eval.results.statistics import Difference, accuracy_over_seeds, paired_bootstrap, spread
 from train.ablation.variants import Ablation, Run
 
 _INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. 95 % intervals by a \
@@ -50,25 +48,23 @@ class VariantLine:
 
 def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
     """Return the lines of complete runs by benchmark, variants in the order of the list."""
-    found: dict[str, dict[str, dict[int, Floats]]] = {}
-    keys: dict[str, list[str]] = {}
-    for run in runs:
-        files = predictions_in(run.folder)
-        for benchmark in (config.name for config in run.recipe.evaluation.benchmarks):
-            by_key = {str(row["key"]): float(row["credit"]) for row in read_predictions(files[benchmark])}
-            first = keys.setdefault(benchmark, sorted(by_key))
-            if by_key.keys() != set(first):
+    lines = {}
+    for benchmark in (config.name for run in runs[:1] for config in run.recipe.evaluation.benchmarks):
+        variants: dict[str, dict[int, Floats]] = {}
+        keys: list[str] = []
+        for run in runs:
+            file = predictions_in(run.folder)[benchmark]
+            by_key = {str(row["key"]): float(row["credit"]) for row in read_predictions(file)}
+            keys = keys or sorted(by_key)
+            if by_key.keys() != set(keys):
                 raise PredictionsError(
-                    f"{benchmark}: {run} was evaluated on {len(by_key)} rows and the first run on {len(first)}, "
-                    f"{len(by_key.keys() & set(first))} of them in both. The variants of a list must share benchmarks and "
+                    f"{benchmark}: {run} was evaluated on {len(by_key)} rows and the first run on {len(keys)}, "
+                    f"{len(by_key.keys() & set(keys))} of them in both. The variants of a list must share benchmarks and "
                     "limits: take that change out, or train all runs again"
                 )
-            credits = np.array([by_key[key] for key in first])
-            found.setdefault(benchmark, {}).setdefault(run.variant, {})[run.seed] = credits
-    lines = {}
-    for benchmark, variants in found.items():
-        first_one = variants.get(reference, {})
-        lines[benchmark] = [line(name, seeds, {} if name == reference else first_one) for name, seeds in variants.items()]
+            variants.setdefault(run.variant, {})[run.seed] = np.array([by_key[key] for key in keys])
+        first = variants.get(reference, {})
+        lines[benchmark] = [line(name, seeds, {} if name == reference else first) for name, seeds in variants.items()]
     return lines
 
 
@@ -76,11 +72,12 @@ def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats])
     """Return one line; `first` holds the first variant's credits, empty for its own line."""
     credits = np.array(list(seeds.values()))
     both = [seed for seed in seeds if seed in first]
-    pair = [np.array([of[seed] for seed in both]) for of in (seeds, first)]
-    difference = paired_bootstrap(pair[0], pair[1]) if both else None
-    by_seed = credits.mean(axis=1)
-    accuracies = {seed: float(accuracy) for seed, accuracy in zip(seeds, by_seed, strict=True)}
-    return VariantLine(variant, accuracies, credits.shape[1], *accuracy_over_seeds(credits), spread(by_seed), difference)
+    difference = None
+    if both:
+        difference = paired_bootstrap(np.array([seeds[seed] for seed in both]), np.array([first[seed] for seed in both]))
+    accuracies = {seed: float(np.mean(one)) for seed, one in seeds.items()}
+    over_seeds = (*accuracy_over_seeds(credits), spread(credits.mean(axis=1)))
+    return VariantLine(variant, accuracies, credits.shape[1], *over_seeds, difference)
 
 
 def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list[dict[str, Any]]:
@@ -122,10 +119,10 @@ def markdown(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], mis
 
 def console_table(reference: str, benchmark: str, lines: Sequence[VariantLine]) -> Table:
     """Return the lines of one benchmark for the console."""
-    table = Table(title=f"{benchmark}, {lines[0].rows} rows", caption="bootstrap over rows and seeds, 95 %")
-    for name in _COLUMNS:
-        side: JustifyMethod = "left" if name in ("variant", "") else "right"
-        table.add_column(name.format(reference=reference), justify=side)
+    variant, *figures, words = (name.format(reference=reference) for name in _COLUMNS)
+    numbers = (Column(name, justify="right") for name in figures)
+    title, caption = f"{benchmark}, {lines[0].rows} rows", "bootstrap over rows and seeds, 95 %"
+    table = Table(variant, *numbers, words, title=title, caption=caption)
     for line in lines:
         table.add_row(*cells(line))
     return table

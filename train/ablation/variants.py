@@ -1,4 +1,4 @@
-"""A list of runs in one file: a recipe, and by name what each variant changes in it.
+"""A list of runs in one file: a recipe, and by name what each variant changes in it; and the runs, each in its process.
 
     extends: ../shapes/naive.yaml
     optim: {epochs: null, max_steps: 60}
@@ -10,22 +10,42 @@
 Keys are dotted as on the command line, values are YAML. Every variant is run once for each seed, into FOLDER/VARIANT/SEED; the
 first one is what the others are compared with. A seed is `seed` and `data.seed` together: the head, dropout, what is drawn from
 the data and its order.
+
+A run folder holds what train/rm.py writes, its console in `log.txt`, and, once complete, `run.json` and `eval/` with the last
+checkpoint's figures and predictions. The table is made of these: the checkpoints of complete runs may be deleted.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
-from collections.abc import Sequence
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
-from data.errors import Problem, RecipeError
-from train.recipe.parsing import VARIANTS, required
+from data.errors import Problem, RecipeError, UserError
+from data.storage.files import write_whole
+from train.recipe.parsing import VARIANTS, read_recipe, required
 from train.recipe.recipe import Recipe
+from train.runs.provenance import leaves, recipe_yaml
 
 NAME = re.compile(r"\w[\w.-]*")
+DONE = "run.json"
+LOG = "log.txt"
+RECIPE = "recipe.yaml"
+GRACE_SECONDS = 30
+ONLY_TO_RESUME = ("global_step*", "optimizer.pt")
+"""What of a checkpoint is needed only to resume: DeepSpeed's part and the optimizer state, most of its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +92,16 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
     above = Located({}, COMMAND_LINE)
     for text in overrides:
         above = lay(above, reader.override(text))
-    sections = dict(tree.value) if isinstance(tree.value, dict) else {}
+    sections: Any = tree.value
     variants = sections.pop(VARIANTS, Located(None, f"{path}:1"))
-    recipe = Located(sections, tree.where)
-    base = required(path, lay(recipe, above), [*reader.problems, *list_problems(variants)])
-    patches = variants.value if isinstance(variants.value, dict) else {}
-    runs, problems = [], []
+    base = required(path, lay(tree, above), [*reader.problems, *list_problems(variants)])
+    folder, runs, problems = Path(base.output.folder), [], []
     for seed in seeds:
-        for name, patch in patches.items():
-            output = {"folder": str(Path(base.output.folder) / name / str(seed)), "resume": "auto"}
+        for name, patch in variants.value.items():
+            output = {"folder": f"{folder}/{name}/{seed}", "resume": "auto"}
             own = Located.of({"seed": seed, "data": {"seed": seed}, "output": output}, "--seeds")
             try:
-                found = required(path, lay(lay(lay(recipe, undotted(patch)), above), own), [])
+                found = required(path, lay(lay(lay(tree, undotted(patch)), above), own), [])
                 runs.append(Run(name, seed, found))
                 wrong = evaluation_problems(found, base, patch)
             except RecipeError as error:
@@ -91,9 +109,11 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
             problems += [Problem(p.where, f"{name}: {p.key}", p.found, p.message) for p in wrong]
     if problems:
         raise RecipeError(str(path), list(dict.fromkeys(problems)))
-    return Ablation(
-        path, Path(base.output.folder), {name: written_changes(patch) for name, patch in patches.items()}, tuple(runs)
-    )
+    changes = {
+        name: ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in patch.plain().items())
+        for name, patch in variants.value.items()
+    }
+    return Ablation(path, folder, changes, tuple(runs))
 
 
 def list_problems(variants: Located) -> list[Problem]:
@@ -125,14 +145,119 @@ def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequenc
 def undotted(patch: Located) -> Located:
     """Return a mapping of dotted keys as the recipe of these keys."""
     tree = Located({}, patch.where)
-    for key, value in patch.value.items() if isinstance(patch.value, dict) else ():
+    changes: Any = patch.value
+    for key, value in changes.items():
         for name in reversed(key.split(".")):
             value = Located({name: value}, value.where)
         tree = lay(tree, value)
     return tree
 
 
-def written_changes(patch: Located) -> str:
-    """Return what a variant changes, in one line."""
-    changes = patch.plain()
-    return ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changes.items())
+def state(run: Run) -> str:
+    """Say how far a run has come: `complete`, `begun` or `to do`."""
+    if (run.folder / DONE).exists():
+        return "complete"
+    return "begun" if (run.folder / RECIPE).exists() else "to do"
+
+
+def refuse_other_recipes(runs: Sequence[Run]) -> None:
+    """Refuse to count, or to continue, a run in one of the folders that another recipe began."""
+    for run in runs:
+        if (run.folder / RECIPE).exists() and (differing := differences(run)):
+            raise UserError(
+                f"{run.folder} holds a run with another recipe (there / asked for): {'; '.join(differing)}. Remove that folder "
+                "to train it again, or give output.folder=… to keep it and begin another list"
+            )
+
+
+def differences(run: Run) -> list[str]:
+    """Return the keys in which the recipe in the folder of `run` is not its own, with both values."""
+    try:
+        there, asked = (leaves(recipe.resolved()) for recipe in (read_recipe(run.folder / RECIPE), run.recipe))
+    except RecipeError as error:
+        return [str(error)]
+    return [f"{key} {there.get(key)} / {asked.get(key)}" for key in there | asked if there.get(key) != asked.get(key)]
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[int]:
+    """Hold the lock of a list, and give its file descriptor, which runs inherit: they keep it should this process be killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder} is in use: this list, or a run that it began, still goes on; wait for it") from None
+        yield file.fileno()
+
+
+def end_runs_on_signals() -> None:
+    """On SIGTERM and SIGINT end this process in order, and with it the run that goes on."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, frame: sys.exit(128 + received))
+
+
+def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
+    """Train a run, or resume it, and say whether it came to its end; then keep its figures and remove ONLY_TO_RESUME."""
+    begin = time.monotonic()
+    if launch(run, launcher, lock):
+        return False
+    # The last checkpoint's figures are the run's: the best of several would be chosen by luck too.
+    done = newest(run.folder, "complete")
+    if done is None:
+        raise UserError(f"{run.folder}: the run came to its end and left no checkpoint; see {run.folder / LOG}")
+    shutil.copytree(done.parent / "eval", run.folder / "eval", dirs_exist_ok=True)
+    for path in [path for pattern in ONLY_TO_RESUME for path in done.parent.glob(pattern)]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    about = {"checkpoint": done.parent.name, "seconds_of_last_launch": round(time.monotonic() - begin)}
+    write_whole(run.folder / DONE, json.dumps(about, indent=1) + "\n")
+    return True
+
+
+def newest(folder: Path, name: str) -> Path | None:
+    """Return the file `name` of the checkpoint with the most steps that has one."""
+    return max(folder.glob(f"checkpoint-*/{name}"), key=lambda path: int(path.parent.name.split("-")[1]), default=None)
+
+
+def launch(run: Run, launcher: Sequence[str], lock: int) -> int:
+    """Run the entry script of a run's method and return its status; its console is appended to `log.txt`.
+
+    Where this process is ended, so is the run.
+    """
+    run.folder.mkdir(parents=True, exist_ok=True)
+    write_whole(run.folder / RECIPE, recipe_yaml(run.recipe))
+    script = Path(__file__).parents[1] / f"{run.recipe.entry}.py"
+    with (run.folder / LOG).open("a", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [*launcher, str(script), str(run.folder / RECIPE)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[lock],
+        )
+        try:
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                stop(process)
+        if status:
+            log.write(f"ended with status {status}\n")
+    return status
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it began, which are its group: in order, and after GRACE_SECONDS by force."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    with suppress(ProcessLookupError):  # the group is gone
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            process.poll()
+            os.killpg(process.pid, 0)
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def last_words(run: Run, count: int = 12) -> str:
+    """Return the last lines of a run's console."""
+    return "\n".join((run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-count:])

@@ -30,9 +30,8 @@ def deepspeed_config(name: str, dtype: str, *, cpu: bool) -> dict[str, Any] | No
     config["bf16"]["enabled"] = dtype == "bfloat16"
     if cpu:
         config["zero_force_ds_cpu_optimizer"] = False
-        for part in ("offload_optimizer", "offload_param"):
-            if part in config["zero_optimization"]:
-                config["zero_optimization"][part]["pin_memory"] = False
+        for part in {"offload_optimizer", "offload_param"} & config["zero_optimization"].keys():
+            config["zero_optimization"][part]["pin_memory"] = False
     return config
 
 

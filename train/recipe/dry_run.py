@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from data.mixture import MixtureConfig
 from data.sources.shapes import ShapesConfig
@@ -16,7 +16,7 @@ from data.sources.shared.files import FilesConfig
 from data.sources.ultrafeedback import UltraFeedbackConfig
 from eval.benchmarks.table import BENCHMARKS
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage
-from train.recipe.memory import GIB, Shape, image_tokens, per_rank, shape_of, trained
+from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
@@ -56,10 +56,7 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
         console.print("\nMemory is not estimated: the backbone's config.json is not at hand.")
         return
     console.print("\nGiB a rank for weights, gradients and optimizer states; activations come on top. ← is this recipe.")
-    table = Table()
-    table.add_column("deepspeed")
-    for ranks in all_ranks:
-        table.add_column(f"{ranks} rank{'s' * (ranks != 1)}", justify="right")
+    table = Table("deepspeed", *(Column(f"{ranks} rank{'s' * (ranks != 1)}", justify="right") for ranks in all_ranks))
     for name in deepspeed_names():
         found = [per_rank(recipe, shape, name, ranks) for ranks in all_ranks]
         cells = [f"{device / GIB:.2f}" + (f" + {host / GIB:.2f} host" if host else "") for device, host in found]
@@ -91,7 +88,7 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
 def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     """Return what is said about the backbone: checkpoint, size, what is trained, image size."""
     backbone, lora = recipe.backbone, recipe.optim.lora
-    low, high = image_tokens(backbone.min_pixels), image_tokens(backbone.max_pixels)
+    low, high = (ceil(pixels / 28**2) for pixels in (backbone.min_pixels, backbone.max_pixels))
     sizes = [f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M" for n in (trained(recipe, shape) if shape else ())]
     return [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
@@ -114,15 +111,22 @@ def step_lines(recipe: Recipe, records: int | None) -> list[str]:
     """Return how many optimizer steps the run has, over how many records, and how large they are."""
     optim, per_step = recipe.optim, recipe.optim.records_per_step
     budget = "the largest that fits" if optim.token_budget == "auto" else f"{optim.token_budget:,} tokens"
-    length = f"{optim.epochs:g} epochs; steps {UNKNOWN}" if optim.epochs is not None else ""
-    if optim.max_steps is not None or records is not None:
-        steps = recipe.steps(records or 0)
+    steps = known_steps(recipe)
+    if steps is None:
+        length = f"{optim.epochs:g} epochs; steps {UNKNOWN}"
+    elif not records:
         length = f"{steps:,} steps: {steps * per_step:,} records"
-    if records:  # the last step of an epoch takes what is left
+    else:  # the last step of an epoch takes what is left
         epochs, more = divmod(steps, ceil(records / per_step))
         seen = epochs * records + min(more * per_step, records)
         length = f"{steps:,} steps: {seen:,} records, {seen / records:.2f} epochs"
     return [f"{per_step:,} records a step, packed into rows of {budget}", length, f"tokens {UNKNOWN}"]
+
+
+def known_steps(recipe: Recipe) -> int | None:
+    """Return the optimizer steps of a run, None where only the data can tell."""
+    records, _ = epoch_records(recipe.data)
+    return None if recipe.optim.max_steps is None and records is None else recipe.steps(records or 0)
 
 
 def optimisation_lines(recipe: Recipe) -> list[str]:
@@ -183,15 +187,13 @@ def source_line(source: SourceConfig) -> str:
 
 def source_rows(source: SourceConfig) -> tuple[int | None, str]:
     """Return the rows that an epoch draws from `source` before anything is left out, and how that is known."""
-    rows, origin = None, "counted at the first reading"
+    several = isinstance(source, UltraFeedbackConfig) and source.pairs == "all"  # pairs a row
     if isinstance(source, ShapesConfig):
         rows, origin = source.rows, "generated"
-    elif isinstance(source, UltraFeedbackConfig) and source.pairs == "all":
-        pass  # many pairs a row
-    elif isinstance(source, FilesConfig) and source.path is None and source.hub in STATED_ROWS:
+    elif isinstance(source, FilesConfig) and source.path is None and source.hub in STATED_ROWS and not several:
         rows, origin = STATED_ROWS[source.hub], "stated by its card"
-    if rows is None:
-        return None, origin
+    else:
+        return None, "counted at the first reading"
     if source.cap is not None and source.cap < rows:
         rows, origin = source.cap, f"{origin}, capped"
     return round(rows * source.repeat), origin

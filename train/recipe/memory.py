@@ -6,11 +6,11 @@ Arithmetic on config.json: no weights, no network, no torch. Activations, buffer
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from models.config import HeadConfig
 from train.recipe.deepspeed_config import NONE, offloads, stage
@@ -22,8 +22,21 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 
 
 @dataclass(frozen=True, slots=True)
+class VisionShape:
+    """The numbers of `vision_config` on which the parameter count of the vision tower depends; here those of 3B and 7B."""
+
+    hidden_size: int = 1280
+    depth: int = 32
+    intermediate_size: int = 3420
+    in_channels: int = 3
+    temporal_patch_size: int = 2
+    patch_size: int = 14
+    spatial_merge_size: int = 2
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers of a Qwen2.5-VL config.json on which its parameter count depends; the vision tower's are those of 3B and 7B."""
+    """The numbers of a Qwen2.5-VL config.json on which its parameter count depends, called as they are there."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -31,34 +44,17 @@ class Shape:
     num_key_value_heads: int
     intermediate_size: int
     vocab_size: int
-    tied: bool
-    """Input embedding and LM head are one matrix."""
-    vision_hidden: int = 1280
-    vision_layers: int = 32
-    vision_intermediate: int = 3420
-    patch_values: int = 3 * 2 * 14 * 14
-    """Channels x frames x height x width of a patch."""
-    merged_patches: int = 4
-    """Patches that become one token of the language model."""
+    tie_word_embeddings: bool = False
+    vision_config: VisionShape = VisionShape()
 
 
 PUBLISHED = {
-    "Qwen/Qwen2.5-VL-3B-Instruct": Shape(2048, 36, 16, 2, 11008, 151936, tied=True),
-    "Qwen/Qwen2.5-VL-7B-Instruct": Shape(3584, 28, 28, 4, 18944, 152064, tied=False),
-    "Qwen/Qwen2.5-VL-32B-Instruct": Shape(5120, 64, 40, 8, 27648, 152064, tied=False, vision_intermediate=3456),
-    "Qwen/Qwen2.5-VL-72B-Instruct": Shape(8192, 80, 64, 8, 29568, 152064, tied=False, vision_intermediate=3456),
+    "Qwen/Qwen2.5-VL-3B-Instruct": Shape(2048, 36, 16, 2, 11008, 151936, tie_word_embeddings=True),
+    "Qwen/Qwen2.5-VL-7B-Instruct": Shape(3584, 28, 28, 4, 18944, 152064),
+    "Qwen/Qwen2.5-VL-32B-Instruct": Shape(5120, 64, 40, 8, 27648, 152064, vision_config=VisionShape(intermediate_size=3456)),
+    "Qwen/Qwen2.5-VL-72B-Instruct": Shape(8192, 80, 64, 8, 29568, 152064, vision_config=VisionShape(intermediate_size=3456)),
 }
 """Shapes of the released checkpoints, from their config.json on the hub."""
-
-TEXT_KEYS = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "vocab_size",
-)
-"""The fields of a shape that are called as in config.json, in their order."""
 
 
 def shape_of(path: str) -> Shape | None:
@@ -66,24 +62,12 @@ def shape_of(path: str) -> Shape | None:
 
     config.json may have the released layout (flat) or the current one (`text_config`).
     """
-    if path in PUBLISHED:
-        return PUBLISHED[path]
     file = (EMBEDDED if path == "embedded" else Path(path).expanduser()) / "config.json"
-    if not file.is_file():
-        return None
-    config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    text: dict[str, Any] = config.get("text_config", config)
-    vision: dict[str, Any] = config["vision_config"]
-    patch = vision.get("in_channels", 3) * vision.get("temporal_patch_size", 2) * vision.get("patch_size", 14) ** 2
-    return Shape(
-        **{key: text[key] for key in TEXT_KEYS},
-        tied=config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)),
-        vision_hidden=vision["hidden_size"],
-        vision_layers=vision.get("depth", 32),
-        vision_intermediate=vision.get("intermediate_size", 3420),
-        patch_values=patch,
-        merged_patches=vision.get("spatial_merge_size", 2) ** 2,
-    )
+    if path in PUBLISHED or not file.is_file():
+        return PUBLISHED.get(path)
+    config = json.loads(file.read_text(encoding="utf-8"))
+    whole = {key: config[key] for key in ("tie_word_embeddings", "vision_config") if key in config}
+    return TypeAdapter(Shape).validate_python({**config.get("text_config", config), **whole})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +96,15 @@ def count(shape: Shape) -> Parameters:
     linear = [(hidden, hidden)] * 2 + [(hidden, key_value)] * 2 + [(hidden, shape.intermediate_size)] * 3
     layer = sum(rows * columns for rows, columns in linear) + hidden + 2 * key_value + 2 * hidden
     embedding = shape.vocab_size * hidden
-    vision, wide = shape.vision_hidden, shape.vision_intermediate
+    tower = shape.vision_config
+    vision, wide, patch = tower.hidden_size, tower.intermediate_size, tower.in_channels * tower.patch_size**2
     block = 4 * vision * vision + 4 * vision + 3 * vision * wide + 2 * wide + vision + 2 * vision
-    merged = vision * shape.merged_patches
+    merged = vision * tower.spatial_merge_size**2
     return Parameters(
-        vision_tower=shape.patch_values * vision + shape.vision_layers * block,
+        vision_tower=patch * tower.temporal_patch_size * vision + tower.depth * block,
         projector=vision + merged * merged + merged + merged * hidden + hidden,
         language_model=embedding + shape.num_hidden_layers * layer + hidden,
-        lm_head=0 if shape.tied else embedding,
+        lm_head=0 if shape.tie_word_embeddings else embedding,
         projections=shape.num_hidden_layers * sum(rows + columns for rows, columns in linear),
     )
 
@@ -166,8 +151,3 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
     device = (0.0 if host_weights else weights) + (0.0 if host_optimizer else gradients + optimizer)
     host = (weights if host_weights else 0.0) + (optimizer + gradients * 4 / width if host_optimizer else 0.0)
     return device, host
-
-
-def image_tokens(pixels: int) -> int:
-    """Return the language-model tokens of an image of `pixels` pixels, at 28 x 28 pixels a token."""
-    return math.ceil(pixels / 784)

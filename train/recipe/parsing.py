@@ -58,7 +58,7 @@ def required(path: Path, tree: Located, problems: Sequence[Problem], entry: Entr
     raw = tree.plain()
     recipe, errors = validate(Recipe, raw)
     by_path = locate(Recipe, errors, tree)
-    rest, broken = (recipe, []) if recipe is not None else salvage(Recipe, raw, STAND_IN)
+    rest, broken = salvage(Recipe, raw, STAND_IN)  # a whole recipe is left as it is
     found = [*problems, *by_path.values()]
     if rest is not None:
         found += check(rest, tree, [*by_path, *broken], entry, world_size)

@@ -7,11 +7,11 @@ here. train/recipe/rules.py checks the sections against each other, train/recipe
 from __future__ import annotations
 
 from math import ceil
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
-from data.config.section import Section
+from data.config.section import Count, Fraction, Section, Share
 from data.mixture import MixtureConfig
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.config import JudgingConfig
@@ -20,7 +20,7 @@ from models.config import BackboneConfig, HeadConfig
 from train.recipe.methods import ENTRIES, Method
 
 HELD_OUT = "held_out"
-"""What the records of data.validation are called among the benchmarks; see train/supervised/held_out.py."""
+"""What the records of data.validation are called among the benchmarks; see train/runs/evaluation.py."""
 HELD_OUT_LOSS = f"{HELD_OUT}/loss"
 
 
@@ -54,7 +54,7 @@ class Recipe(Section):
     """The name of a file in recipes/deepspeed, or `none`."""
     evaluation: EvaluationConfig = EvaluationConfig()
     output: OutputConfig
-    workers: int = Field(default=2, ge=0)
+    workers: NonNegativeInt = 2
     """Processes of each rank that decode and tokenise ahead of the step; 0 does it in between."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Of the head's first weights, dropout and sampling; the data have a seed of their own."""
@@ -105,16 +105,12 @@ STAND_IN: dict[str, Any] = {
 """Fills the place of a required section that is wrong, while the rules look at the others."""
 
 
-Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
-"""A learning rate at the peak of its schedule."""
-
-
 class LoraConfig(Section):
     """Low-rank adapters on the language model's projections; the head, if there is one, is trained and saved in full."""
 
-    rank: int = Field(default=64, ge=1)
-    alpha: int = Field(default=128, ge=1)
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    rank: Count = 64
+    alpha: Count = 128
+    dropout: Share = 0.0
     quantise: Literal["none", "nf4"] = "none"
     """`nf4` keeps the frozen backbone in 4 bits (QLoRA); it needs CUDA and the `quantisation` extra."""
 
@@ -123,25 +119,25 @@ class OptimConfig(Section):
     """The optimizer, its schedule and the size of a step."""
 
     optimizer: Literal["adamw"] = "adamw"
-    learning_rate: Rate
-    head_learning_rate: Rate | None = None
+    learning_rate: Fraction
+    head_learning_rate: Fraction | None = None
     """Null takes `learning_rate`."""
-    vision_learning_rate: Rate | None = None
+    vision_learning_rate: Fraction | None = None
     """For the vision tower and the projector; null takes `learning_rate`."""
-    records_per_step: int = Field(ge=1)
+    records_per_step: Count
     """The batch: preference pairs (or lessons of the language model) of one optimizer step on all ranks together."""
-    epochs: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
+    epochs: PositiveFloat | None = None
     """Passes over the data; give either this or `max_steps`."""
-    max_steps: Annotated[int, Field(ge=1)] | None = None
+    max_steps: Count | None = None
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """The course of the learning rate after the warm-up: to 0, or not at all."""
-    warmup_ratio: float = Field(default=0.1, ge=0.0, lt=1.0)
+    warmup_ratio: Share = 0.1
     """Share of the steps over which the learning rate rises from 0."""
-    weight_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
+    weight_decay: Share = 0.0
     """On matrices only: norms and biases are never decayed."""
-    betas: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], Annotated[float, Field(ge=0.0, lt=1.0)]] = (0.9, 0.999)
-    max_grad_norm: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
-    token_budget: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    max_grad_norm: PositiveFloat = 1.0
+    token_budget: Count | Literal["auto"] = "auto"
     """What one packed row may hold, which bounds the memory of a forward: LM tokens, and a vision patch counted as 0.4 of one.
     `auto` finds what fits from the memory of the second step on CUDA, and takes 4096 on a CPU; under ZeRO-3 a number is reached
     in the same way. What is learnt stays the same."""
@@ -158,10 +154,10 @@ class OutputConfig(Section):
 
     folder: str
     """The run folder; a relative path starts at the working directory."""
-    save_every_steps: int = Field(ge=1)
-    keep_checkpoints: int = Field(default=2, ge=1)
+    save_every_steps: Count
+    keep_checkpoints: Count = 2
     """Newest checkpoints that stay on disk; the best one always stays."""
-    log_every_steps: int = Field(default=10, ge=1)
+    log_every_steps: Count = 10
     resume: str = "never"
     """`never` starts a new run and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
     any; a path continues from that checkpoint. Continuing with other settings than the checkpoint's own is refused."""

@@ -18,8 +18,8 @@ WITH_CRITIQUES = ("mm_rlhf", "project", "shapes")
 WITH_RATIONALES = ("project", "r1_reward", "shapes")
 """Types of sources whose records may hold rationales."""
 
-Broken = Iterator[tuple[tuple[str, ...], str]]
-"""For each broken rule the keys that it reads, the one to look at first, and a message."""
+Broken = Iterator[tuple[str, ...]]
+"""For each broken rule a message and the keys that the rule reads, the one to look at first."""
 
 
 def check(recipe: Recipe, tree: Located, wrong: Iterable[Path], entry: str | None, world_size: int) -> list[Problem]:
@@ -27,7 +27,7 @@ def check(recipe: Recipe, tree: Located, wrong: Iterable[Path], entry: str | Non
     skipped = [f"{dotted(path)}." for path in wrong]
     found = []
     sections = (model_rules, critic_rules, reinforce_rules, optim_rules, evaluation_rules, language_model_rules)
-    for keys, message in chain(*(rules(recipe) for rules in sections), start_rules(recipe, entry, world_size)):
+    for message, *keys in chain(*(rules(recipe) for rules in sections), start_rules(recipe, entry, world_size)):
         read = [f"{key}." for key in keys]
         if any(key.startswith(other) or other.startswith(key) for key in read for other in skipped):
             continue
@@ -43,41 +43,42 @@ def model_rules(recipe: Recipe) -> Broken:
     low, high = backbone.min_pixels, backbone.max_pixels
     if low > high:
         message = f"min_pixels {low} is above max_pixels {high}: no image fits both; lower min_pixels"
-        yield ("backbone.min_pixels", "backbone.max_pixels"), message
+        yield message, "backbone.min_pixels", "backbone.max_pixels"
     if backbone.attention == "varlen" and backbone.dtype != "bfloat16":
         message = "the varlen kernel takes bfloat16 only; set backbone.dtype=bfloat16 or backbone.attention=auto"
-        yield ("backbone.attention", "backbone.dtype"), message
+        yield message, "backbone.attention", "backbone.dtype"
     if recipe.has_head:
         return
     if set(backbone.freeze) == {"vision_tower", "projector", "language_model"}:
         message = f"everything is frozen and the method {method} has no head: nothing would be trained; thaw a part"
-        yield ("backbone.freeze", "method.type"), message
+        yield message, "backbone.freeze", "method.type"
     if "head" in recipe.model_fields_set:
-        yield ("head", "method.type"), f"the method {method} has no reward head; remove this section"
+        message = f"the method {method} has no reward head; remove this section"
+        yield message, "head", "method.type"
 
 
 def critic_rules(recipe: Recipe) -> Broken:
     """Check a critic; its head reads the end of the critique, because that is where writing leaves off."""
-    method, types = recipe.method, source_types(recipe)
+    method, types = recipe.method, {source.type for source in recipe.data.sources}
     if not isinstance(method, CriticConfig):
         return
     if (read := recipe.head.read) != "end_of_turn":
         message = f"a critic's head reads the end of the critique, not {read}; set head.read=end_of_turn or remove it"
-        yield ("head.read", "method.type"), message
+        yield message, "head.read", "method.type"
     share = ("method.own_share", "method.critique")
     if method.critique == "mixture" and method.own_share is None:
-        yield share, "a mixture needs method.own_share, the share of records scored on the model's own critique, for example 0.5"
+        yield "a mixture needs method.own_share, the share of records scored on the model's own critique, for example 0.5", *share
     if method.critique != "mixture" and method.own_share is not None:
-        yield share, f"own_share belongs to critique: mixture; with {method.critique} it would be unused; remove it"
+        yield f"own_share belongs to critique: mixture; with {method.critique} it would be unused; remove it", *share
     if not method.score_weight and not method.cross_entropy_weight:
         message = "both weights of the critic are 0: nothing would be trained; raise score_weight or cross_entropy_weight"
-        yield ("method.score_weight", "method.cross_entropy_weight"), message
+        yield message, "method.score_weight", "method.cross_entropy_weight"
     if method.records_without_critique == "refuse" and not types & set(WITH_CRITIQUES):
-        yield (
-            ("method.records_without_critique", "method.type", "data.sources"),
+        message = (
             f"the critic learns from critiques, and records of {', '.join(sorted(types))} hold none; add a source of type "
-            f"{', '.join(WITH_CRITIQUES[:-1])} or {WITH_CRITIQUES[-1]}, or set method.records_without_critique=score_only",
+            f"{', '.join(WITH_CRITIQUES[:-1])} or {WITH_CRITIQUES[-1]}, or set method.records_without_critique=score_only"
         )
+        yield message, "method.records_without_critique", "method.type", "data.sources"
 
 
 def reinforce_rules(recipe: Recipe) -> Broken:
@@ -87,25 +88,25 @@ def reinforce_rules(recipe: Recipe) -> Broken:
         return
     size, bound, kind = method.num_generations, method.advantages.filter, method.advantages.normalisation
     if kind != "batch" and size == 1:
-        yield (
-            ("method.advantages.normalisation", "method.num_generations"),
+        message = (
             f"{kind} compares the judgements of one pair, and there is only 1; "
-            "set method.num_generations to 2 or more, or method.advantages.normalisation=batch",
+            "set method.num_generations to 2 or more, or method.advantages.normalisation=batch"
         )
+        yield message, "method.advantages.normalisation", "method.num_generations"
     largest = (size - 1) / math.sqrt(size)
     if kind == "group" and bound is not None and largest <= bound:
-        yield (
-            ("method.advantages.filter", "method.advantages.normalisation", "method.num_generations"),
+        message = (
             f"no advantage in a group of {size} exceeds {largest:.2f}, so a filter at {bound:g} never acts; set "
-            "method.advantages.normalisation=batch as in the paper, method.advantages.filter=null, or more generations",
+            "method.advantages.normalisation=batch as in the paper, method.advantages.filter=null, or more generations"
         )
+        yield message, "method.advantages.filter", "method.advantages.normalisation", "method.num_generations"
     clip = method.pre_clip
     if clip is not None and not clip.lowest < 1 < clip.highest:
         message = f"the bounds {clip.lowest:g} and {clip.highest:g} must enclose 1, the ratio before any update"
-        yield ("method.pre_clip",), message
+        yield message, "method.pre_clip"
     if pairs % method.pairs_per_pass:
         message = f"{method.pairs_per_pass} pairs a pass do not divide the {pairs} pairs of a step; take a divisor of {pairs}"
-        yield ("method.pairs_per_pass", "optim.records_per_step"), message
+        yield message, "method.pairs_per_pass", "optim.records_per_step"
 
 
 def optim_rules(recipe: Recipe) -> Broken:
@@ -116,24 +117,24 @@ def optim_rules(recipe: Recipe) -> Broken:
         message = (
             f"give either optim.epochs or optim.max_steps; {both} given (a value that a recipe extends is taken back by null)"
         )
-        yield ("optim.max_steps", "optim.epochs"), message
+        yield message, "optim.max_steps", "optim.epochs"
     if not recipe.has_head and optim.head_learning_rate is not None:
         message = f"the method {recipe.method.type} has no reward head, so this rate would be unused; remove it"
-        yield ("optim.head_learning_rate", "method.type"), message
+        yield message, "optim.head_learning_rate", "method.type"
     vision = ("optim.vision_learning_rate", "optim.lora", "backbone.freeze")
     if optim.vision_learning_rate is not None and optim.lora is not None:
-        yield vision, "with LoRA the vision tower is not trained, so this rate would be unused; remove it or optim.lora"
+        yield "with LoRA the vision tower is not trained, so this rate would be unused; remove it or optim.lora", *vision
     elif optim.vision_learning_rate is not None and {"vision_tower", "projector"} <= frozen:
-        yield vision, "vision tower and projector are frozen, so this rate would be unused; remove it or thaw one of them"
+        yield "vision tower and projector are frozen, so this rate would be unused; remove it or thaw one of them", *vision
     if optim.lora is not None and "language_model" in frozen:
         message = "the adapters sit in the language model, which backbone.freeze keeps fixed; remove one of the two"
-        yield ("optim.lora", "backbone.freeze"), message
+        yield message, "optim.lora", "backbone.freeze"
     if recipe.deepspeed not in names:
         message = f"there is no recipes/deepspeed/{recipe.deepspeed}.json; take one of {', '.join(names)}, or add that file"
-        yield ("deepspeed",), message
+        yield message, "deepspeed"
     elif optim.lora is not None and optim.lora.quantise != "none" and stage(recipe.deepspeed) == 3:
         message = "ZeRO-3 does not partition 4-bit weights; set deepspeed=zero2 (or none), or optim.lora.quantise=none"
-        yield ("optim.lora.quantise", "deepspeed"), message
+        yield message, "optim.lora.quantise", "deepspeed"
 
 
 def evaluation_rules(recipe: Recipe) -> Broken:
@@ -141,59 +142,56 @@ def evaluation_rules(recipe: Recipe) -> Broken:
     evaluation, known = recipe.evaluation, recipe.held_out_figures
     names = [benchmark.name for benchmark in evaluation.benchmarks]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield ("evaluation.benchmarks",), f"{', '.join(twice)} is listed twice and would overwrite its own results; keep one"
+        message = f"{', '.join(twice)} is listed twice and would overwrite its own results; keep one"
+        yield message, "evaluation.benchmarks"
     metric = evaluation.best_metric
     name, _, figure = (metric or "").partition("/")
     computed = name in names and (figure in ("accuracy", "macro") or figure.endswith("/accuracy"))
     if metric is not None and metric not in known and not computed:
         possible = [f"{name}/{figure}" for name in names for figure in ("accuracy", "macro", "GROUP/accuracy")]
-        yield (
-            ("evaluation.best_metric", "evaluation.benchmarks", "data.validation"),
+        message = (
             "the best checkpoint is chosen by benchmark/figure, with a benchmark of evaluation.benchmarks, or by a figure on the "
-            f"records of data.validation; possible are {', '.join([*possible, *known]) or 'none: both are empty'}",
+            f"records of data.validation; possible are {', '.join([*possible, *known]) or 'none: both are empty'}"
         )
+        yield message, "evaluation.best_metric", "evaluation.benchmarks", "data.validation"
     judging, votes = ("evaluation.judging", "evaluation.protocol", "method.type"), evaluation.protocol.votes
     if recipe.has_head and "judging" in evaluation.model_fields_set:
-        yield judging, f"the method {recipe.method.type} trains no judge that writes judgements; remove this section"
+        yield f"the method {recipe.method.type} trains no judge that writes judgements; remove this section", *judging
     if not recipe.has_head and votes > 1 and not evaluation.judging.temperature:
-        yield judging, f"{votes} greedy votes are all alike; set evaluation.judging.temperature=1.0, or 1 vote"
+        yield f"{votes} greedy votes are all alike; set evaluation.judging.temperature=1.0, or 1 vote", *judging
 
 
 def language_model_rules(recipe: Recipe) -> Broken:
     """Check lessons of the embedded world and the cold start of a judge."""
-    method, types = recipe.method, source_types(recipe)
+    method, types = recipe.method, {source.type for source in recipe.data.sources}
     if not isinstance(method, LanguageModelConfig):
         return
     if method.target == "judgement":
         if not types & set(WITH_RATIONALES):
-            yield (
-                ("method.target", "data.sources"),
+            message = (
                 f"a cold start learns from rationales, and records of {', '.join(sorted(types))} hold none; "
-                "annotate them (python eval/annotate.py --help) and take the files as a source of type project",
+                "annotate them (python eval/annotate.py --help) and take the files as a source of type project"
             )
+            yield message, "method.target", "data.sources"
         return
     if recipe.data.validation:
-        yield ("data.validation", "method.target"), "lessons are generated on the fly and none is held out; remove this key"
+        message = "lessons are generated on the fly and none is held out; remove this key"
+        yield message, "data.validation", "method.target"
     if len(recipe.data.sources) > 1 or types != {"shapes"}:
         message = "lessons are drawn from the embedded world: data.sources must hold exactly one source, of type shapes"
-        yield ("method.target", "data.sources"), message
+        yield message, "method.target", "data.sources"
 
 
 def start_rules(recipe: Recipe, entry: str | None, world_size: int) -> Broken:
     """Check the recipe against the script that runs it, if it is known, and the number of ranks."""
     if entry not in (None, recipe.entry):
         message = f"train/{entry}.py trains {' and '.join(ENTRIES[entry])}; start this recipe with train/{recipe.entry}.py"
-        yield ("method.type",), message
+        yield message, "method.type"
     records = recipe.optim.records_per_step
     if records % world_size:
         near = max(records // world_size, 1) * world_size
-        yield (
-            ("optim.records_per_step",),
+        message = (
             f"{records} records a step do not divide over {world_size} ranks, and every rank must take as many as the others; "
-            f"set optim.records_per_step={near}, or start a number of ranks that divides {records}",
+            f"set optim.records_per_step={near}, or start a number of ranks that divides {records}"
         )
-
-
-def source_types(recipe: Recipe) -> set[str]:
-    """Return the types of the recipe's sources."""
-    return {source.type for source in recipe.data.sources}
+        yield message, "optim.records_per_step"

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
-from rich.console import Console
 from transformers import Trainer, TrainingArguments
 
 from data.errors import Problem, RecipeError
-from data.mixture import Mixture
 from eval.judges.generative import GenerativeJudge
-from models.backbone import load_language_model, load_processor, window_size
+from models.backbone import load_encoder, load_language_model
 from models.config import BackboneConfig
 from models.distributed import rank, world_size
-from models.encoder import Encoder
 from train.recipe.methods import IMPORTANCE_CAP, CheckpointJudge, ServerJudge, StableReinforceConfig
-from train.recipe.recipe import Recipe
 from train.reinforce.losses import largest_advantage
-from train.reinforce.rewards import ByCheckpoint, ByServer, Consistencies, JudgementReward, by_rule
+from train.reinforce.rewards import Consistencies, JudgementReward, by_model, by_rule, model_replies, server_replies
 from train.reinforce.rollouts import Prompts
-from train.supervised.arguments import training_arguments
 from train.supervised.judgements import generative_judge
-from train.supervised.method import Method
-from train.supervised.non_finite import Evaluate
+from train.supervised.method import Method, training_arguments
 
 
 class StableReinforceMethod(Method):
@@ -45,18 +40,17 @@ class StableReinforceMethod(Method):
         "grad_norm": "{:.2f}",
     }
 
-    mixture: Mixture
+    config: StableReinforceConfig
 
-    def __init__(self, config: StableReinforceConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        super().__init__(recipe, encoder, console)
-        self.config, self.mixture = config, self.open_mixture()
-        self.prompts = Prompts(self.mixture, encoder, config.template, config.max_prompt_tokens)
+    def prepare(self) -> None:
+        """Take the records as prompts."""
+        self.prompts = Prompts(self.mixture, self.encoder, self.config.template, self.config.max_prompt_tokens)
 
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""
         return generative_judge(self, self.config.template, model)
 
-    def arguments(self, *, resumes: bool) -> TrainingArguments:
+    def arguments(self) -> TrainingArguments:
         """Return trl's arguments; what trl would do by itself and we do otherwise is switched off here.
 
         trl wants two generations at least, because its advantages compare them; ours need not, so one is set afterwards.
@@ -80,7 +74,6 @@ class StableReinforceMethod(Method):
         arguments = training_arguments(
             self.recipe,
             self.recipe.steps(self.mixture.epoch_size),
-            resumes=resumes,
             kind=GRPOConfig,
             per_device_train_batch_size=2 * rows,
             per_device_eval_batch_size=2,
@@ -124,40 +117,38 @@ class StableReinforceMethod(Method):
             "generation_kwargs": {"logit_bias": {encoder.vision.image: -100.0}},
         }
 
-    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+    def trainer(self, **trainer: Any) -> Trainer:
         """Return trl's trainer with StableReinforce in it, over places 0, 1 … of the prompts in whole rollout batches."""
         from train.reinforce.trainer import StableReinforceTrainer
 
         config, lora = self.config, self.recipe.optim.lora
         reference = load_language_model(self.recipe.backbone) if config.kl_coefficient and lora is None else None
-        consistencies = self.consistencies()
+        consistencies, reader = self.consistencies()
         end = self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
         batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
         places = np.arange(batches * self.recipe.optim.records_per_step * config.steps_per_rollout)
         return StableReinforceTrainer(
             self.prompts,
             config,
-            self.recipe,
+            optim=self.recipe.optim,
             token_budget=self.packed().token_budget,
-            evaluate=evaluate,
             reference=reference,
-            reader=consistencies.model if isinstance(consistencies, ByCheckpoint) else None,
+            reader=reader,
             **{**trainer, "processing_class": self.encoder.tokenizer},
             reward_funcs=JudgementReward(config.rewards, consistencies, self.encoder.tokenizer.decode, end),
             train_dataset=Dataset.from_dict({"place": places}),
         )
 
-    def consistencies(self) -> Consistencies:
-        """Return who says whether a reasoning agrees with its answer."""
+    def consistencies(self) -> tuple[Consistencies, Any]:
+        """Return who says whether a reasoning agrees with its answer, and the model that is asked on this machine, or None."""
         judge = self.config.rewards.consistency
         if isinstance(judge, ServerJudge):
-            return ByServer(judge, self.folder / "consistency")
+            return partial(by_model, partial(server_replies, judge, self.folder / "consistency")), None
         if not isinstance(judge, CheckpointJudge):
-            return by_rule
+            return by_rule, None
         backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
-        processor = load_processor(backbone)
-        encoder = Encoder(processor.tokenizer, processor.image_processor, backbone, window_size(backbone))
-        return ByCheckpoint(load_language_model(backbone), encoder, self.packed().token_budget)
+        model = load_language_model(backbone)
+        return partial(by_model, partial(model_replies, model, load_encoder(backbone), self.packed().token_budget)), model
 
     def warn_of_idle_filter(self) -> None:
         """Say so where no advantage of a rollout batch can reach the filter's bound."""

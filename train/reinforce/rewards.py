@@ -7,23 +7,18 @@ reached or understood and a judgement cut off by the limit earn nothing.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-
-import torch
 
 from data.errors import EndpointError
 from data.preference import text
 from data.prompts import Answer, Judgement, conclusion, read
 from eval.judges.config import EndpointConfig
-from eval.judges.endpoint import Client, open_client
+from eval.judges.endpoint import open_client
+from models.config import SamplingConfig
 from models.encoder import Encoder
-from models.generation import SamplingConfig
 from train.recipe.methods import RewardsConfig, ServerJudge
 from train.reinforce.rollouts import generate_packed
 
@@ -90,61 +85,40 @@ def reply(text: str) -> Consistency:
     return {"1": 1, "0": -1}.get(text.strip().rstrip("."), 0)  # type: ignore[return-value]
 
 
-class ByModel(ABC):
-    """Asks a model about every judgement that has a reasoning and an answer."""
-
-    @abstractmethod
-    def replies(self, questions: Sequence[str]) -> Sequence[str]:
-        """Return the model's replies, in order."""
-
-    def __call__(self, judgements: Sequence[Judgement]) -> list[Consistency]:
-        """Return the model's opinions, in order; what is not asked is not clear."""
-        questions = [consistency_question(judgement) for judgement in judgements]
-        replies = iter(self.replies([question for question in questions if question is not None]))
-        return [0 if question is None else reply(next(replies)) for question in questions]
+def by_model(replies: Callable[[Sequence[str]], Sequence[str]], judgements: Sequence[Judgement]) -> list[Consistency]:
+    """Ask a model, whose `replies` to questions come in their order, about every judgement with a reasoning and an answer."""
+    questions = [consistency_question(judgement) for judgement in judgements]
+    found = iter(replies([question for question in questions if question is not None]))
+    return [0 if question is None else reply(next(found)) for question in questions]
 
 
-class ByServer(ByModel):
-    """Asks a server, several judgements at a time; a question that stays unanswered counts as unclear and is counted."""
+def server_replies(judge: ServerJudge, cache: Path, questions: Sequence[str]) -> list[str]:
+    """Return the replies of a server that is asked several questions at a time, empty where there is none.
 
-    def __init__(self, config: ServerJudge, cache: Path) -> None:
-        """Keep answers in the folder `cache`, so that a resumed run gets the same ones."""
-        asked = config.model_dump(include={"url", "model", "timeout_seconds"})
-        self.config = EndpointConfig(type="endpoint", **asked, retries=RETRIES, cache=str(cache))
-        self.unanswered = 0
+    The folder `cache` keeps them, so that a resumed run gets the same ones.
+    """
+    asked = judge.model_dump(include={"url", "model", "timeout_seconds"})
+    config = EndpointConfig(type="endpoint", **asked, retries=RETRIES, cache=str(cache))
+    with open_client(config) as client, ThreadPoolExecutor(config.concurrency) as pool:
 
-    def replies(self, questions: Sequence[str]) -> list[str]:
-        """Return the server's replies, empty where there is none."""
-        with open_client(self.config) as client, ThreadPoolExecutor(self.config.concurrency) as pool:
-            return list(pool.map(partial(self._reply, client), questions))
+        def answer(question: str) -> str:
+            turn = {"role": "user", "content": question}
+            try:
+                return client.answer(
+                    {"model": config.model, "messages": [turn], "temperature": 0.0, "max_tokens": REPLY_TOKENS}
+                ).text
+            except EndpointError:
+                return ""
 
-    def _reply(self, client: Client, question: str) -> str:
-        turn = {"role": "user", "content": question}
-        body = {"model": self.config.model, "messages": [turn], "temperature": 0.0, "max_tokens": REPLY_TOKENS}
-        try:
-            answer = client.answer(body)
-        except EndpointError:
-            self.unanswered += 1
-            return ""
-        self.unanswered += bool(answer.refusal)
-        return answer.text
+        return list(pool.map(answer, questions))
 
 
-@dataclass
-class ByCheckpoint(ByModel):
-    """Asks a language model, greedily; all ranks must call together."""
-
-    model: Any
-    encoder: Encoder
-    token_budget: int
-
-    @torch.no_grad()
-    def replies(self, questions: Sequence[str]) -> list[str]:
-        """Return the model's replies."""
-        groups = [self.encoder.encode_conversations((), [(text("user", question),)], None, "") for question in questions]
-        greedy, seeds = SamplingConfig(max_new_tokens=REPLY_TOKENS), [[""]] * len(groups)
-        written = generate_packed(self.model, self.encoder, groups, seeds, greedy, self.token_budget)
-        return [self.encoder.tokenizer.decode(one.ids) for (one,) in written]
+def model_replies(model: Any, encoder: Encoder, token_budget: int, questions: Sequence[str]) -> list[str]:
+    """Return a language model's greedy replies; all ranks must call together."""
+    groups = [encoder.encode_conversations((), [(text("user", question),)], None, "") for question in questions]
+    greedy, seeds = SamplingConfig(max_new_tokens=REPLY_TOKENS), [[""]] * len(groups)
+    written = generate_packed(model, encoder, groups, seeds, greedy, token_budget)
+    return [encoder.tokenizer.decode(one.ids) for (one,) in written]
 
 
 class JudgementReward:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -19,11 +21,11 @@ from data.images import decode
 from data.mixture import Mixture
 from data.preference import Preference
 from data.prompts import Answer, JudgeTemplate, ask, question
+from models.config import SamplingConfig
 from models.distributed import max_over_ranks
 from models.encoder import Encoder
-from models.generation import Generation, SamplingConfig, WritingCost, generate
-from models.packing.cost import pack_first_fit
-from models.packing.groups import Continuation, Group
+from models.generation import Generation, WritingCost, generate
+from models.packing.groups import Continuation, Group, pack_first_fit
 from train.supervised.judgements import Indices, judged, with_winners
 
 
@@ -80,25 +82,13 @@ class Prompts:
 
 
 @torch.no_grad()
-def sample(
-    model: Any, encoder: Encoder, prompts: Sequence[Prompt], count: int, sampling: SamplingConfig, budget: int, seed: int
-) -> list[Generation]:
-    """Write `count` judgements on every prompt, in order; all ranks must call together, each with as many prompts.
-
-    `model` is the unwrapped language model. Rows take at most `budget` tokens, the keys and values of judgements at full length
-    included.
-    """
-    groups = [to_write(prompt.group, count) for prompt in prompts]
-    seeds = [[f"{seed}/{prompt.place}/{n}" for n in range(count)] for prompt in prompts]
-    return [one for both in generate_packed(model, encoder, groups, seeds, sampling, budget) for one in both]
-
-
 def generate_packed(
     model: Any, encoder: Encoder, groups: Sequence[Group], seeds: Sequence[Sequence[str]], sampling: SamplingConfig, budget: int
 ) -> list[list[Generation]]:
-    """Write on every group once for each of its seeds, in rows under the budget.
+    """Write on every group once for each of its seeds, which is once for each of its continuations.
 
-    Ranks run equally many rows: one with fewer gets empty ones.
+    `model` is the unwrapped language model. Rows take at most `budget` tokens, keys and values of what is written at full length
+    included. All ranks must call together; they run equally many rows: one with fewer gets empty ones.
     """
     device = next(model.parameters()).device
     end, forbidden = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"), [encoder.vision.image]
@@ -126,16 +116,12 @@ def log_probabilities(
     prompt share its computation. `model` may be wrapped, and is called once.
     """
     lengths = mask.sum(1).tolist()
-    tokens = [tuple(row[:length]) for row, length in zip(ids.tolist(), lengths, strict=True)]
-    groups: list[Group] = []
-    last = -1
-    for owner, one in zip(owners, tokens, strict=True):
-        own = Continuation(one, loss_tokens=tuple(range(len(one))))
-        if owner == last:
-            groups[-1] = replace(groups[-1], continuations=(*groups[-1].continuations, own))
-        else:
-            groups.append(replace(prompts[owner], continuations=(own,)))
-        last = owner
+    written = (
+        Continuation(tuple(row[:length]), loss_tokens=tuple(range(length)))
+        for row, length in zip(ids.tolist(), lengths, strict=True)
+    )
+    together = groupby(zip(owners, written, strict=True), key=itemgetter(0))
+    groups = [replace(prompts[owner], continuations=tuple(own for _, own in rows)) for owner, rows in together]
     batch = encoder.pack(groups).to(ids.device)
     found: Tensor = model(**batch.label_inputs(), temperature=temperature)
     return found.new_zeros(ids.shape).masked_scatter(mask.bool(), found)

@@ -18,15 +18,14 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import prepare_deepspeed
 
+from models.config import SamplingConfig
 from models.distributed import rank, sum_over_ranks
-from models.generation import SamplingConfig
 from train.recipe.methods import IMPORTANCE_CAP, StableReinforceConfig
-from train.recipe.recipe import Recipe
 from train.reinforce.losses import compute_advantages, kl_divergence, policy_loss, pre_clipped, sequence_mean
-from train.reinforce.rollouts import Prompt, Prompts, log_probabilities, sample
+from train.reinforce.rollouts import Prompt, Prompts, generate_packed, log_probabilities, to_write
 from train.reinforce.trl_hooks import check_trl
 from train.supervised.method import unwrapped
-from train.supervised.non_finite import FiniteTrainer, refuse_weights
+from train.supervised.optimizer import FiniteTrainer, refuse_weights
 from train.supervised.whole_weights import whole_weights
 
 ROLLOUTS = "rollouts-{rank}.pt"
@@ -40,7 +39,6 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         self,
         prompts: Prompts,
         method: StableReinforceConfig,
-        recipe: Recipe,
         *,
         token_budget: int,
         reference: Any = None,
@@ -52,12 +50,12 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         `reader` is the model of a consistency judge, None without one. `token_budget` is that of sampling.
         """
         check_trl(GRPOTrainer)
-        self.prompts, self.encoder, self.method, self.recipe = prompts, prompts.encoder, method, recipe
+        self.prompts, self.encoder, self.method = prompts, prompts.encoder, method
         self.token_budget, self.reference = token_budget, reference
         self._buffered_inputs: list[dict[str, Any]] | None
         self._asked: list[Prompt] = []
         self._rewards = torch.empty(0)
-        super().__init__(optim=recipe.optim, rollout_func=roll_out, **trainer)
+        super().__init__(rollout_func=roll_out, **trainer)
         self.eos_token_ids = [self.encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")]
         for frozen in filter(None, (reference, reader)):
             frozen.requires_grad_(False)
@@ -76,8 +74,11 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         if self._step % passes == 0 or self._buffered_inputs is None:
             rollout = self._generate_and_score_completions(generation_batch)
             count = len(rollout["sample"])
-            whole = {k: v for k, v in rollout.items() if isinstance(v, Tensor) and v.shape[:1] == (count,)}
-            parts = {name: torch.split(value, count // passes) for name, value in whole.items()}
+            parts = {
+                name: torch.split(value, count // passes)
+                for name, value in rollout.items()
+                if isinstance(value, Tensor) and value.shape[:1] == (count,)
+            }
             self._buffered_inputs = [{name: part[k] for name, part in parts.items()} for k in range(passes)]
         inputs: dict[str, Any] = self._buffered_inputs[self._step % passes]
         return inputs
@@ -99,8 +100,8 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         found = compute_advantages(rewards, count, method.advantages)
         rollout["advantages"] = torch.split(found.advantages, len(rows))[self.accelerator.process_index]
         self._logs["advantages"].extend(found.advantages.tolist())  # trl's own are not what is trained on; they fall out
-        if method.engine != "transformers" and method.importance_correction != "none":
-            weights = rollout["importance_sampling_ratio"]  # (rollouts, T) of tokens, or (rollouts, 1) of judgements
+        weights = rollout.get("importance_sampling_ratio")  # (rollouts, T) of tokens, or (rollouts, 1) of judgements
+        if weights is not None:
             if method.importance_correction == "token_truncate":
                 self._note_shares({"importance/truncated_tokens": weights == IMPORTANCE_CAP}, rollout["completion_mask"])
             else:
@@ -228,11 +229,12 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
     training = model.training
     model.eval()
     with whole_weights(trainer.model_wrapped):
-        seed, budget = trainer.recipe.seed, trainer.token_budget
-        written = sample(unwrapped(model), trainer.encoder, asked, count, sampling, budget, seed)
+        groups = [to_write(prompt.group, count) for prompt in asked]
+        seeds = [[f"{trainer.args.seed}/{prompt.place}/{n}" for n in range(count)] for prompt in asked]
+        written = generate_packed(unwrapped(model), trainer.encoder, groups, seeds, sampling, trainer.token_budget)
     model.train(training)
     end = trainer.eos_token_ids[0]
-    completions = [[*one.ids] if one.truncated else [*one.ids, end] for one in written]
+    completions = [[*one.ids] if one.truncated else [*one.ids, end] for found in written for one in found]
     return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": None}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,9 +11,8 @@ from rich.console import Console
 from transformers import PrinterCallback, Trainer
 
 from data.errors import NonFiniteError, UserError
-from models.backbone import load_processor, window_size
+from models.backbone import load_encoder
 from models.distributed import barrier, rank, world_size
-from models.encoder import Encoder
 from models.portable.reward import IncompleteCheckpointError
 from train.recipe.methods import CriticConfig, LanguageModelConfig, NaiveConfig, StableReinforceConfig
 from train.recipe.parsing import Launch, refuse_missing_device
@@ -22,15 +20,14 @@ from train.reinforce.method import StableReinforceMethod
 from train.runs.callbacks import run_callbacks, summarise
 from train.runs.evaluation import evaluation
 from train.runs.model import make_model
-from train.runs.provenance import write_provenance
-from train.runs.resume import check_resume_matches
+from train.runs.provenance import check_resume_matches, write_provenance
 from train.supervised.checkpoints import find_resume
 from train.supervised.critic import CriticMethod
 from train.supervised.judgements import LanguageModelMethod
 from train.supervised.method import Method
 from train.supervised.naive import NaiveMethod
 
-METHODS: dict[type, Callable[..., Method]] = {
+METHODS: dict[type, type[Method]] = {
     NaiveConfig: NaiveMethod,
     CriticConfig: CriticMethod,
     LanguageModelConfig: LanguageModelMethod,
@@ -80,17 +77,17 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     resume = find_resume(Path(recipe.output.folder), recipe.output.resume, console)
     if resume is not None:
         check_resume_matches(recipe, resume, world_size())
-    processor = load_processor(recipe.backbone)
-    encoder = Encoder(processor.tokenizer, processor.image_processor, recipe.backbone, window_size(recipe.backbone))
-    method = METHODS[type(recipe.method)](recipe.method, recipe, encoder, console)
-    arguments = method.arguments(resumes=resume is not None)
+    encoder = load_encoder(recipe.backbone)
+    method = METHODS[type(recipe.method)](recipe, encoder, console)
+    arguments = method.arguments()
+    arguments.eval_on_start &= resume is None
     model = make_model(recipe)  # after the arguments: ZeRO-3 shards weights while they are loaded
     trainer = method.trainer(
-        evaluation(method),
+        evaluate=evaluation(method),
         model=model,
         args=arguments,
-        processing_class=processor,
-        callbacks=run_callbacks(method, arguments.max_steps),
+        processing_class=encoder,
+        callbacks=run_callbacks(method),
     )
     trainer.remove_callback(PrinterCallback)
     if rank() == 0:

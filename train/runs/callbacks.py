@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,39 +12,37 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from eval.results.tables import results_table
-from train.runs.evaluation import read_results
-from train.runs.model_card import About, WriteCard
+from train.runs.model_card import read_results, write_cards
 from train.runs.provenance import data_fingerprints
-from train.supervised.checkpoints import BEST, KeepCheckpoints, checkpoints
+from train.supervised.checkpoints import KeepCheckpoints, checkpoints, chosen_checkpoint
 from train.supervised.method import Method
-from train.supervised.non_finite import FiniteWeights
+from train.supervised.optimizer import FiniteWeights
 
 
-def run_callbacks(method: Method, steps: int) -> list[TrainerCallback]:
-    """Return the callbacks of a run of `steps` optimizer steps; at a save the card comes before the checkpoint is complete."""
-    about = About(method.recipe, data_fingerprints(method.recipe, method.mixture), steps)
-    kept = KeepCheckpoints(method.recipe.output.keep_checkpoints)
-    return [FiniteWeights(), WriteCard(about), kept, ConsoleProgress(method.console, method.columns)]
+def run_callbacks(method: Method) -> list[TrainerCallback]:
+    """Return the callbacks of a run."""
+    cards = partial(write_cards, method.recipe, data_fingerprints(method.mixture))
+    kept = KeepCheckpoints(method.recipe.output.keep_checkpoints, cards)
+    return [FiniteWeights(), kept, ConsoleProgress(method.console, method.columns)]
 
 
 class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
     """A progress bar and a line of figures at every logging step, on the first rank."""
 
     def __init__(self, console: Console, columns: Mapping[str, str]) -> None:
-        self.console, self.columns = console, columns
-        self.progress: Progress | None = None
+        self.columns = columns
+        shown = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        self.progress = Progress(*shown, console=console)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Open the bar at the step from which the run starts or resumes."""
         if state.is_world_process_zero:
-            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-            self.progress = Progress(*columns, console=self.console)
             self.progress.start()
             self.task = self.progress.add_task("steps", total=state.max_steps, completed=state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Move the bar."""
-        if self.progress:
+        if state.is_world_process_zero:
             self.progress.update(self.task, completed=state.global_step)
 
     def on_log(
@@ -52,15 +51,14 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
         """Print those of the columns that this line holds."""
         shown = [f"{name} {form.format(logs[name])}" for name, form in self.columns.items() if logs.get(name) is not None]
         dropped = [f"{name} {value:.0f}" for name, value in logs.items() if name.startswith("dropped/")]
-        if self.progress and shown:
+        if state.is_world_process_zero and shown:
             line = f"step {state.global_step:>6}  " + "  ".join(shown + dropped)
             self.progress.console.print(line, highlight=False, soft_wrap=True)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Close the bar."""
-        if self.progress:
+        if state.is_world_process_zero:
             self.progress.stop()
-            self.progress = None
 
 
 def summarise(folder: Path, console: Console, *, baselines: bool) -> None:
@@ -68,7 +66,7 @@ def summarise(folder: Path, console: Console, *, baselines: bool) -> None:
     found = checkpoints(folder)
     if not found:
         return
-    chosen = (folder / BEST).resolve() if (folder / BEST).exists() else found[-1]
+    chosen = chosen_checkpoint(folder)
     if results := read_results(chosen):
         console.print(results_table(results, title=f"{folder}: best is {chosen.name}", baselines=baselines))
     places = {

@@ -1,26 +1,42 @@
-"""The evaluation inside the loop: benchmarks and held-out records, judged with the model as it stands."""
+"""The evaluation inside the loop: benchmarks and held-out records, judged with the model as it stands.
+
+data.validation withholds records from training: into a file, for the loss on them, and as a benchmark that a judge is scored on.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import torch
 from torch import nn
 
-from eval.judges.critic import CriticJudge
-from eval.judges.generative import GenerativeJudge
-from eval.results.result import Result
+from data.errors import RecordError, UserError
+from data.preference import Preference
+from data.storage.files import whole_file
+from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
+from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
+from eval.benchmarks.rows import loaded
+from eval.judges.critic import WritingJudge
+from eval.judges.packed_inference import run_packed
 from eval.results.tables import results_table
-from eval.running.suite import Suite, headline
-from models.distributed import rank
+from eval.running.annotation import as_row
+from eval.running.evaluation import Suite, headline
+from models.distributed import gather, rank, world_size
+from models.packing.groups import Group, PackedBatch
 from train.recipe.recipe import HELD_OUT, HELD_OUT_LOSS
-from train.supervised.checkpoints import evaluation_folder
-from train.supervised.held_out import HeldOut
-from train.supervised.method import Method
-from train.supervised.non_finite import Evaluate
-from train.supervised.steps import PairEncoder
+from train.supervised.method import Method, SupervisedMethod
+from train.supervised.optimizer import Evaluate
+from train.supervised.steps import Encode, PackedRow, PairEncoder, response_tokens
 from train.supervised.whole_weights import whole_weights
+
+FILE = "validation.jsonl"
+"""In the run folder: the held-out records in this project's format, images included, as an ensemble takes them."""
 
 
 def evaluation(method: Method) -> Evaluate | None:
@@ -31,25 +47,22 @@ def evaluation(method: Method) -> Evaluate | None:
     recipe, folder, console = method.recipe, method.folder, method.console
     if not recipe.evaluates:
         return None
-    suite, held_out = Suite.load(recipe.evaluation.benchmarks, recipe.evaluation.protocol), None
-    if method.mixture is not None and len(method.mixture.validation):
-        held_out = HeldOut.load(method.mixture, PairEncoder(method.encoder, recipe.head.read), console)
-        if rank() == 0:
-            held_out.write(folder)
-        if f"{HELD_OUT}/accuracy" in recipe.held_out_figures:
-            suite = replace(suite, benchmarks={**suite.benchmarks, HELD_OUT: held_out.benchmark()})
+    suite, held_out = Suite.load(recipe.evaluation.benchmarks, recipe.evaluation.protocol), HeldOut.load(method)
+    if held_out and rank() == 0:
+        held_out.write(folder)
+    if held_out and f"{HELD_OUT}/accuracy" in recipe.held_out_figures:
+        suite = replace(suite, benchmarks={**suite.benchmarks, HELD_OUT: held_out.benchmark()})
 
     def evaluate(model: nn.Module, step: int) -> dict[str, float]:
         judge = method.judge(model)
-        with whole_weights(model) if isinstance(judge, CriticJudge | GenerativeJudge) else nullcontext():
+        with whole_weights(model) if isinstance(judge, WritingJudge) else nullcontext():
             results = suite.run(judge, evaluation_folder(folder, step))
         if rank() == 0 and results:
             console.print(results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines))
-        cost = judge.spent.figures() if isinstance(judge, CriticJudge | GenerativeJudge) else {}
+        cost = judge.spent.figures() if isinstance(judge, WritingJudge) else {}
         figures = headline(results) | {f"judging/{name}": value for name, value in cost.items()}
-        loss = None if held_out is None else method.held_out_loss(model, held_out)
-        if loss is not None:
-            figures[HELD_OUT_LOSS] = loss
+        if held_out and isinstance(method, SupervisedMethod):
+            figures[HELD_OUT_LOSS] = loss = held_out.loss(model, method)
             if rank() == 0:
                 console.print(f"{HELD_OUT_LOSS} {loss:.4f}", highlight=False)
         return figures
@@ -57,6 +70,80 @@ def evaluation(method: Method) -> Evaluate | None:
     return evaluate
 
 
-def read_results(checkpoint: Path) -> dict[str, Result]:
-    """Return a checkpoint's results by benchmark; empty where it was never evaluated."""
-    return {path.stem: Result.model_validate_json(path.read_text("utf-8")) for path in sorted(checkpoint.glob("eval/*.json"))}
+def evaluation_folder(folder: Path, step: int) -> Path:
+    """Return where the figures of the model after `step` steps go; before the first step there is no checkpoint."""
+    return folder / (f"checkpoint-{step}" if step else "start") / "eval"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The held-out records that can be used."""
+
+    records: Sequence[Preference]
+
+    @classmethod
+    def load(cls, method: Method) -> HeldOut | None:
+        """Read the records, if there are any, each rank trying to encode a share; those that cannot be used are counted.
+
+        Raises: UserError for more of them than `data.bad_records` allows.
+        """
+        mixture, count = method.mixture, len(method.mixture.validation)
+        if not count:
+            return None
+        encode = PairEncoder(method.encoder, method.recipe.head.read)
+        errors: dict[int, str] = {}
+        for index in range(rank(), count, world_size()):
+            try:
+                encode(distinct(mixture.validation[index]))
+            except RecordError as error:
+                errors[index] = str(error)
+        errors = {index: error for part in gather(errors) for index, error in part.items()}
+        policy = mixture.config.bad_records
+        if errors:
+            message = f"{len(errors):,} of {count:,} held-out records cannot be used. The first: {next(iter(errors.values()))}"
+            if policy.policy == "strict" or len(errors) == count or len(errors) > max(1, policy.limit * count):
+                raise UserError(message)
+            if rank() == 0:
+                method.console.print(message, markup=False, highlight=False)
+        return cls([mixture.validation[index] for index in range(count) if index not in errors])
+
+    def write(self, folder: Path) -> None:
+        """Write the records into a run's folder."""
+        with whole_file(folder / FILE) as file:
+            file.writelines(json.dumps(as_row(record, record.rationale), ensure_ascii=False) + "\n" for record in self.records)
+
+    def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
+        """Return the records as a benchmark whose groups are the sources."""
+        examples = [as_example(replace(record, category=record.source)) for record in self.records]
+        rows = loaded(HELD_OUT, examples, Location(location="data.validation"), "data.validation")
+        return replace(PREFERENCE_FOLDER, name=HELD_OUT), rows
+
+    @torch.no_grad()
+    def loss(self, model: nn.Module, method: SupervisedMethod) -> float:
+        """Return the loss that training minimises over the records, in fp32; of judgements over those with a rationale.
+
+        All ranks must call together. `model` may be wrapped, and must be in eval mode.
+        """
+        packed, objective = method.packed(), method.objective
+        used = [i for i, record in enumerate(self.records) if not method.needs_rationale or record.rationale is not None]
+
+        def run(batch: PackedBatch, indices: Sequence[int]) -> list[dict[str, float]]:
+            """Return the sums of a row for its first item, and nothing for the others."""
+            inside = [self.records[index] for index in indices]
+            margins = torch.tensor([record.margin or 0.0 for record in inside])
+            lengths = torch.tensor([length for record in inside for length in response_tokens(packed.encoder, record)])
+            row = PackedRow(batch, margins, lengths, torch.zeros(len(inside), dtype=torch.bool)).to(packed.device)
+            loss, sums = objective.loss(model, row, torch.ones(2, device=packed.device))
+            found = {name: float(value) for name, value in sums.items()} | {"loss": float(loss), "records": float(row.records)}
+            return [found if number == 0 else {} for number in range(row.records)]
+
+        total: defaultdict[str, float] = defaultdict(float)
+        for part in run_packed(packed, used, partial(encode_held_out, method.encode, self.records), run):
+            for name, value in part.items():
+                total[name] += value
+        return objective.mean_loss(total)
+
+
+def encode_held_out(encode: Encode, records: Sequence[Preference], index: int) -> Group:
+    """Return record `index` as the group that training would learn; every second judgement has the winner first."""
+    return encode(records[index], index % 2).group

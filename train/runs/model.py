@@ -34,7 +34,7 @@ def make_model(recipe: Recipe) -> nn.Module:
         model = load_critic(backbone, recipe.head, critique=recipe.method.writing, nf4=nf4)
     else:
         model = load_scalar(backbone, recipe.head, nf4=nf4) if recipe.has_head else load_language_model(backbone, nf4=nf4)
-    if recipe.deepspeed == NONE and recipe.backbone.dtype == "bfloat16":
+    if not masters and recipe.backbone.dtype == "bfloat16":
         compute_in_half(model, device())
     if recipe.optim.activation_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -6,11 +6,8 @@ The best checkpoint goes to the Hugging Face hub with its card.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from data.storage.files import write_whole
 from eval.judges.card import CARD as JUDGE_CARD
@@ -18,9 +15,8 @@ from eval.judges.card import judge_card
 from eval.results.result import Result
 from eval.results.tables import percent, shown
 from train.recipe.recipe import Recipe
-from train.runs.evaluation import read_results
-from train.runs.provenance import recipe_yaml
-from train.supervised.checkpoints import BEST, whole_checkpoints
+from train.runs.provenance import DataFingerprints, recipe_yaml
+from train.supervised.checkpoints import chosen_checkpoint
 
 CARD = "README.md"
 
@@ -70,39 +66,19 @@ MEAN_READ = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What all checkpoints of a run have in common."""
-
-    recipe: Recipe
-    data: Mapping[str, Mapping[str, Any]]
-    """Revision, fingerprint and rows of every source."""
-    steps: int
-    """Optimizer steps of the whole run."""
+def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: str) -> None:
+    """Write the model card of a checkpoint, with the figures that were found just before it was saved, and the judge's."""
+    write_whole(checkpoint / CARD, model_card(recipe, data, step, read_results(checkpoint)))
+    write_whole(checkpoint / JUDGE_CARD, judge_card(recipe.resolved()).model_dump_json(indent=1))
 
 
-class WriteCard(TrainerCallback):  # type: ignore[misc]
-    """Writes the model card of every checkpoint, with the figures that were found just before it was saved."""
-
-    def __init__(self, about: About) -> None:
-        self.about = about
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
-        """Write the card on the first rank."""
-        if state.is_world_process_zero:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            write_whole(folder / CARD, model_card(self.about, state.global_step, read_results(folder)))
-            write_whole(folder / JUDGE_CARD, judge_card(self.about.recipe.resolved()).model_dump_json(indent=1))
-
-
-def model_card(about: About, step: int, results: Mapping[str, Result]) -> str:
-    """Return the card of the checkpoint at `step`, in Markdown with the hub's metadata."""
-    recipe = about.recipe
-    title = f"# {Path(recipe.output.folder).name}, step {step} of {about.steps}"
+def model_card(recipe: Recipe, data: DataFingerprints, step: str, results: Mapping[str, Result]) -> str:
+    """Return the card of a checkpoint, in Markdown with the hub's metadata; `step` (`5 of 20`) stands in its title."""
+    title = f"# {Path(recipe.output.folder).name}, step {step}"
     what = f"Trained from {recipe.backbone.path}; {recipe.method.summary}."
-    rows = [f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in about.data.items()]
-    data = "\n".join(["| source | rows | fingerprint |", "|---|---|---|", *rows])
-    parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe), "## Data", data]
+    rows = [f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in data.items()]
+    sources = "\n".join(["| source | rows | fingerprint |", "|---|---|---|", *rows])
+    parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe), "## Data", sources]
     return "\n\n".join([*parts, "## Recipe", f"```yaml\n{recipe_yaml(recipe)}```"]) + "\n"
 
 
@@ -112,6 +88,11 @@ def metadata(recipe: Recipe) -> str:
     base = [f"base_model: {path}"] if "/" in path and not Path(path).expanduser().exists() else []
     library = "transformers" if recipe.optim.lora is None else "peft"
     return "\n".join(["---", f"library_name: {library}", *base, "tags: [reward-model, vision-language]", "---"])
+
+
+def read_results(checkpoint: Path) -> dict[str, Result]:
+    """Return a checkpoint's results by benchmark; empty where it was never evaluated."""
+    return {path.stem: Result.model_validate_json(path.read_text("utf-8")) for path in sorted(checkpoint.glob("eval/*.json"))}
 
 
 def figures(results: Mapping[str, Result]) -> list[str]:
@@ -154,8 +135,7 @@ FOR_RESUME = [
 
 def push(folder: Path, repository: str, hub: Any) -> Path:
     """Upload the best checkpoint of the run in `folder`, the newest where none was chosen; return which. `hub` is an HfApi."""
-    best = folder / BEST
-    checkpoint = (best if best.exists() else whole_checkpoints(folder)[-1]).resolve()
+    checkpoint = chosen_checkpoint(folder)
     message = f"{checkpoint.name} of {folder.name}"
     hub.upload_folder(repo_id=repository, folder_path=checkpoint, commit_message=message, ignore_patterns=FOR_RESUME)
     return checkpoint

@@ -1,7 +1,8 @@
 """What is written beside a run so that it can be repeated: the resolved recipe, versions, commit, data, seeds and machine.
 
 `recipe.yaml` starts the run again: `deepspeed train/rm.py RUN/recipe.yaml`. `provenance.json` holds one entry for every
-launch, so that a run that was resumed with other code or on another machine says so.
+launch, so that a run that was resumed with other code or on another machine says so. A resume is refused where they do not
+match the recipe that it is asked for.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import distributions
@@ -20,19 +23,32 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from data.mixture import CACHE, Mixture
+from data.errors import UserError
+from data.mixture import Mixture
 from data.storage.files import write_whole
+from train.recipe.deepspeed_config import NONE
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
 CLONE = Path(__file__).resolve().parents[2]
+DataFingerprints = dict[str, dict[str, Any]]
+"""Source to revision, fingerprint and rows."""
+
+FREE = (
+    "output",
+    "evaluation",
+    "workers",
+    "data.cache",
+    "data.workers",
+    "optim.token_budget",
+    "optim.activation_checkpointing",
+    "optim.compile",
+)
+"""Keys that change neither what is learnt nor how its state is stored."""
 
 
-def write_provenance(launch: Launch, folder: Path, mixture: Mixture | None) -> None:
-    """Write `recipe.yaml` and `provenance.json` into the run folder, each whole or not at all; call it on one rank.
-
-    `mixture` is what the run trains on, None where it draws lessons from the embedded world.
-    """
+def write_provenance(launch: Launch, folder: Path, mixture: Mixture) -> None:
+    """Write `recipe.yaml` and `provenance.json` into the run folder, each whole or not at all; call it on one rank."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "provenance.json"
     earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
@@ -44,7 +60,7 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture | None) -> N
         "overrides": list(launch.overrides),
         "recipe": launch.recipe.resolved(),
         "seeds": {"run": launch.recipe.seed, "data": launch.recipe.data.seed},
-        "data": data_fingerprints(launch.recipe, mixture),
+        "data": data_fingerprints(mixture),
         "commit": commit(CLONE),
         "python": platform.python_version(),
         "packages": dict(sorted(versions.items(), key=lambda found: found[0].lower())),
@@ -64,14 +80,12 @@ def recipe_yaml(recipe: Recipe) -> str:
     return text.getvalue()
 
 
-def data_fingerprints(recipe: Recipe, mixture: Mixture | None) -> dict[str, dict[str, Any]]:
-    """Return what identifies the data of every source; generated sources open without reading anything."""
-    cache = Path(recipe.data.cache).expanduser() if recipe.data.cache else CACHE
-    if mixture is None:
-        found = [(source, source.fingerprint()) for source in (config.open(cache) for config in recipe.data.sources)]
-    else:
-        found = [(part.source, part.content) for part in mixture.parts]
-    return {source.name: {"revision": source.revision, "fingerprint": content, "rows": len(source)} for source, content in found}
+def data_fingerprints(mixture: Mixture) -> DataFingerprints:
+    """Return what identifies the data of every source."""
+    return {
+        part.source.name: {"revision": part.source.revision, "fingerprint": part.content, "rows": len(part.source)}
+        for part in mixture.parts
+    }
 
 
 def commit(clone: Path) -> dict[str, Any]:
@@ -98,3 +112,48 @@ def hardware() -> dict[str, Any]:
         "devices": [{"name": device.name, "memory_bytes": device.total_memory} for device in devices],
         "cuda": torch.version.cuda,
     }
+
+
+def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
+    """Refuse to continue from `checkpoint` with other settings than those of its run, or other ranks where DeepSpeed shards.
+
+    A checkpoint without a recipe in the folder above it is taken as it is.
+    Raises: UserError listing every change.
+    """
+    folder = checkpoint.resolve().parent
+    file = folder / "recipe.yaml"
+    if not file.exists():
+        return
+    before, now = (leaves(tree) for tree in (YAML(typ="safe", pure=True).load(file), recipe.resolved()))
+    # A key that an older version did not write in a section of its own had its default.
+    sections = {""} | {key[: match.start()] for key in before for match in re.finditer(r"\.", key)}
+    missing = "(not there)"
+    changes = [
+        f"  {key}: {before.get(key, missing)} -> {now.get(key, missing)}"
+        for key in sorted({*before, *now})
+        if (key in before or key.rpartition(".")[0] not in sections)
+        and before.get(key) != now.get(key)
+        and not f"{key}.".startswith(tuple(f"{name}." for name in FREE))
+    ]
+    launches = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    then = launches[-1]["hardware"]["world_size"]
+    settings = checkpoint / "config.json"
+    if recipe.head.read == "last_token" and settings.exists() and "assistant_turn" not in json.loads(settings.read_text()):
+        changes.append("  head.read: last_token then meant the response's last own token, which is not offered any more")
+    if recipe.deepspeed != NONE and then != ranks:
+        changes.append(f"  ranks: {then} -> {ranks} (DeepSpeed stores the optimizer's states by rank)")
+    if changes:
+        raise UserError(
+            f"{checkpoint} comes from a run with other settings, which it would continue half way:\n"
+            + "\n".join(changes)
+            + "\nGive the settings as they were, or start another run: output.folder=NEW and, to begin from these weights, "
+            f"backbone.path={checkpoint}. Free to change: {', '.join(FREE)}."
+        )
+
+
+def leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, str]:
+    """Return the values of nested mappings, as JSON, by their dotted keys; a list counts as a value."""
+    found: dict[str, str] = {}
+    for key, value in tree.items():
+        found |= leaves(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: json.dumps(value)}
+    return found

@@ -1,4 +1,4 @@
-"""The pairs that speed is measured on: sizes drawn from a seed, filled with random tokens and patches.
+"""What speed is measured on: models of known shapes with random weights, and pairs of random tokens and patches.
 
 A pair is an image of about 1,050 tokens, a question of 20 to 120 and two responses of 60 to 400: the sizes, and the order
 in which they are drawn, of the workload behind the project's speed targets.
@@ -7,24 +7,76 @@ in which they are drawn, of the workload behind the project's speed targets.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import Qwen2_5_VLConfig
 
+from models.backbone import set_attention
+from models.build_embedded import SPECIAL, architecture
+from models.config import HeadConfig
 from models.packing.groups import Continuation, Group, VisionTokens
+from models.portable.reward import ScoreLinear
+from train.recipe.memory import PUBLISHED
 
+SHAPES = {"3b": PUBLISHED["Qwen/Qwen2.5-VL-3B-Instruct"], "7b": PUBLISHED["Qwen/Qwen2.5-VL-7B-Instruct"]}
+EMBEDDED = "embedded"
 FIRST_WORD = 7
 """Ids below are the embedded backbone's special tokens, so no text holds one."""
 LAST_WORD = 1000
 
 
-FULL = {"side": (26, 40), "question": (20, 120), "response": (60, 400)}
-"""Bounds of the sizes, the upper one excluded; an image's sides count merged patches, so tokens."""
-SMALL = {"side": (9, 14), "question": (3, 15), "response": (8, 50)}
+class Workload(NamedTuple):
+    """Bounds of the sizes, the upper one excluded; an image's sides count merged patches, so tokens."""
+
+    side: tuple[int, int]
+    question: tuple[int, int]
+    response: tuple[int, int]
+
+
+FULL = Workload((26, 40), (20, 120), (60, 400))
+SMALL = Workload((9, 14), (3, 15), (8, 50))
 """An eighth of the tokens in the same proportions, for the embedded backbone on a CPU."""
+
+
+def config_of(name: str) -> Qwen2_5_VLConfig:
+    """Return the configuration of `embedded`, `3b` or `7b`, with the paper's reward head; nothing is downloaded."""
+    if name == EMBEDDED:
+        # Of the tokenizer, only the ids of the special tokens are asked for.
+        config = architecture(SimpleNamespace(convert_tokens_to_ids=lambda tokens: [SPECIAL.index(token) for token in tokens]))
+    else:
+        text = asdict(SHAPES[name])
+        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
+        rope = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1000000.0}
+        text |= {"max_position_embeddings": 128000, "rope_parameters": rope}
+        vision |= {
+            "num_heads": 16,
+            "out_hidden_size": text["hidden_size"],
+            "fullatt_block_indexes": [7, 15, 23, 31],
+            "window_size": 112,
+        }
+        config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+    config.reward_head = HeadConfig().model_dump()
+    return config
+
+
+def build(kind: Any, name: str, device: torch.device, dtype: torch.dtype) -> Any:
+    """Return a model of the class `kind`, with random weights made on the device.
+
+    A head's last layer too, which starts at zero for training: a backward pass of zeros takes a GPU less power, so less time.
+    """
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = kind._from_config(config_of(name), dtype=dtype)
+        for module in model.modules():
+            if isinstance(module, ScoreLinear):
+                nn.init.normal_(module.weight, std=0.02)
+    set_attention(model)
+    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +89,10 @@ class PairSize:
     responses: tuple[int, int]
 
 
-def pair_sizes(count: int, seed: int, workload: Mapping[str, tuple[int, int]]) -> list[PairSize]:
+def pair_sizes(count: int, seed: int, workload: Workload) -> list[PairSize]:
     """Return the sizes of `count` pairs."""
     draw, sizes = random.Random(seed).randrange, []
-    side, question, response = (workload[name] for name in ("side", "question", "response"))
+    side, question, response = workload
     for _ in range(count):
         height, width = 2 * draw(*side), 2 * draw(*side)
         sizes.append(PairSize(height, width, draw(*question), (draw(*response), draw(*response))))

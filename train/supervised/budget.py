@@ -18,8 +18,7 @@ import torch
 from data.errors import UserError
 from data.storage.files import write_whole
 from models.distributed import max_over_ranks, rank
-from models.packing.cost import PATCH_COST, pack_first_fit
-from models.packing.groups import unpack
+from models.packing.groups import PATCH_COST, pack_first_fit, unpack
 from train.supervised.steps import Pack, PackedRow, StepDataset, TrainingExample, make_row
 
 FIRST_BUDGET = 4096

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,15 @@ BEST = "best"
 
 
 class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
-    """Marks a checkpoint as complete, points the link at the best one, and removes what newer ones replace.
+    """Writes a checkpoint's cards, marks it as complete, points the link at the best one, and removes what newer ones replace.
 
     At any kill a whole checkpoint is left. Trainer's own rotation comes before the mark, and goes by the folders' times, which a
     resume or an evaluation changes.
     """
 
-    def __init__(self, keep: int) -> None:
-        self.keep = keep
+    def __init__(self, keep: int, write_cards: Callable[[Path, str], None]) -> None:
+        """`write_cards` takes a checkpoint's folder and its step as `5 of 20`."""
+        self.keep, self.write_cards = keep, write_cards
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Set the link on resume, in case a kill came between a save and its link."""
@@ -48,14 +49,18 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         """Mark on all ranks, once every rank has written its part; link and remove on the first."""
         barrier()
         folder = Path(args.output_dir)
-        mark_complete(folder / f"checkpoint-{state.global_step}")
+        checkpoint = folder / f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero:
+            self.write_cards(checkpoint, f"{state.global_step} of {state.max_steps}")
+        barrier()
+        mark_complete(checkpoint)
         if not state.is_world_process_zero:
             return
         self.on_train_begin(args, state, control)
-        best = None if state.best_model_checkpoint is None else Path(state.best_model_checkpoint).name
-        for path in superseded(folder, self.keep, best):
-            (path / COMPLETE).unlink()  # first, so that a half removed one counts as cut off
-            shutil.rmtree(path)
+        for path in whole_checkpoints(folder)[: -self.keep]:
+            if path.name != (folder / BEST).resolve().name:
+                (path / COMPLETE).unlink()  # first, so that a half removed one counts as cut off
+                shutil.rmtree(path)
 
 
 @contextmanager
@@ -100,19 +105,15 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def evaluation_folder(folder: Path, step: int) -> Path:
-    """Return where the figures of the model after `step` steps go; before the first step there is no checkpoint."""
-    return folder / (f"checkpoint-{step}" if step else "start") / "eval"
-
-
 def whole_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a run that were saved to the end, oldest first."""
     return [path for path in checkpoints(folder) if (path / COMPLETE).exists()]
 
 
-def superseded(folder: Path, keep: int, best: str | None) -> list[Path]:
-    """Return the whole checkpoints that are neither among the `keep` newest nor named `best`."""
-    return [path for path in whole_checkpoints(folder)[:-keep] if path.name != best]
+def chosen_checkpoint(folder: Path) -> Path:
+    """Return the best checkpoint of a run, the newest where none was chosen."""
+    best = folder / BEST
+    return (best if best.exists() else whole_checkpoints(folder)[-1]).resolve()
 
 
 def find_resume(folder: Path, resume: str, console: Console) -> Path | None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -28,20 +27,18 @@ from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
 from data.storage.files import write_whole
-from eval.judges.critic import CriticJudge, CritiqueEncoder, JudgingCost, as_example
+from eval.judges.critic import CriticJudge, CritiqueEncoder, as_example
 from eval.protocol import Example, Verdict
+from models.config import SamplingConfig
 from models.distributed import barrier, gather, rank, world_size
 from models.encoder import Encoder
-from models.generation import SamplingConfig
 from train.recipe.methods import CriticConfig
-from train.recipe.recipe import Recipe
 from train.supervised.method import SupervisedMethod, unwrapped
-from train.supervised.non_finite import Evaluate
-from train.supervised.objectives import pair_loss, score_report, score_sums
+from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
 from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, expected_costs
 from train.supervised.whole_weights import whole_weights
 
-Critiques = Callable[[Preference], tuple[str, str] | None]
+Critiques = Callable[[Preference], Sequence[str] | None]
 """The critiques on which a record is scored; None for a record that has none."""
 
 
@@ -76,16 +73,11 @@ class CriticEncoder:
         return TrainingExample(group, record.margin or 0.0, record=record.identity, own_critiques=own is not None)
 
 
-class JointCritique:
+class JointCritique(Objective):
     """Cross-entropy on critique tokens plus Bradley-Terry after them (MM-RLHF, arXiv 2502.10391, section 4)."""
 
     def __init__(self, config: CriticConfig) -> None:
         self.config = config
-        self.step = 0
-
-    def totals(self, row: PackedRow) -> Tensor:
-        """Return the pairs and the learned tokens of the row, (2,)."""
-        return torch.tensor([row.records, len(row.batch.labels)], dtype=torch.float32)
 
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return both losses, each over its own total of the step, weighted as the recipe says."""
@@ -157,9 +149,11 @@ def refuse_missing_critiques(mixture: Mixture) -> None:
         )
 
 
-WAIT_SECONDS = 0.2
 Write = Callable[[Any, Sequence[Example]], Sequence[Verdict]]
-"""(unwrapped critic, examples) -> verdicts with critiques; called on all ranks together."""
+"""(critic, examples) -> verdicts with critiques; called on all ranks together."""
+WAIT_SECONDS = 0.2
+WAIT_LIMIT = 6 * 3600
+"""Seconds that a loader's worker waits for the critiques of a window, which take minutes to an hour."""
 
 
 @dataclass
@@ -170,7 +164,7 @@ class CritiqueStore:
     config: CriticConfig
     seed: int
     _window: range | None = None
-    _found: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _found: dict[str, list[str]] = field(default_factory=dict)
 
     def window(self, step: int) -> range | None:
         """Return the optimizer steps of the window of `step`, None during the warm-up on ground-truth critiques."""
@@ -192,12 +186,17 @@ class CritiqueStore:
         window = self.window(step)
         if window is None or window == self._window:
             return
-        while not self.path(window).exists():
+        path, begin = self.path(window), time.monotonic()
+        while not path.exists():
+            if time.monotonic() - begin > WAIT_LIMIT:
+                raise UserError(
+                    f"{path}: nobody has written the critiques for these steps in {WAIT_LIMIT / 3600:g} hours. The first rank "
+                    "writes them; all ranks must see the run folder. Look at what it printed, then continue with --resume."
+                )
             time.sleep(WAIT_SECONDS)
-        read = json.loads(self.path(window).read_text(encoding="utf-8"))
-        self._window, self._found = window, {identity: (first, second) for identity, (first, second) in read.items()}
+        self._window, self._found = window, json.loads(path.read_text(encoding="utf-8"))
 
-    def __call__(self, record: Preference) -> tuple[str, str] | None:
+    def __call__(self, record: Preference) -> list[str] | None:
         """Return the model's own critiques of a record, None where it is scored on the ground truth."""
         return self._found.get(record.identity)
 
@@ -226,9 +225,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         if window is None or step >= len(self.steps):
             return
         path = self.store.path(window)
-        there = path.exists()
-        barrier()  # no rank looks after another has begun to write
-        if there:
+        if gather(path.exists())[0]:
             return
         indices = self.steps.global_indices(range(window.start, min(window.stop, len(self.steps))))
         examples = [self.mixture.load(index, as_example) for index in dict.fromkeys(indices)]
@@ -245,38 +242,34 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
 class CriticMethod(SupervisedMethod):
     """A critic (MM-RLHF-Reward)."""
 
-    mixture: Mixture
+    config: CriticConfig
 
-    def __init__(self, config: CriticConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        super().__init__(recipe, encoder, console)
-        self.config, self.mixture = config, self.open_mixture()
+    def prepare(self) -> None:
+        """Take critiques, and the store of the critic's own where the recipe asks for some."""
+        config = self.config
         if config.records_without_critique == "refuse":
             refuse_missing_critiques(self.mixture)
         self.store: CritiqueStore | None = None
         if config.critique != "ground_truth":
-            self.store = CritiqueStore(self.folder / "critiques", config, recipe.seed)
+            self.store = CritiqueStore(self.folder / "critiques", config, self.recipe.seed)
             self.prepare_step = self.store.load
-        self.encode = CriticEncoder(encoder, config.writing.request)
+        self.encode = CriticEncoder(self.encoder, config.writing.request)
         self.records = MixtureRecords(self.mixture, replace(self.encode, written=self.store))
         self.costs = expected_costs(self.mixture)
         self.objective = JointCritique(config)
 
     def judge(self, model: Any, *, forgiving: bool = False) -> CriticJudge:
         """Return the critic that writes its own critiques, greedily."""
-        packed = self.packed()
         return CriticJudge(
             model=unwrapped(model),
             encode=CritiqueEncoder(self.encoder, "own", self.config.writing.request, forgiving=forgiving),
-            device=packed.device,
-            token_budget=packed.token_budget,
+            packed=self.packed(),
             sampling=SamplingConfig(max_new_tokens=self.config.critique_max_tokens),
-            spent=JudgingCost(),
-            workers=packed.workers,
         )
 
-    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+    def trainer(self, **trainer: Any) -> Trainer:
         """Return the packed trainer, which writes the critic's own critiques on the way."""
-        found = super().trainer(evaluate, **trainer)
+        found = super().trainer(**trainer)
         if self.store is not None:
 
             def write(model: Any, examples: Sequence[Example]) -> Sequence[Verdict]:

@@ -11,22 +11,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 from data.errors import RecordError
-from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import Answer, JudgeTemplate, ask, swapped, write_judgement
-from eval.judges.critic import JudgingCost
-from eval.judges.generative import GenerativeJudge, JudgePrompt, ShownEncoder
+from eval.judges.generative import GenerativeJudge, by_template
 from models.encoder import Encoder
-from models.generation import SamplingConfig
 from train.recipe.methods import LanguageModelConfig
-from train.recipe.recipe import Recipe
 from train.supervised.lessons import Lessons
 from train.supervised.method import Method, SupervisedMethod, unwrapped
 from train.supervised.objectives import LanguageModelling
-from train.supervised.steps import TrainingExample, expected_costs, load
+from train.supervised.steps import MixtureRecords, TrainingExample, expected_costs
 
 Indices = npt.NDArray[np.int64]
 
@@ -79,18 +74,16 @@ class JudgementEncoder:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgementRecords:
-    """The mixture's epochs as judgements; see `train.supervised.steps.Records`."""
+class JudgementRecords(MixtureRecords):
+    """The mixture's epochs as judgements; an index is that of `with_winners`."""
 
-    mixture: Mixture
-    encode: JudgementEncoder
     both: bool = False
 
     def __len__(self) -> int:
         return self.mixture.epoch_size * (2 if self.both else 1)
 
     def __getitem__(self, index: int) -> TrainingExample:
-        return load(self.mixture, self.encode, *divmod(index, 2))
+        return self.load(*divmod(index, 2))
 
     def order(self, epoch: int) -> Indices:
         """Return the indices of an epoch, the same on every rank."""
@@ -99,36 +92,32 @@ class JudgementRecords:
 
 def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> GenerativeJudge:
     """Return the judge that writes judgements, as the evaluation section of the recipe says."""
-    packed, evaluation = method.packed(), method.recipe.evaluation
+    evaluation = method.recipe.evaluation
     return GenerativeJudge(
         model=unwrapped(model),
-        encode=ShownEncoder(method.encoder, JudgePrompt.of_template(template)),
-        device=packed.device,
-        token_budget=packed.token_budget,
-        sampling=SamplingConfig.model_validate(evaluation.judging.model_dump()),
+        packed=method.packed(),
+        sampling=evaluation.judging,
+        ask=by_template(template),
         protocol=evaluation.protocol,
-        spent=JudgingCost(),
-        workers=packed.workers,
     )
 
 
 class LanguageModelMethod(SupervisedMethod):
     """Supervised fine-tuning of a judge, or of the embedded backbone."""
 
+    config: LanguageModelConfig
     needs_rationale = True
 
-    def __init__(self, config: LanguageModelConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        super().__init__(recipe, encoder, console)
-        self.template, self.objective = config.template, LanguageModelling()
-        self.encode = JudgementEncoder(encoder, config.template)
-        self.mixture = None
+    def prepare(self) -> None:
+        """Take lessons, or the mixture's records as judgements."""
+        config, self.objective = self.config, LanguageModelling()
+        self.encode = JudgementEncoder(self.encoder, config.template)
         if config.target == "lessons":
-            self.records = Lessons.of(config, recipe.data.sources[0], encoder)
+            self.records = Lessons(config, self.recipe.data.sources[0], self.encoder)
         else:
-            self.mixture = self.open_mixture()
             self.records = JudgementRecords(self.mixture, self.encode, config.both_orders)
             self.costs = np.repeat(expected_costs(self.mixture), 2)  # by index: once for either response shown first
 
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""
-        return generative_judge(self, self.template, model)
+        return generative_judge(self, self.config.template, model)

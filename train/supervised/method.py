@@ -1,7 +1,12 @@
-"""One object a method: what a run asks of it. Its records and what they cost, its objective, its judge and its trainer."""
+"""One object a method: what a run asks of it. Its records and what they cost, its objective, its judge and its trainer.
+
+And the arguments of Hugging Face's Trainer: what Trainer must not do by itself is switched off there. wandb writes to its server
+where there is a login, else into the run folder, from which `wandb sync` sends it later.
+"""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -11,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
+import wandb
 from accelerate.utils import extract_model_from_parallel
 from peft import PeftModel
 from rich.console import Console
-from torch import nn
 from transformers import Trainer, TrainingArguments
 
 from data.mixture import Mixture
@@ -23,12 +28,9 @@ from eval.judges.packed_inference import Packed
 from eval.protocol import Judge
 from models.distributed import rank, world_size
 from models.encoder import Encoder
-from train.recipe.deepspeed_config import stage
+from train.recipe.deepspeed_config import deepspeed_config, stage
 from train.recipe.recipe import Recipe
-from train.supervised.arguments import training_arguments
 from train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
-from train.supervised.held_out import HeldOut, held_out_loss
-from train.supervised.non_finite import Evaluate
 from train.supervised.objectives import Objective
 from train.supervised.steps import Encode, Records, StepDataset
 from train.supervised.trainer import PackedTrainer
@@ -48,8 +50,8 @@ def unwrapped(model: Any) -> Any:
 class Method(ABC):
     """What a run asks of its method, on every rank; made before the model is loaded."""
 
-    mixture: Mixture | None
-    """Where the records come from; None for lessons of the embedded world."""
+    config: Any
+    """The method's section of the recipe."""
     columns: ClassVar[Mapping[str, str]] = {
         "loss": "{:.4f}",
         "accuracy": "{:.3f}",
@@ -66,8 +68,13 @@ class Method(ABC):
     """What a console line shows, in this order, of all that is logged."""
 
     def __init__(self, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        self.recipe, self.encoder, self.console = recipe, encoder, console
-        self.folder = Path(recipe.output.folder)
+        self.recipe, self.config, self.encoder, self.console = recipe, recipe.method, encoder, console
+        self.folder, self.mixture = Path(recipe.output.folder), self.open_mixture()
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Set what is this method's own, of `config` and `mixture`."""
 
     def open_mixture(self) -> Mixture:
         """Open the recipe's sources, with a line for each that lost records and the reasons."""
@@ -91,17 +98,13 @@ class Method(ABC):
     def judge(self, model: Any) -> Judge:
         """Return the judge that a model in training is; `model` may be wrapped by DeepSpeed, DDP or PEFT."""
 
-    def held_out_loss(self, model: nn.Module, held_out: HeldOut) -> float | None:
-        """Return the loss that training minimises over the held-out records; None where it is no loss on pairs."""
-        return None
-
     @abstractmethod
-    def arguments(self, *, resumes: bool) -> TrainingArguments:
+    def arguments(self) -> TrainingArguments:
         """Return the trainer's arguments; raises UserError where data, steps and ranks do not fit."""
 
     @abstractmethod
-    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
-        """Return the trainer; `trainer` goes to Hugging Face's."""
+    def trainer(self, **trainer: Any) -> Trainer:
+        """Return the trainer; `trainer` goes to FiniteTrainer, and from there to Hugging Face's."""
 
 
 class SupervisedMethod(Method):
@@ -113,6 +116,7 @@ class SupervisedMethod(Method):
     costs: npt.NDArray[np.float32] | None = None
     """The expected cost of every record by its index; None for lessons, which are all alike."""
     needs_rationale = False
+    """Only records with a rationale have a loss."""
     prepare_step: Callable[[int], None] | None = None
     """Called in a loader's worker before it encodes a step."""
 
@@ -145,16 +149,69 @@ class SupervisedMethod(Method):
         begins_low = asked == "auto" or (stage(self.recipe.deepspeed) == 3 and device().type == "cuda")
         return min(most, FIRST_BUDGET) if begins_low else most
 
-    def held_out_loss(self, model: nn.Module, held_out: HeldOut) -> float | None:
-        """Return the mean loss; of judgements over the records with a rationale."""
-        used = [i for i, record in enumerate(held_out.records) if not self.needs_rationale or record.rationale is not None]
-        return held_out_loss(model, self.objective, self.encode, held_out, used, self.packed())
-
-    def arguments(self, *, resumes: bool) -> TrainingArguments:
+    def arguments(self) -> TrainingArguments:
         """Return those of a run over `steps`."""
-        return training_arguments(self.recipe, len(self.steps), resumes=resumes)
+        return training_arguments(self.recipe, len(self.steps))
 
-    def trainer(self, evaluate: Evaluate | None, **trainer: Any) -> Trainer:
+    def trainer(self, **trainer: Any) -> Trainer:
         """Return the packed trainer."""
-        optim = self.recipe.optim
-        return PackedTrainer(objective=self.objective, steps=self.steps, optim=optim, evaluate=evaluate, **trainer)
+        return PackedTrainer(objective=self.objective, steps=self.steps, optim=self.recipe.optim, **trainer)
+
+
+def training_arguments(
+    recipe: Recipe, steps: int, *, kind: type[TrainingArguments] = TrainingArguments, **own: Any
+) -> TrainingArguments:
+    """Return the arguments for a run of `steps` optimizer steps; `own` goes to `kind` as it is.
+
+    The loader hands out whole optimizer steps, so Trainer sees a batch of one and no accumulation; it evaluates exactly when
+    it saves, so that the best checkpoint is one that exists. It removes none: `KeepCheckpoints` does.
+    """
+    optim, output = recipe.optim, recipe.output
+    cpu, evaluates = not torch.cuda.is_available(), recipe.evaluates
+    if output.wandb_project is not None and rank() == 0:
+        prepare_wandb(output.wandb_project, Path(output.folder))
+    shared: dict[str, Any] = {
+        "output_dir": output.folder,
+        "max_steps": steps,
+        "per_device_train_batch_size": 1,
+        "learning_rate": optim.learning_rate,
+        # Trainer's "constant" knows no warm-up.
+        "lr_scheduler_type": "constant_with_warmup" if optim.schedule == "constant" else optim.schedule,
+        "warmup_steps": round(optim.warmup_ratio * steps),
+        "max_grad_norm": optim.max_grad_norm,
+        "weight_decay": optim.weight_decay,
+        "logging_steps": output.log_every_steps,
+        "logging_nan_inf_filter": False,
+        "save_steps": output.save_every_steps,
+        "eval_strategy": "steps" if evaluates else "no",
+        "eval_steps": output.save_every_steps,
+        "eval_on_start": evaluates and recipe.evaluation.at_start,
+        "metric_for_best_model": recipe.evaluation.best_metric,  # greater is better, but for one that ends with `loss`
+        "bf16": recipe.backbone.dtype == "bfloat16",
+        "use_cpu": cpu,
+        "deepspeed": deepspeed_config(recipe.deepspeed, recipe.backbone.dtype, cpu=cpu),
+        "dataloader_num_workers": recipe.workers,
+        "dataloader_prefetch_factor": 2 if recipe.workers else None,
+        "remove_unused_columns": False,
+        "ddp_find_unused_parameters": False,
+        "ddp_broadcast_buffers": False,  # they are constants, and a step that is computed again must not wait for them
+        "disable_tqdm": True,
+        "log_level_replica": "error",
+        "report_to": ["wandb"] if output.wandb_project is not None else [],
+        "seed": recipe.seed,
+        "full_determinism": recipe.deterministic,
+    }
+    return kind(**{**shared, **own})
+
+
+def prepare_wandb(project: str, folder: Path) -> None:
+    """Set what Trainer's wandb callback reads from the environment; what is set there already stays.
+
+    Nobody is asked for a key, and without one nothing is sent.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("WANDB_PROJECT", project)
+    os.environ.setdefault("WANDB_DIR", str(folder))
+    if "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False):
+        os.environ["WANDB_MODE"] = "offline"
+        wandb.teardown()  # it read the environment when it was asked, and would not look again

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
-
-from eval.judges.packed_inference import Scorer
-from eval.judges.scalar import ResponsesEncoder, ScalarJudge
+from eval.judges.packed_inference import ScalarJudge
 from eval.protocol import Judge
-from models.encoder import Encoder
 from train.recipe.methods import NaiveConfig
-from train.recipe.recipe import Recipe
 from train.supervised.method import SupervisedMethod
 from train.supervised.objectives import PairwiseScores
 from train.supervised.steps import MixtureRecords, PairEncoder, expected_costs
@@ -20,16 +15,15 @@ from train.supervised.steps import MixtureRecords, PairEncoder, expected_costs
 class NaiveMethod(SupervisedMethod):
     """The Naive-RM."""
 
-    def __init__(self, config: NaiveConfig, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        super().__init__(recipe, encoder, console)
-        self.mixture = self.open_mixture()
-        self.encode = PairEncoder(encoder, recipe.head.read)
+    config: NaiveConfig
+
+    def prepare(self) -> None:
+        """Take pairs, and compare them."""
+        self.encode = PairEncoder(self.encoder, self.recipe.head.read)
         self.records = MixtureRecords(self.mixture, self.encode)
         self.costs = expected_costs(self.mixture)
-        self.objective = PairwiseScores(config)
+        self.objective = PairwiseScores(self.config)
 
     def judge(self, model: Any) -> Judge:
         """Return the judge that scores both responses."""
-        packed = self.packed()
-        scorer = Scorer(model, self.encoder, packed.device, packed.token_budget, packed.workers)
-        return ScalarJudge(scorer, ResponsesEncoder(self.encoder, self.recipe.head.read))
+        return ScalarJudge(model, self.packed(), self.recipe.head.read)

@@ -5,9 +5,10 @@ No loss averages: a sum over pairs (or labels) is divided by their number in the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import exp
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,48 +18,28 @@ from train.recipe.methods import NaiveConfig
 from train.supervised.steps import PackedRow
 
 
-class Objective(Protocol):
-    """The divisors of the loss terms, the loss of a row, and what to report."""
+class Objective(ABC):
+    """The loss of a row, and what to report."""
 
-    step: int
+    step = 0
     """The optimizer step under way; the trainer sets it."""
+    unit: ClassVar = "records"
+    """What `mean_loss` is a mean over."""
 
-    def totals(self, row: PackedRow) -> Tensor:
-        """Return this row's share of the divisors, (terms,) fp32."""
-        ...
-
+    @abstractmethod
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the row's loss divided by the whole step's `totals`, and sums to report (scalars).
+        """Return the row's loss divided by the `PackedRow.totals` of the whole step, and sums to report (detached scalars).
 
         A filler row must run the model like any other and give a loss of exactly zero.
         """
-        ...
 
+    @abstractmethod
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Turn the sums since the last log line, over all ranks, into the figures that a person reads."""
-        ...
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return the loss of the rows that `sums` were taken over; `loss` among them is the sum of their undivided losses."""
-        ...
-
-
-def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | None = None) -> Tensor:
-    """Return -log sigmoid(chosen - rejected - margin) for every pair.
-
-    `chosen`, `rejected` and `margin` are (pairs,) fp32; so is the result. Plain Bradley-Terry is BaseReward's loss
-    (arXiv 2509.16127, section 3); the margin is Llama 2's (arXiv 2307.09288, equation 2).
-    """
-    difference = chosen - rejected
-    return -logsigmoid(difference if margin is None else difference - margin)
-
-
-def zero_coefficient(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """Return (chosen + rejected)^2 for every pair, (pairs,): it pulls the mean score to zero.
-
-    BaseReward's ablation (weight 0.1, 0.01 or 0.001) and the released MM-RLHF code (weight 0.01); reward centring elsewhere.
-    """
-    return (chosen + rejected).square()
+        return sums["loss"] / max(sums[self.unit], 1.0)
 
 
 def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
@@ -70,9 +51,15 @@ def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 def pair_loss(chosen: Tensor, rejected: Tensor, margin: Tensor | None = None, zero_weight: float = 0.0) -> Tensor:
-    """Return the Naive-RM's loss for every pair: Bradley-Terry plus `zero_weight` times the zero-coefficient term."""
-    loss = bradley_terry(chosen, rejected, margin)
-    return loss + zero_weight * zero_coefficient(chosen, rejected) if zero_weight else loss
+    """Return the loss of every pair: Bradley-Terry, -log sigmoid(chosen - rejected - margin), plus the zero-coefficient term.
+
+    `chosen`, `rejected` and `margin` are (pairs,) fp32; so is the result. Plain Bradley-Terry is BaseReward's loss
+    (arXiv 2509.16127, section 3); the margin is Llama 2's (arXiv 2307.09288, equation 2). `zero_weight` (chosen + rejected)^2
+    pulls the mean score to zero: BaseReward's ablation (weight 0.1, 0.01 or 0.001) and the released MM-RLHF code (0.01).
+    """
+    difference = chosen - rejected
+    loss = -logsigmoid(difference if margin is None else difference - margin)
+    return loss + zero_weight * (chosen + rejected).square() if zero_weight else loss
 
 
 def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
@@ -100,16 +87,11 @@ def score_report(sums: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-class PairwiseScores:
+class PairwiseScores(Objective):
     """The Naive-RM: every record is a group of two continuations, chosen first; the loss is Bradley-Terry."""
 
     def __init__(self, config: NaiveConfig) -> None:
         self.config = config
-        self.step = 0
-
-    def totals(self, row: PackedRow) -> Tensor:
-        """Return the number of pairs of the row, (1,)."""
-        return torch.tensor([row.records], dtype=torch.float32)
 
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the row's pair losses over the step's pairs."""
@@ -127,30 +109,18 @@ class PairwiseScores:
         """Return accuracy, ties, margin, reward mean and spread."""
         return score_report(sums)
 
-    def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return the mean over pairs."""
-        return sums["loss"] / max(sums["records"], 1.0)
 
-
-class LanguageModelling:
+class LanguageModelling(Objective):
     """Supervised fine-tuning: cross-entropy on the learned tokens of every continuation."""
 
-    step = 0
-
-    def totals(self, row: PackedRow) -> Tensor:
-        """Return the number of learned tokens of the row, (1,)."""
-        return torch.tensor([len(row.batch.labels)], dtype=torch.float32)
+    unit = "labels"
 
     def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the row's negative log-likelihood over the step's learned tokens."""
         log_probabilities: Tensor = model(**row.batch.label_inputs())
         loss = -log_probabilities.sum()
-        return loss / totals[0], {"nll": loss.detach(), "labels": totals.new_tensor(len(row.batch.labels))}
+        return loss / totals[1], {"nll": loss.detach(), "labels": totals.new_tensor(len(row.batch.labels))}
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the perplexity of the learned tokens."""
         return {"perplexity": exp(min(sums["nll"] / max(sums["labels"], 1.0), 50.0))}
-
-    def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return the mean over learned tokens."""
-        return sums["nll"] / max(sums["labels"], 1.0)

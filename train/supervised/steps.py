@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Protocol, TypedDict
+from typing import NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,7 @@ from data.mixture import Mixture
 from data.preference import Preference, text
 from models.config import Read
 from models.encoder import Encoder
-from models.packing.cost import PATCH_COST, balance_over_ranks, pack_first_fit
-from models.packing.groups import Group, PackedBatch
+from models.packing.groups import PATCH_COST, Group, PackedBatch, balance_over_ranks, pack_first_fit
 
 
 class Records(Protocol):
@@ -59,12 +58,10 @@ class TrainingExample:
     """The last two continuations hold critiques that the critic in training wrote."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedRow:
+class PackedRow(NamedTuple):
     """A packed row and the numbers that never enter the model (DeepSpeed would cast them to its own dtype)."""
 
     batch: PackedBatch
-    records: int
     margins: Tensor
     """(records,) fp32."""
     response_tokens: Tensor
@@ -72,15 +69,18 @@ class PackedRow:
     own_critiques: Tensor
     """(records,) bool."""
 
+    @property
+    def records(self) -> int:
+        """The records of the row; 0 for a filler."""
+        return len(self.margins)
+
+    def totals(self) -> Tensor:
+        """Return the row's share of what a step's losses are divided by, (2,) fp32: records and learned tokens."""
+        return torch.tensor([self.records, len(self.batch.labels)], dtype=torch.float32)
+
     def to(self, device: torch.device) -> PackedRow:
         """Return the row with its tensors on `device`."""
-        moved = self.margins.to(device), self.response_tokens.to(device), self.own_critiques.to(device)
-        return PackedRow(self.batch.to(device, non_blocking=True), self.records, *moved)
-
-    def pin_memory(self) -> PackedRow:
-        """Return the row in page-locked memory; a loader that pins calls this."""
-        pinned = self.margins.pin_memory(), self.response_tokens.pin_memory(), self.own_critiques.pin_memory()
-        return PackedRow(self.batch.pin_memory(), self.records, *pinned)
+        return PackedRow(self.batch.to(device, non_blocking=True), *(numbers.to(device) for numbers in self[1:]))
 
 
 class Step(TypedDict):
@@ -101,7 +101,6 @@ def make_row(encoded: Sequence[TrainingExample], pack: Pack) -> PackedRow:
     lengths = [n for one in encoded for n in one.response_tokens]
     return PackedRow(
         batch=pack([one.group for one in encoded]),
-        records=len(encoded),
         margins=torch.tensor([one.margin for one in encoded], dtype=torch.float32),
         response_tokens=torch.tensor(lengths, dtype=torch.int64),
         own_critiques=torch.tensor([one.own_critiques for one in encoded], dtype=torch.bool),
@@ -191,13 +190,6 @@ Encode = Callable[[Preference, int], TrainingExample]
 """Encodes a record; where both responses stand in one prompt, the better one is shown first (0) or second (1)."""
 
 
-def load(mixture: Mixture, encode: Encode, index: int, side: int = 0) -> TrainingExample:
-    """Return an encoded record, with the number of unusable ones that this process met for the first time on the way."""
-    before = len(mixture.skipped)
-    encoded = mixture.load(index, lambda record: encode(record, side))
-    return replace(encoded, skipped=len(mixture.skipped) - before)
-
-
 @dataclass(frozen=True, slots=True)
 class MixtureRecords:
     """The mixture's epochs; a record that cannot be used is handled by the mixture's own policy."""
@@ -209,7 +201,13 @@ class MixtureRecords:
         return self.mixture.epoch_size
 
     def __getitem__(self, index: int) -> TrainingExample:
-        return load(self.mixture, self.encode, index)
+        return self.load(index)
+
+    def load(self, index: int, side: int = 0) -> TrainingExample:
+        """Return an encoded record, with the number of unusable ones that this process met for the first time on the way."""
+        before = len(self.mixture.skipped)
+        encoded = self.mixture.load(index, lambda record: self.encode(record, side))
+        return replace(encoded, skipped=len(self.mixture.skipped) - before)
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:
         """Return the indices of an epoch, the same on every rank."""
@@ -231,8 +229,11 @@ class PairEncoder:
 
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
         """Decode the images and encode both responses; raises RecordError as decoding and encoding do."""
-        responses = (record.chosen, record.rejected)
-        conversations = [(*record.prompt, text("assistant", response)) for response in responses]
+        conversations = [(*record.prompt, text("assistant", response)) for response in (record.chosen, record.rejected)]
         group = self.encoder.encode_conversations(record.images, conversations, self.read, record.identity)
-        ids = [self.encoder.tokenizer(response, add_special_tokens=False)["input_ids"] for response in responses]
-        return TrainingExample(group, record.margin or 0.0, tuple(map(len, ids)), record=record.identity)
+        return TrainingExample(group, record.margin or 0.0, response_tokens(self.encoder, record), record=record.identity)
+
+
+def response_tokens(encoder: Encoder, record: Preference) -> tuple[int, ...]:
+    """Return the tokens of both responses, chosen first, by themselves."""
+    return tuple(len(encoder.tokenizer(one, add_special_tokens=False)["input_ids"]) for one in (record.chosen, record.rejected))

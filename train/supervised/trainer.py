@@ -17,17 +17,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import DataLoader
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from data.errors import UserError
 from models.distributed import gather, max_over_ranks, sum_over_ranks
 from models.portable.reward import refuse_incomplete
-from train.recipe.recipe import OptimConfig
 from train.supervised.budget import RowBudget, cannot_repeat, ceiling
-from train.supervised.non_finite import Evaluate, FiniteTrainer
 from train.supervised.objectives import Objective
-from train.supervised.optimizer import compiled_graphs, learning_rates
+from train.supervised.optimizer import FiniteTrainer, compiled_graphs, learning_rates
 from train.supervised.steps import PackedRow, Step, StepDataset, make_row
 
 SMALL = 2**20
@@ -53,27 +51,22 @@ def step_seed(seed: int, step: int, rank: int) -> int:
 class PackedTrainer(FiniteTrainer):
     """Hugging Face's Trainer over packed rows; `train_dataset` must be a `StepDataset`."""
 
-    def __init__(
-        self, *, objective: Objective, steps: StepDataset, optim: OptimConfig, evaluate: Evaluate | None = None, **trainer: Any
-    ) -> None:
-        super().__init__(optim=optim, evaluate=evaluate, train_dataset=steps, **trainer)
+    def __init__(self, *, objective: Objective, steps: StepDataset, **trainer: Any) -> None:
+        super().__init__(train_dataset=steps, **trainer)
         self.objective, self.steps = objective, steps
         self.folder = Path(self.args.output_dir)
-        self.budget = RowBudget(steps, self.args.device, ceiling(optim.token_budget, self.folder))
+        self.budget = RowBudget(steps, self.args.device, ceiling(self.optim.token_budget, self.folder))
         self._sums: defaultdict[str, Tensor | float] = defaultdict(float)
         self._rates: dict[str, float] = {}
-        self._since: float | None = None
 
     def get_train_dataloader(self) -> DataLoader[Step]:
         """Return the loader unprepared: accelerate would shard over ranks what the data set has already shared out."""
         workers = self.args.dataloader_num_workers
         return DataLoader(
             self.steps,
-            batch_size=1,
-            sampler=SequentialSampler(self.steps),
             collate_fn=first,
             num_workers=workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor if workers else None,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
@@ -81,7 +74,7 @@ class PackedTrainer(FiniteTrainer):
     def training_step(self, model: nn.Module, inputs: Step, num_items_in_batch: Tensor | None = None) -> Tensor:
         """Run this rank's rows of one optimizer step, and gradients of the step's mean loss; see the module docstring."""
         model.train()
-        self._since = self._since or time.perf_counter()
+        self.since = self.since or time.perf_counter()
         self.objective.step = self.state.global_step
         self._rates = learning_rates(self.create_optimizer())
         rows = self.budget.fit(inputs["rows"])
@@ -104,7 +97,7 @@ class PackedTrainer(FiniteTrainer):
         alone = self.args.world_size == 1
         wanted = len(rows) + (not self.is_deepspeed_enabled and not alone and self.budget.unproven(rows[-1]))
         rows = rows + [make_row([], self.steps.pack)] * (max_over_ranks(wanted, device) - len(rows))
-        totals = sum_over_ranks(torch.stack([self.objective.totals(row) for row in rows]).sum(0).to(device)).clamp_min(1.0)
+        totals = sum_over_ranks(torch.stack([row.totals() for row in rows]).sum(0).to(device)).clamp_min(1.0)
         if self.is_deepspeed_enabled and not self._fits(rows[0], totals):
             return None
         torch.manual_seed(step_seed(self.args.seed, self.state.global_step, self.args.process_index))
@@ -164,9 +157,9 @@ class PackedTrainer(FiniteTrainer):
                 loss, sums = self.objective.loss(model, row.to(self.args.device), totals)
             # Ranks average their gradients, and the loss is already divided by the pairs of all ranks.
             accelerator.backward(loss * self.args.world_size, **({"scale_wrt_gas": False} if deepspeed else {}))
-        row_sums: dict[str, Tensor | float] = {**sums, "records": row.records, "tokens": row.batch.tokens, "rows": 1}
+        row_sums: dict[str, Tensor | float] = {**sums, "records": row.records, "tokens": row.batch.tokens}
         for name, value in row_sums.items():
-            self._sums[name] = self._sums[name] + (value.detach() if isinstance(value, Tensor) else value)
+            self._sums[name] = self._sums[name] + value  # anew: a step that runs out of memory takes back its sums
         return loss.detach().mul(self.args.world_size)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
@@ -197,18 +190,10 @@ class PackedTrainer(FiniteTrainer):
                 sums[name] += value
         self._sums.clear()
         now = time.perf_counter()
-        seconds, self._since = now - (self._since or now), now
+        seconds, self.since = now - (self.since or now), now
         speed = {f"{unit}_per_second": sums[unit] / seconds for unit in ("records", "tokens")}
         dropped = {UNUSABLE: sums[UNUSABLE]} if sums[UNUSABLE] else {}
         rates = {f"learning_rate/{part}": rate for part, rate in self._rates.items()}
         epoch = self.state.global_step / self.steps.steps_per_epoch
         rates |= {"compiled_graphs": compiled_graphs()} if self.optim.compile != "none" else {}
         return {**self.objective.report(sums), **speed, **dropped, **rates, "data_epoch": epoch}
-
-    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """Evaluate as both trainers do; the speed that is logged is that of training alone."""
-        begin = time.perf_counter()
-        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        if self._since is not None:
-            self._since += time.perf_counter() - begin
-        return metrics

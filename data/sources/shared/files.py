@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ from data.errors import ImageError, RecordError, UserError
 from data.images import from_data_uri
 from data.preference import EncodedImage, Preference
 from data.sources.shared.base import SourceConfig
-from data.storage.archives import Folder, Images
+from data.storage.archives import Archive, Folder, Images, is_archive, open_images
 from data.storage.tables import Row, Rows, open_rows
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
@@ -57,6 +58,16 @@ class SourceRow:
         found = self.optional(name, int | float)
         return None if found is None else float(found)
 
+    def json(self, name: str, kind: type) -> Any:
+        """Return a column of JSON text, parsed; raise RecordError if it is none, or not of type `kind`."""
+        try:
+            found = json.loads(self.text(name))
+        except ValueError as error:
+            raise RecordError(f"{name!r} is no JSON ({error}); required is a {kind.__name__}.") from error
+        if not isinstance(found, kind):
+            raise RecordError(f"{name!r} is a JSON {type(found).__name__}; required is a {kind.__name__}.")
+        return found
+
     def image(self, value: Any) -> EncodedImage:
         """Return the image that `value` stands for: a path in the image folder, a data URI, bytes, or {"bytes": …, "path": …}.
 
@@ -83,10 +94,8 @@ class SourceRow:
         return self.image(value["bytes"])
 
     def all_images(self, values: Any) -> tuple[EncodedImage, ...]:
-        """Return the images that `values` stands for: a list, a single one, or None."""
-        if values is None:
-            return ()
-        return tuple(map(self.image, values if isinstance(values, list) else [values]))
+        """Return the images that `values` stands for: a list, a single one, or nothing."""
+        return tuple(map(self.image, values if isinstance(values, list) else [values] if values else []))
 
 
 class FilesConfig(SourceConfig):
@@ -135,10 +144,11 @@ class FilesConfig(SourceConfig):
     def open(self, cache: Path) -> TableSource:
         """Open the files as one table."""
         located = self.locate()
-        return TableSource(self, located.revision, open_rows(located.files, cache, self.COLUMNS), self.image_folder(located))
+        tables = [path for path in located.files if not is_archive(path)]
+        return TableSource(self, located.revision, open_rows(tables, cache, self.COLUMNS), self.open_images(located, cache))
 
-    def image_folder(self, located: LocatedFiles) -> Folder:
-        """Return the folder that image paths are relative to and may not leave."""
+    def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
+        """Return where the images lie that rows name: in the data set's own folder."""
         return Folder(located.root)
 
     def licence_of_files(self) -> str:
@@ -168,22 +178,26 @@ class FilesConfig(SourceConfig):
                 f"source {self.label!r}: in {folder} there is no file like {' or '.join(self.patterns)} ({len(files)} other "
                 "files). A local copy must have the names of the data set's repository."
             )
-        if self.path is None:
-            return LocatedFiles(found, folder, folder.name)
-        if problem := shards_problem(found):
+        if self.path is not None and (problem := shards_problem(found)):
             raise UserError(f"source {self.label!r}: {problem} (To read one of them alone, let `path` name that file.)")
-        return LocatedFiles(found, folder, "local")
+        return LocatedFiles(found, folder, "local" if self.path else folder.name)
 
 
 class ImageFilesConfig(FilesConfig):
     """Files whose rows name images that lie elsewhere."""
 
     images: str | None = None
-    """The folder that image paths are relative to and may not leave; None takes the folder of the data set or file."""
+    """The folder that image paths are relative to and may not leave, or an archive (a zip, also in parts, or a tar).
 
-    def image_folder(self, located: LocatedFiles) -> Folder:
-        """Return the folder that the recipe names, or that of the data set."""
-        return Folder(Path(self.images).expanduser()) if self.images else super().image_folder(located)
+    None takes the data set's archives of images, or else the folder of the data set or file.
+    """
+
+    def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
+        """Return what the recipe names, or the data set's own archives or folder."""
+        if self.images is None:
+            return open_images(list(filter(is_archive, located.files)) or [located.root], cache)
+        place = Path(self.images).expanduser()
+        return open_images([place] if place.exists() else sorted(place.parent.glob(f"{place.name}*")) or [place], cache)
 
 
 class FormatConfig(ImageFilesConfig):

@@ -8,7 +8,7 @@ from itertools import combinations
 from operator import itemgetter
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from data.errors import LeftOut, RecordError
 from data.preference import Preference
@@ -23,7 +23,7 @@ class PairsConfig(FilesConfig):
 
     pairs: Literal["all", "hardest"] = "all"
     """All pairs, or of each prompt the one pair with the largest gap (as BaseReward's UltraFeedback-Hard)."""
-    minimum_gap: float = Field(default=0, ge=0)
+    minimum_gap: NonNegativeFloat = 0
     """Smallest difference of the mean ratings (1 to 5)."""
 
     @property
@@ -58,7 +58,7 @@ def gap(one: float, other: float, minimum: float) -> float:
 
     Raises: LeftOut if they are equal, or closer than `minimum`.
     """
-    found = abs(one - other)
+    found = float(abs(one - other))
     if found == 0:
         raise LeftOut("tie", f"both responses have the score {one}.")
     if found < minimum:

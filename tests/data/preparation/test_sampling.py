@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from data.errors import UserError
 from data.preparation.sampling import Pool, apportion, draw, quotas, shares
+from data.sources.project import ProjectConfig
 
 
 def pool(size: int, weight: float = 1, repeat: float = 1, text_only: bool | None = None, start: int = 0) -> Pool:
-    return Pool("s", text_only, np.arange(start, start + size, dtype=np.int32), weight, repeat)
+    config = ProjectConfig(type="project", path="s", weight=weight, repeat=repeat)
+    return Pool(config, text_only, np.arange(start, start + size, dtype=np.int32))
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=8), st.integers(0, 10**6))

@@ -172,6 +172,19 @@ def test_mm_rlhf(tmp_path: Path) -> None:
     assert left_out(source_of(tmp_path, "mm_rlhf", videos="leave_out"), 2) == "not_asked_for"
 
 
+def test_images_of_any_set_may_lie_in_an_archive(tmp_path: Path) -> None:
+    pair = {"prompt": "What?", "chosen": "A square.", "rejected": "A cat."}
+    write_jsonl(tmp_path / "set" / "dpo_pairs.jsonl", [pair | {"image": "long/one.png"}, pair | {"video": "clip.mp4"}])
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+        archive.writestr("long/one.png", RED)
+    source = source_of(tmp_path, "mm_rlhf", images=str(tmp_path / "images.zip"))
+    assert record(source).images == (RED,)
+    with pytest.raises(ImageError, match="mm_rlhf:1: the frames of a video are read from a folder"):
+        source.record(1)
+    with pytest.raises(UserError, match=r"images in .*nowhere: required is a folder"):
+        source_of(tmp_path, "mm_rlhf", images=str(tmp_path / "nowhere"))
+
+
 # R1-Reward
 
 JUDGE = "You are a highly skilled evaluator …\n###### [Question]:\n{}\n###### [Response 1]:\n{}\n###### [Response 2]:\n{}\n"

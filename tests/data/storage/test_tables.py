@@ -114,7 +114,7 @@ def test_damage_inside_a_zip_names_the_record(compression: int, tmp_path: Path) 
     data = bytearray(place.read_bytes())
     images = open_images([place], tmp_path / "cache")
     assert isinstance(images, Archive)
-    start = int(images.entries["start"].max())
+    start = int(images.index["start"].max())
     data[start + 30 + len("folder/59.png") + 4] ^= 255
     with place.open("r+b") as file:  # the index stays: the damage came after it
         file.write(data)

@@ -12,9 +12,17 @@ import pytest
 from data.errors import PredictionsError, RecordError, UserError
 from data.preference import placeholders
 from eval.benchmarks.benchmark import Location, reward_records
-from eval.benchmarks.mm_rlhf_rewardbench import RULES, load, official_score
+from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH, RULES
+from eval.benchmarks.mm_rlhf_rewardbench import official_score as score
 from eval.protocol import Verdict
 from tests.eval.make import png
+
+load = MM_RLHF_REWARDBENCH.load
+
+
+def official_score(records: list[Any]) -> Any:
+    """Return what the official script computes."""
+    return score(records)["detail"]
 
 
 def row(identity: str, place: int = 0, **where: Any) -> dict[str, Any]:

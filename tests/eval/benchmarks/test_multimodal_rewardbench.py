@@ -12,19 +12,27 @@ import pytest
 from data.errors import PredictionsError, RecordError, UserError
 from eval.benchmarks.benchmark import Location, reward_records
 from eval.benchmarks.multimodal_rewardbench import (
+    MULTIMODAL_REWARDBENCH,
     RULES,
     ask,
     category,
-    load,
     named_letter,
     official_records,
-    official_score,
     read,
 )
+from eval.benchmarks.multimodal_rewardbench import official_score as score
 from eval.protocol import Side, Verdict, Vote
 from tests.eval.make import png
 
 CATEGORIES = [("safety", "pairs_0001"), ("reasoning", "mathvista_3"), ("reasoning", "EMMA-Coding_3"), ("vqa", "SEED-Bench_9")]
+
+
+load = MULTIMODAL_REWARDBENCH.load
+
+
+def official_score(records: list[Any]) -> Any:
+    """Return what the official script computes."""
+    return score(records)["detail"]
 
 
 def row(name: str, identity: str, image: Any, better: str = "Output1") -> dict[str, Any]:

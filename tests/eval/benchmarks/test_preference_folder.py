@@ -12,8 +12,7 @@ from data.errors import UserError
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, load
 from eval.protocol import ProtocolConfig
-from eval.running.baselines import baseline
-from eval.running.evaluation import evaluate
+from eval.running.evaluation import baseline, evaluate
 from tests.eval.make import png
 
 

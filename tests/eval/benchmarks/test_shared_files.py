@@ -12,13 +12,12 @@ from PIL import Image
 
 from eval.benchmarks import mm_rlhf_rewardbench as mm_rlhf_rewardbench_rules
 from eval.benchmarks import multimodal_rewardbench as multimodal_rewardbench_rules
-from eval.benchmarks import vl_rewardbench_scoring as vl_rewardbench_official
+from eval.benchmarks import vl_rewardbench as vl_rewardbench_official
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import ProtocolConfig
 from eval.results.predictions import score_file
 from eval.results.result import Result
-from eval.running.baselines import baseline
-from eval.running.evaluation import evaluate
+from eval.running.evaluation import baseline, evaluate
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not (DATA / "scored").is_dir(), reason="../shared/data is not there")
@@ -41,12 +40,12 @@ def test_vl_rewardbench_to_the_last_digit() -> None:
 
 def test_multimodal_rewardbench_to_the_last_digit() -> None:
     records, expected = scored("multimodal_rewardbench")
-    assert multimodal_rewardbench_rules.official_score(records) == expected
+    assert multimodal_rewardbench_rules.official_score(records)["detail"] == expected
 
 
 def test_mm_rlhf_rewardbench_to_the_last_digit() -> None:
     records, expected = scored("mm_rlhf_rewardbench")
-    assert mm_rlhf_rewardbench_rules.official_score(records) == expected
+    assert mm_rlhf_rewardbench_rules.official_score(records)["detail"] == expected
 
 
 def test_a_file_is_scored_as_its_records() -> None:

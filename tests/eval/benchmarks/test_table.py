@@ -12,14 +12,13 @@ from pydantic import ValidationError
 from data.preference import placeholders
 from eval.benchmarks.benchmark import Known, differences
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
-from eval.protocol import ProtocolConfig
-from eval.running.baselines import baseline
-from eval.running.evaluation import evaluate
+from eval.protocol import Example, ProtocolConfig
+from eval.running.evaluation import baseline, evaluate
 from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
 from tests.eval.benchmarks.test_multimodal_rewardbench import row as multimodal_row
 from tests.eval.benchmarks.test_vl_rewardbench import hub_row as vl_row
 from tests.eval.benchmarks.test_vl_rewardbench import write_parquet
-from tests.eval.make import png
+from tests.eval.make import example, png
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -85,17 +84,22 @@ def test_settings_that_a_place_does_not_have_are_refused() -> None:
         BenchmarkConfig(name="vl_rewardbench", location="embedded", image_root="/data")
 
 
+def rows(groups: str) -> list[Example]:
+    return [example(str(number), group=group, id=number) for number, group in enumerate(groups)]
+
+
 def test_counts_are_compared_with_the_nearest_edition() -> None:
     editions = [Known("old", 5, {"a": 3, "b": 2}), Known("new", 10)]
-    assert differences({"a": 3, "b": 2}, editions) == []
-    assert differences({"a": 2, "b": 2, "c": 1}, editions) == ["Group a: 2 rows; old has 3.", "Group c: 1 rows; old has 0."]
-    assert differences({"a": 9}, editions) == ["9 rows; new has 10."]
+    assert differences(rows("aaabb"), editions) == []
+    assert differences(rows("aabbc"), editions) == ["Group a: 2 rows; old has 3.", "Group c: 1 rows; old has 0."]
+    assert differences(rows("a" * 9), editions) == ["9 rows; new has 10."]
+    assert differences(rows("aa"), [Known("small", 2, items=1)]) == ["2 items; small has 1."]
 
 
 def test_a_recipe_is_checked_without_heavy_imports() -> None:
     code = (
         "import sys; from eval.benchmarks.table import BenchmarkConfig; BenchmarkConfig(name='vl_rewardbench');"
-        "import eval.running.evaluation; heavy = ('torch', 'transformers', 'datasets', 'pyarrow');"
+        "import eval.results.predictions; heavy = ('torch', 'transformers', 'datasets', 'pyarrow');"
         "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -11,11 +11,11 @@ import pytest
 
 from data.errors import RecordError, UserError
 from eval.benchmarks.benchmark import Location
-from eval.benchmarks.vl_rewardbench import ask, load, official_records, read, reward_records
-from eval.benchmarks.vl_rewardbench_scoring import RULES, official_score
+from eval.benchmarks.vl_rewardbench import RULES, VL_REWARDBENCH, ask, official_records, official_score, read, reward_records
 from eval.protocol import Example, Verdict, Vote
 from tests.eval.make import png
 
+load = VL_REWARDBENCH.load
 ROWS = [("RLAIF-V-1", [0, 1]), ("mathverse_2", [1, 0]), ("mathverse_2", [0, 1]), ("wildvision-battle-3", [1, 0])]
 
 
@@ -181,7 +181,7 @@ def test_a_place_without_the_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not there"):
         load(Location(location=str(tmp_path / "nowhere")))
     (tmp_path / "data.jsonl").write_text('{"id": 1}\n{"id"')
-    with pytest.raises(UserError, match=r"data.jsonl:2: not JSON"):
+    with pytest.raises(UserError, match=r"data.jsonl, row 1 \(byte 10\): no valid JSON"):
         load(Location(location=str(tmp_path)))
 
 

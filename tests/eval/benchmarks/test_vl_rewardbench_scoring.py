@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import PredictionsError
-from eval.benchmarks.vl_rewardbench_scoring import (
+from eval.benchmarks.vl_rewardbench import (
     dataset,
     named_answer,
     official_group,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from data.errors import CheckpointError
+from data.errors import RecipeError
 from data.preference import Message, text
 from data.prompts import with_critique
 from data.synthetic.world import ShapesWorld
-from eval.critique_ablation import critique_accuracy
+from eval.critique_ablation import checked
 from eval.critique_ablation import main as ablation
 from eval.judges import critic
 from eval.judges.checkpoint import Runtime, load_checkpoint
@@ -25,15 +25,15 @@ from eval.judges.loading import load_judge
 from eval.protocol import Example, ProtocolConfig, Verdict
 from models import generation
 from models.backbone import load_critic
-from models.config import BackboneConfig, CritiqueConfig
-from models.generation import Generation, SamplingConfig
+from models.config import BackboneConfig, CritiqueConfig, SamplingConfig
+from models.generation import Generation
 from models.packing.groups import PackedBatch
 from tests.models import tiny
 from tests.train.ranks import run_ranks
 
 LIMIT = 6
 WORLD = ShapesWorld("demo", 0, "benchmark")
-EXAMPLES = [as_example(WORLD.preference(index)) for index in range(7)]
+EXAMPLES = [as_example(WORLD.item(index).preference()) for index in range(7)]
 ASKED = "judge the response."
 
 
@@ -47,7 +47,7 @@ def make_checkpoint(folder: Path) -> Path:
     model = load_critic(config, critique=CritiqueConfig(request=ASKED, max_new_tokens=LIMIT))
     tiny.stir(model.head, 0.5)
     model.save_pretrained(folder / "checkpoint-1")
-    tiny.processor().save_pretrained(folder / "checkpoint-1")
+    tiny.encoder().save_pretrained(folder / "checkpoint-1")
     return folder / "checkpoint-1"
 
 
@@ -59,7 +59,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def judge(checkpoint: Path, mode: Any = "own", given: Any = None, budget: int = 4096, **settings: Any) -> CriticJudge:
     config = CriticJudgeConfig(type="critic", checkpoint=str(checkpoint), **settings)
     found = load_checkpoint(checkpoint, Runtime(torch.device("cpu"), budget), load_critic)
-    return critic_judge(found, config, mode, given)
+    return critic_judge(found, config, given or mode)
 
 
 def scores(verdicts: list[Verdict]) -> torch.Tensor:
@@ -252,7 +252,7 @@ def test_a_checkpoint_is_judged_by_its_path_and_a_file_may_ask_for_more(checkpoi
     asked.judge(EXAMPLES)
     assert "of 42 critiques were cut off" in asked.notes()[1]
     file.write_text(f"type: critic\ncheckpoint: {checkpoint}\nsample: 3\n")
-    with pytest.raises(CheckpointError, match="sample"):
+    with pytest.raises(RecipeError, match="sample"):
         load_judge(file, runtime)
 
 
@@ -260,12 +260,11 @@ def test_the_truth_of_critiques_is_counted() -> None:
     items = [WORLD.item(index) for index in range(3)]
     truths = [item.critique_truth(chosen) for item in items for chosen in (True, False)]
     right = [item.critique(chosen) for item in items for chosen in (True, False)]
-    whole = critique_accuracy(right, truths)
-    assert whole == {"n": 6, "readable": 6, "verdict": 6, "fact": 6, "both": 6}
+    assert list(map(checked, right, truths)) == [{"n": 1, "readable": 1, "verdict": 1, "fact": 1, "both": 1}] * 6
     wrong_verdict = right[0].replace("the response is right.", "the response is wrong.")
     wrong_fact = right[1].replace(truths[1].fact, "there is nothing", 1)
-    some = critique_accuracy([wrong_verdict, wrong_fact, "I cannot say", *right[3:]], truths)
-    assert some == {"n": 6, "readable": 5, "verdict": 4, "fact": 4, "both": 3}
+    some = map(checked, [wrong_verdict, wrong_fact, "I cannot say"], truths)
+    assert [list(counts.values()) for counts in some] == [[1, 1, 0, 1, 0], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]
 
 
 def test_the_ablation_is_one_command(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,7 +287,7 @@ def test_a_rank_without_work_runs_the_head_all_the_same(checkpoint: Path, monkey
     pooled_rows: list[int] = []
     score = judging.model.scores
 
-    def watched(pooled: torch.Tensor) -> torch.Tensor:
+    def watched(pooled: torch.Tensor) -> Any:
         pooled_rows.append(len(pooled))
         return score(pooled)
 

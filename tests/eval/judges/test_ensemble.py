@@ -13,11 +13,10 @@ from pydantic import ValidationError
 
 from data.errors import CheckpointError
 from eval.judges.ensemble import Combination, EnsembleConfig, EnsembleJudge, combination
-from eval.protocol import Example, ProtocolConfig, Verdict
+from eval.protocol import Example, Verdict
 from eval.results.result import Result
 from eval.run import main
 from tests.eval import run_folders
-from tests.eval.doubles import PositionFollower
 from tests.eval.make import example
 
 
@@ -94,13 +93,6 @@ def test_a_member_without_worth_is_refused_by_name(records: str) -> None:
         combination(config("accuracy", validation=records), (Lengths(-1.0), Lengths(0.0)))
     with pytest.raises(CheckpointError, match="a: on the validation data 12 of 12 pairs get no finite scores"):
         combination(config("accuracy", validation=records), (Lengths(float("nan")), Lengths(1.0)))
-
-
-def test_a_judge_that_casts_votes_is_no_member() -> None:
-    members = Lengths(1.0), PositionFollower(ProtocolConfig())
-    judge = EnsembleJudge(config(), members, combination(config(), members))
-    with pytest.raises(CheckpointError, match="b compares responses and gives no scores"):
-        judge.judge([example("x")])
 
 
 def test_what_the_file_must_say() -> None:

@@ -12,15 +12,15 @@ import torch
 
 from data.preference import Message
 from data.prompts import question, write_judgement
-from eval.judges import generative
-from eval.judges.critic import JudgingCost
-from eval.judges.generative import GenerativeJudge, JudgePrompt, ShownEncoder, position, showings
+from eval.judges import critic
+from eval.judges.generative import GenerativeJudge, ShownEncoder, by_template, position, showings
+from eval.judges.packed_inference import Packed
 from eval.protocol import Example, ProtocolConfig, Vote, presentations
-from eval.results.outcomes import outcomes
+from eval.results.result import outcomes
 from models import generation
 from models.backbone import load_language_model, set_attention
-from models.config import BackboneConfig
-from models.generation import Generation, SamplingConfig
+from models.config import BackboneConfig, SamplingConfig
+from models.generation import Generation
 from models.packing.groups import PackedBatch
 from tests.models import tiny
 
@@ -55,12 +55,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 def judge(checkpoint: str, *, temperature: float = 0.0, budget: int = 4096, **protocol: Any) -> GenerativeJudge:
     return GenerativeJudge(
         model=model(checkpoint),
-        encode=ShownEncoder(tiny.encoder(), JudgePrompt.of_template("short")),
-        device=torch.device("cpu"),
-        token_budget=budget,
+        ask=by_template("short"),
+        packed=Packed(tiny.encoder(), torch.device("cpu"), budget),
         sampling=SamplingConfig(temperature=temperature, max_new_tokens=6),
         protocol=ProtocolConfig(**protocol),
-        spent=JudgingCost(),
     )
 
 
@@ -92,22 +90,20 @@ def test_what_it_may_write_counts_when_rows_are_filled(checkpoint: str, monkeypa
         sizes.append(len(batch.group_sizes))
         return generation.generate(model, batch, **settings)
 
-    monkeypatch.setattr(generative, "generate", watched)
+    monkeypatch.setattr(critic, "generate", watched)
     found = judge(checkpoint, temperature=1.0, votes=3)
     found.judge(EXAMPLES)
     assert sizes == [2 * len(EXAMPLES)]
     sizes.clear()
     short = found.sampling
-    monkeypatch.setattr(generative, "generate", lambda *args, **settings: watched(*args, **settings | {"sampling": short}))
+    monkeypatch.setattr(critic, "generate", lambda *args, **settings: watched(*args, **settings | {"sampling": short}))
     dataclasses.replace(found, sampling=SamplingConfig(temperature=1.0, max_new_tokens=10_000)).judge(EXAMPLES)
     assert sizes == [1] * (2 * len(EXAMPLES))
 
 
 def test_greedy_judgements_are_those_of_plain_generation(checkpoint: str) -> None:
     encoder, found = tiny.encoder(), judge(checkpoint, order="winner_first").judge(EXAMPLES[:1])[0]
-    group = ShownEncoder(encoder, JudgePrompt.of_template("short"))(
-        showings(EXAMPLES[0], ProtocolConfig(order="winner_first"))[0]
-    )
+    group = ShownEncoder(encoder, by_template("short"))(showings(EXAMPLES[0], ProtocolConfig(order="winner_first"))[0])
     ids = torch.tensor([group.prompt_ids + group.continuations[0].ids])
     plain = tiny.language_model()
     plain.load_state_dict(model(checkpoint).state_dict())
@@ -136,7 +132,7 @@ def test_a_named_position_becomes_the_response_that_stood_there() -> None:
 
 
 def test_the_first_response_is_shown_as_response_1() -> None:
-    encode = JudgePrompt.of_template("short")
-    assert "Response 1: 0 blue circles\nResponse 2: a red square" in question(encode.ask(EXAMPLES[0], 1))
+    ask = by_template("short")
+    assert "Response 1: 0 blue circles\nResponse 2: a red square" in question(ask(EXAMPLES[0], 1))
     swapped = dataclasses.replace(EXAMPLES[0], responses=("{second}", "b"))
-    assert "Response 1: {second}\nResponse 2: b" in question(encode.ask(swapped, 0))
+    assert "Response 1: {second}\nResponse 2: b" in question(ask(swapped, 0))

@@ -11,16 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data.errors import CheckpointError
+from data.errors import CheckpointError, RecipeError, UserError
 from data.images import decode
 from data.preference import text
 from eval.benchmarks.benchmark import Location
-from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, load
+from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from eval.judges.card import CARD, recorded
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import CLASSES, judge_config, load_judge
-from eval.judges.packed_inference import Scorer
-from eval.judges.scalar import ResponsesEncoder, ScalarJudge
+from eval.judges.packed_inference import Packed, ScalarJudge
 from eval.protocol import Example, ProtocolConfig
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
@@ -43,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def examples(world: Path) -> tuple[Example, ...]:
-    return load(Location(location=str(world / "vl"))).examples
+    return VL_REWARDBENCH.load(Location(location=str(world / "vl"))).examples
 
 
 def judged(path: Path, world: Path) -> Scores:
@@ -56,7 +55,7 @@ def inside(model: Any, world: Path, **backbone: Any) -> Scores:
     backbone = {"path": str(world / "run" / "base"), "dtype": "float32", "min_pixels": 784, **backbone}
     encoder = tiny.encoder(**{name: value for name, value in backbone.items() if name not in ("path", "dtype")})
     encoder.image_processor = tiny.image_processor(backbone["min_pixels"], 1003520)
-    judge = ScalarJudge(Scorer(model.eval(), encoder, CPU.device, 300), ResponsesEncoder(encoder, "end_of_turn"))
+    judge = ScalarJudge(model.eval(), Packed(encoder, CPU.device, 300), "end_of_turn")
     return [verdict.scores for verdict in judge.judge(examples(world))]
 
 
@@ -97,7 +96,7 @@ def adapters(world: Path, tmp_path: Path, *, masters: bool, **backbone: Any) -> 
             torch.nn.init.normal_(parameter, std=0.1)
     folder = tmp_path / "lora" / "checkpoint-1"
     model.save_pretrained(folder)
-    tiny.processor().save_pretrained(folder)
+    tiny.encoder().save_pretrained(folder)
     (tmp_path / "lora" / "recipe.yaml").write_text(json.dumps(content))
     return folder, model
 
@@ -198,14 +197,20 @@ def test_what_is_no_judge_says_what_it_is(world: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is a run folder with checkpoint-1: give one of these"):
         judge_config(world / "run")
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
-    with pytest.raises(CheckpointError, match=r"is a 'BertModel', which cannot judge here. Judges are: ScalarRewardModel, "):
+    with pytest.raises(CheckpointError, match=r"is a 'BertModel', which cannot judge here.*checkpoints of ScalarRewardModel, "):
         judge_config(tmp_path)
-    for content, said in (("[1", "is no YAML"), ("a: 1", "required is a mapping with"), ("type: oracle", "is a 'oracle'")):
+    for content, said in (
+        ("[1", "judge.yaml:1 .*cannot be read as YAML"),
+        ("[1]", "is a mapping"),
+        ("a: 1", "is a None.*YAML files with the `type` scalar, "),
+        ("type: oracle", "is a 'oracle'"),
+    ):
         (tmp_path / "judge.yaml").write_text(content)
-        with pytest.raises(CheckpointError, match=said):
+        with pytest.raises(UserError, match=rf"(?s){said}"):
             judge_config(tmp_path / "judge.yaml")
     (tmp_path / "judge.yaml").write_text("type: endpoint\nurl: ftp://x\ntimeout: 3")
-    with pytest.raises(CheckpointError, match=r"judge.yaml: .*url: .*model: Field required.*timeout: Extra inputs"):
+    said = r"(?s)judge.yaml: 3 errors.*judge.yaml:2  url = \"ftp://x\".*model.*is required.*yaml:3  timeout = 3.*no such key"
+    with pytest.raises(RecipeError, match=said):
         load_judge(tmp_path / "judge.yaml", CPU)
 
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from data.preference import text
-from eval.judges.packed_inference import CHUNK, Packed, Scorer, run_packed
+from eval.judges.packed_inference import CHUNK, Packed, ScalarJudge, run_packed
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
 from models.encoder import Encoder
 from models.packing.groups import Group, PackedBatch
+from tests.eval.make import example
 from tests.models import tiny
 
 CPU = torch.device("cpu")
@@ -42,7 +43,7 @@ class Asked:
         return self.encoder.encode(pictures, conversations, "end_of_turn")
 
 
-def numbers_in(batch: PackedBatch, items: Sequence[int]) -> list[int]:
+def numbers_in(batch: PackedBatch, numbers: Sequence[int]) -> list[int]:
     """Return the numbers that the row's prompts hold, in order: what a mix-up of rows, chunks or workers would change."""
     said = ENCODER.tokenizer.decode(batch.input_ids[0].tolist())
     return [int(number) for number in re.findall(r"(\d+)\?", said)]
@@ -56,6 +57,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
     return found
 
 
+def scores(model: nn.Module, packed: Packed, numbers: Sequence[int]) -> list[list[float]]:
+    """Return the scores of every item's responses."""
+
+    def run(batch: PackedBatch, items: Sequence[int]) -> list[list[float]]:
+        found = model(**batch.score_inputs())
+        return [part.tolist() for part in found.split(list(batch.group_sizes))] if items else []
+
+    with torch.no_grad():
+        return run_packed(packed, numbers, Asked(ENCODER), run)
+
+
 def alone(model: nn.Module, numbers: Sequence[int]) -> list[list[float]]:
     encode = Asked(ENCODER)
     with torch.no_grad():
@@ -65,7 +77,7 @@ def alone(model: nn.Module, numbers: Sequence[int]) -> list[list[float]]:
 @settings(max_examples=12, deadline=None)
 @given(numbers=st.lists(st.integers(0, 30), max_size=7), budget=st.sampled_from([1, 60, 120, 10_000]))
 def test_scores_are_those_of_each_item_alone(model: nn.Module, numbers: list[int], budget: int) -> None:
-    found = Scorer(model, ENCODER, CPU, budget).scores(numbers, Asked(ENCODER))
+    found = scores(model, Packed(ENCODER, CPU, budget), numbers)
     expected = alone(model, numbers)
     assert [len(one) for one in found] == [1 + number % 3 for number in numbers]
     assert found == [pytest.approx(one, abs=1e-5) for one in expected]
@@ -77,7 +89,7 @@ def test_no_item_is_lost_or_mixed_up_over_rows_and_chunks(workers: int) -> None:
     assert run_packed(Packed(ENCODER, CPU, 200, workers), numbers, Asked(ENCODER), numbers_in) == numbers
 
 
-def test_run_is_told_which_items_it_is_given() -> None:
+def test_run_is_given_the_items_of_its_row() -> None:
     seen: list[int] = []
 
     def run(batch: PackedBatch, items: Sequence[int]) -> list[int]:
@@ -85,8 +97,8 @@ def test_run_is_told_which_items_it_is_given() -> None:
         seen.extend(items)
         return list(items)
 
-    assert run_packed(Packed(ENCODER, CPU, 100), [5, 3, 8, 3], Asked(ENCODER), run) == [0, 1, 2, 3]
-    assert sorted(seen) == [0, 1, 2, 3]
+    assert run_packed(Packed(ENCODER, CPU, 100), [5, 3, 8, 3], Asked(ENCODER), run) == [5, 3, 8, 3]
+    assert sorted(seen) == [3, 3, 5, 8]
 
 
 def test_nothing_to_score_is_no_error() -> None:
@@ -97,13 +109,13 @@ def test_nothing_to_score_is_no_error() -> None:
 def test_evaluating_leaves_the_dice_of_training_alone(model: nn.Module, workers: int) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    Scorer(model, ENCODER, CPU, 500, workers).scores(range(CHUNK + 1) if workers else range(3), Asked(ENCODER))
+    scores(model, Packed(ENCODER, CPU, 500, workers), range(CHUNK + 1) if workers else range(3))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_no_gradients_are_kept(model: nn.Module) -> None:
     kept: list[bool] = []
     handle = model.register_forward_hook(lambda *called: kept.append(called[2].requires_grad))
-    Scorer(model, ENCODER, CPU, 500).scores([1, 2], Asked(ENCODER))
+    ScalarJudge(model, Packed(ENCODER, CPU, 500), "end_of_turn").judge([example("a"), example("b")])
     handle.remove()
     assert kept == [False]

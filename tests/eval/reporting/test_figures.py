@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from eval.protocol import ProtocolConfig
 from eval.reporting import page
-from eval.reporting.figures import POINTS, curves, diagnosis, series
-from eval.reporting.svg import Axis, Chart, percent, plain
+from eval.reporting.figures import POINTS, Axis, Chart, curves, diagnosis, percent, plain, series
 from eval.results.result import Accuracy, Result
 from eval.running.evaluation import evaluate
 from tests.eval.made_run import log

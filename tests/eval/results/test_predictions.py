@@ -11,7 +11,7 @@ import pytest
 
 from eval.benchmarks.table import BENCHMARKS
 from eval.protocol import ProtocolConfig, Verdict
-from eval.results.predictions import difference, own_records, score_file, verdict_of, write_predictions
+from eval.results.predictions import difference, score_file, write_predictions
 from tests.eval.make import example, votes
 
 BENCHMARK = BENCHMARKS["mm_rlhf_rewardbench"]
@@ -28,10 +28,9 @@ def lines(path: Path) -> list[Any]:
 
 
 def test_predictions_are_written_in_our_format_and_the_official_one(tmp_path: Path) -> None:
-    written = write_predictions(EXAMPLES, VERDICTS, BENCHMARK, ProtocolConfig(), tmp_path / "run")
-    assert [path.name for path in written] == ["predictions.jsonl", "official.jsonl"]
+    write_predictions(EXAMPLES, VERDICTS, BENCHMARK, ProtocolConfig(), tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["official.jsonl", "predictions.jsonl"]
-    own, official = (lines(path) for path in written)
+    own, official = (lines(tmp_path / "run" / name) for name in ("predictions.jsonl", "official.jsonl"))
     assert [record["key"] for record in own] == ["a", "b", "c"]
     assert [(record["correct"], record["tie"], record["unparsable"], record["credit"]) for record in own] == [
         (True, False, False, 1.0),
@@ -43,15 +42,16 @@ def test_predictions_are_written_in_our_format_and_the_official_one(tmp_path: Pa
     assert official[0]["image"] == "mcq/1.png"
 
 
-def test_verdicts_come_back_from_disk(tmp_path: Path) -> None:
-    verdicts = [votes(0, None), VERDICTS[0]]
-    written = write_predictions(EXAMPLES[:2], verdicts, BENCHMARK, ProtocolConfig(), tmp_path)
-    assert [verdict_of(record) for record in lines(written[0])] == verdicts
-    assert math.isnan((verdict_of(own_records(EXAMPLES, VERDICTS, ProtocolConfig())[1]).scores or (0,))[0])
+def test_votes_are_written_with_their_text_and_order(tmp_path: Path) -> None:
+    write_predictions(EXAMPLES[:1], [votes(0, None)], BENCHMARK, ProtocolConfig(), tmp_path)
+    (record,) = lines(tmp_path / "predictions.jsonl")
+    assert record["votes"] == [{"text": "says 0", "first": 0, "names": 0}, {"text": "says None", "first": 1, "names": None}]
+    assert (record["scores"], record["critiques"]) == (None, None)
 
 
 def test_a_file_is_scored_under_rules_of_a_name(tmp_path: Path) -> None:
-    path = write_predictions(EXAMPLES, VERDICTS, BENCHMARK, ProtocolConfig(), tmp_path)[1]
+    write_predictions(EXAMPLES, VERDICTS, BENCHMARK, ProtocolConfig(), tmp_path)
+    path = tmp_path / "official.jsonl"
     official = score_file(path, BENCHMARK)
     assert (official["rules"], official["micro"], official["acc_plus"]) == ("official", 1 / 3, 0.0)
     assert score_file(path, BENCHMARK, "ties_right")["micro"] == 2 / 3

@@ -16,7 +16,7 @@ from data.prompts import Answer, conclusion, question, write_judgement
 from data.sources.project import ProjectConfig
 from data.sources.shapes import ShapesConfig
 from eval.judges.endpoint import Answer as Reply
-from eval.running.annotation import Annotation, Annotator, Journal, annotate, hard
+from eval.running.annotation import Annotator, annotate, append, journal_of, read_journal
 
 
 def records(count: int = 6) -> Mixture:
@@ -59,8 +59,8 @@ def test_records_are_written_with_a_rationale_that_names_the_chosen_response(tmp
     assert [len(one.images) for one in written] == [len(pairs[index].images) for index in range(6)]
     assert [question(one.prompt) for one in written] == [question(pairs[index].prompt) for index in range(6)]
     assert all(one.rationale is not None and conclusion(one.rationale) == 1 for one in written)
-    assert list(hard(Journal.beside(path).lines(), 2)) == list(range(6))
-    assert not list(hard(Journal.beside(path).lines(), 3))
+    lines = read_journal(journal_of(path), pairs)
+    assert [(line["index"], line["tries"], line["right"]) for line in lines] == [(index, 2, True) for index in range(6)]
 
 
 @pytest.mark.parametrize(("failures", "kept"), [("drop", 0), ("keep", 6)])
@@ -69,7 +69,8 @@ def test_what_is_never_right_is_dropped_or_kept_without_a_rationale(tmp_path: Pa
     annotate(pairs, range(6), Annotator(Model(pairs, needed=9), "m"), path, failures)
     assert len(path.read_text().splitlines() if path.exists() else []) == kept
     assert all("rationale" not in json.loads(line) for line in (path.read_text().splitlines() if kept else []))
-    assert list(hard(Journal.beside(path).lines(), 2)) == list(range(6))
+    lines = read_journal(journal_of(path), pairs)
+    assert [(line["index"], line["tries"], line["right"]) for line in lines] == [(index, 3, False) for index in range(6)]
 
 
 @pytest.mark.parametrize("lasts", range(0, 12, 3))
@@ -81,15 +82,15 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stood(tmp_path: Path, lasts: in
     # A kill may also come between a record and its line in the journal, or in the middle of that line.
     with path.open("a") as file:
         file.write('{"prompt": "not in the jou')
-    with Journal.beside(path).path.open("a") as file:
+    with journal_of(path).open("a") as file:
         file.write('{"index": 5, "ident')
     annotate(pairs, range(6), Annotator(Model(pairs, needed=2), "m"), path, "drop")
     assert path.read_text() == whole.read_text()
-    assert Journal.beside(path).lines() == Journal.beside(whole).lines()
+    assert journal_of(path).read_text() == journal_of(whole).read_text()
 
 
 def test_a_journal_of_other_records_is_refused(tmp_path: Path) -> None:
     pairs, path = records(), tmp_path / "out.jsonl"
-    Journal.beside(path).append(0, Preference("elsewhere:0", (), "a", "b"), Annotation(None, 1), 0)
+    append(journal_of(path), {"index": 0, "identity": "elsewhere:0", "tries": 1, "right": False, "written": 0})
     with pytest.raises(UserError, match="elsewhere:0"):
         annotate(pairs, range(6), Annotator(Model(pairs, needed=1), "m"), path, "drop")

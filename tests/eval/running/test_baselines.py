@@ -10,7 +10,7 @@ from PIL import Image
 
 from data.errors import UserError
 from data.preference import placeholders
-from eval.running.baselines import BASELINES, ablate, baseline
+from eval.running.evaluation import BASELINES, ablate, baseline
 from tests.eval.make import example, png
 
 COLOURS = ("red", "green", "blue", "white")

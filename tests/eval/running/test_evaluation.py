@@ -12,9 +12,8 @@ from data.errors import PredictionsError
 from eval.benchmarks.benchmark import Benchmark, Origin, Record, ScoringRule
 from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from eval.protocol import Example, ProtocolConfig, Verdict
-from eval.results.intervals import wilson
-from eval.results.outcomes import outcomes
-from eval.results.result import Result, figures
+from eval.results.result import Result, figures, outcomes
+from eval.results.statistics import wilson
 from eval.running.evaluation import evaluate
 from tests.eval.make import example, png, votes
 

@@ -136,7 +136,7 @@ def test_every_part_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_scoring_code_is_what_scoring_imports_and_comments_do_not_count(tmp_path: Path) -> None:
     modules = imported_modules(SCORES, ("models", "eval"))
     needed = {
-        "eval.results.outcomes",
+        "eval.results.result",
         "eval.running.evaluation",
         "eval.protocol",
         "eval.judges.packed_inference",

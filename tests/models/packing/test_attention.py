@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models import compatibility
-from models.packing.attention import AttentionPlan, flash_windows, shared_prefix
+from models.packing.attention import AttentionPlan, flash_windows, map_tensors, shared_prefix
 from tests.models.varlen_reference import attend, put_in_place
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
@@ -99,7 +99,7 @@ def test_uneven_lengths_are_padded_to_their_own_bucket_only() -> None:
 def test_indices_are_built_once_for_all_layers() -> None:
     plan = AttentionPlan.of([[3, 2]])
     assert plan.calls(torch.float32) is plan.calls(torch.float32)
-    assert plan.map(Tensor.clone).calls(torch.float32) is not plan.calls(torch.float32)
+    assert map_tensors(plan, Tensor.clone).calls(torch.float32) is not plan.calls(torch.float32)
 
 
 def test_varlen_on_a_cpu_is_refused() -> None:

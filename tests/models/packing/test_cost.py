@@ -6,8 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.packing.cost import PATCH_COST, balance_over_ranks, cost, pack_first_fit
-from models.packing.groups import Continuation, Group, pack, unpack
+from models.packing.groups import PATCH_COST, Continuation, Group, balance_over_ranks, cost, pack, pack_first_fit, unpack
 from tests.models import tiny
 from train.speed.workload import FULL, pair_sizes
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data.errors import UserError
-from models.backbone import load_scalar, window_size
+from models.backbone import load_encoder, load_scalar
 from models.config import BackboneConfig
 from models.encoder import Encoder
+from models.packing.attention import Segments, VisionPlan, cumulative, map_tensors
 from models.packing.groups import Group, PackedBatch
-from models.packing.vision import Segments, VisionPlan, cumulative
 from models.portable.reward import ScalarRewardModel
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import case
@@ -98,10 +98,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
 
 def test_a_plan_for_other_windows_is_refused(model: ScalarRewardModel, folder: Path) -> None:
-    encoder = Encoder(tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)))
+    encoder = Encoder(tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)), window_size=112)
     with pytest.raises(UserError, match=r"windows of 112 pixels, and the model's has 56"):
         model(**encoder.pack([]).score_inputs())
-    assert window_size(BackboneConfig(path=str(folder))) == 56
+    assert load_encoder(BackboneConfig(path=str(folder))).vision.window == 56
 
 
 sides = st.integers(1, 12)
@@ -134,5 +134,5 @@ def test_neighbouring_segments_of_one_length_are_one_view() -> None:
 def test_indices_are_kept_for_all_layers_but_not_for_another_device() -> None:
     plan = VisionPlan.of(torch.tensor([[1, 4, 4]]), 2, 14, 56)
     assert plan.windows.calls is plan.windows.calls
-    assert plan.map(lambda tensor: tensor.to("meta")).windows.calls[1].device.type == "meta"
+    assert map_tensors(plan, lambda tensor: tensor.to("meta")).windows.calls[1].device.type == "meta"
     assert replace(plan).windows is plan.windows

@@ -84,7 +84,7 @@ def test_last_token_is_the_last_of_the_row(tmp_path: Path, side: str) -> None:
 
 def test_a_checkpoint_from_before_reads_where_it_read(tmp_path: Path) -> None:
     reward_model(tmp_path, "last_token").save_pretrained(tmp_path / "saved")
-    tiny.processor().save_pretrained(tmp_path / "saved")
+    tiny.encoder().save_pretrained(tmp_path / "saved")
     file = tmp_path / "saved" / "config.json"
     settings = json.loads(file.read_text())
     file.write_text(json.dumps({k: v for k, v in settings.items() if k not in ("assistant_turn", "num_labels", "id2label")}))

@@ -13,7 +13,6 @@ from train.recipe.memory import (
     Shape,
     count,
     head_parameters,
-    image_tokens,
     per_rank,
     shape_of,
     trained,
@@ -131,7 +130,3 @@ def test_fp32_adapters_and_reference_models(tmp_path: Path) -> None:
     without, _ = seven(tmp_path, "method={type: stable_reinforce}")
     memory = [per_rank(r, shape, "zero2", 1)[0] for r in (without, with_reference)]
     assert memory[1] - memory[0] == pytest.approx(2 * trained(without, shape)[0])
-
-
-def test_image_tokens() -> None:
-    assert [image_tokens(pixels) for pixels in (784, 785, 501_760)] == [1, 2, 640]

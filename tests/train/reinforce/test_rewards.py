@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,15 @@ from tests.data.test_prompts import UNREADABLE
 from tests.models import tiny
 from train.recipe.methods import RewardsConfig, ServerJudge
 from train.reinforce.rewards import (
-    ByCheckpoint,
-    ByServer,
     Consistency,
     JudgementReward,
+    by_model,
     by_rule,
     consistency_question,
     earned,
+    model_replies,
     reply,
+    server_replies,
 )
 
 PAPER, RELEASED = RewardsConfig(), RewardsConfig(variant="r1_released")
@@ -125,38 +127,31 @@ def chat(text: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "opinion", "unanswered"),
-    [(200, chat("1"), 1, 0), (200, chat("0"), -1, 0), (200, chat("maybe 1"), 0, 0), (404, b"no such model", 0, 1)],
+    ("status", "body", "opinion"),
+    [(200, chat("1"), 1), (200, chat("0"), -1), (200, chat("maybe 1"), 0), (404, b"no such model", 0)],
 )
-def test_a_server_that_gives_no_clear_answer_never_pays(
-    status: int, body: bytes, opinion: int, unanswered: int, tmp_path: Path
-) -> None:
+def test_a_server_that_gives_no_clear_answer_never_pays(status: int, body: bytes, opinion: int, tmp_path: Path) -> None:
     with server([(status, body)]) as url:
-        judge = ByServer(ServerJudge(type="server", url=url, model="m", timeout_seconds=5.0), tmp_path)
-        assert judge([read(write_judgement("Response 1 is better.", 1)), read("nothing")]) == [opinion, 0]
-        assert judge.unanswered == unanswered
-
-
-def judge(tmp_path: Path, budget: int = 4096) -> ByCheckpoint:
-    model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).eval()
-    return ByCheckpoint(model, tiny.encoder(), budget)
+        judge = ServerJudge(type="server", url=url, model="m", timeout_seconds=5.0)
+        judgements = [read(write_judgement("Response 1 is better.", 1)), read("nothing")]
+        assert by_model(partial(server_replies, judge, tmp_path), judgements) == [opinion, 0]
 
 
 def test_a_model_that_babbles_is_unclear(tmp_path: Path) -> None:
     judgements = [read(write_judgement("Response 1 is better.", 1)), read("nothing"), read(write_judgement("a\nb", 2))]
-    assert judge(tmp_path)(judgements) == [0, 0, 0]
-    assert judge(tmp_path, budget=1)(judgements) == [0, 0, 0]
-    assert judge(tmp_path)([]) == []
+    model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).eval()
+    for budget in (4096, 1):
+        assert by_model(partial(model_replies, model, tiny.encoder(), budget), judgements) == [0, 0, 0]
+    assert by_model(partial(model_replies, model, tiny.encoder(), 4096), []) == []
 
 
-def test_replies_go_to_the_judgements_they_were_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_go_to_the_judgements_they_were_asked_about() -> None:
     asked: list[str] = []
 
-    def replies(self: Any, questions: list[str]) -> list[str]:
+    def replies(questions: Sequence[str]) -> list[str]:
         asked.extend(questions)
         return ["1" if "first" in question else "0" for question in questions]
 
-    monkeypatch.setattr(ByCheckpoint, "replies", replies)
     judgements = [read("nothing"), read(write_judgement("first", 1)), read(write_judgement("second", 2))]
-    assert judge(tmp_path)(judgements) == [0, 1, -1]
+    assert by_model(replies, judgements) == [0, 1, -1]
     assert len(asked) == 2

@@ -14,12 +14,12 @@ from data.prompts import Answer
 from data.sources.shapes import ShapesConfig
 from models import generation
 from models.backbone import load_language_model
-from models.config import BackboneConfig
-from models.generation import Generation, SamplingConfig
+from models.config import BackboneConfig, SamplingConfig
+from models.generation import Generation
 from models.packing.groups import Group, PackedBatch
 from tests.models import tiny
 from train.reinforce import rollouts
-from train.reinforce.rollouts import Prompts, log_probabilities, sample, to_write
+from train.reinforce.rollouts import Prompts, generate_packed, log_probabilities, to_write
 
 
 def prompts(rows: int = 8, limit: int = 4096) -> Prompts:
@@ -71,11 +71,15 @@ def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image
     model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).eval()
     encoder, asked = tiny.encoder(), [prompts()[place] for place in range(4)]
     sampling = SamplingConfig(temperature=1.0, max_new_tokens=5)
-    found = sample(model, encoder, asked, 3, sampling, budget=4096, seed=0)
+
+    def written(budget: int) -> list[Generation]:
+        groups, seeds = [to_write(one.group, 3) for one in asked], [[f"{one.place}/{n}" for n in range(3)] for one in asked]
+        return [one for found in generate_packed(model, encoder, groups, seeds, sampling, budget) for one in found]
+
+    found, again = written(4096), written(1)
     assert len(found) == 12
     assert all(encoder.vision.image not in one.ids for one in found)
     assert all(len(one.ids) == 5 for one in found if one.truncated)
-    again = sample(model, encoder, asked, 3, sampling, budget=1, seed=0)
     assert [one.ids for one in again] == [one.ids for one in found]
     assert len({one.ids for one in found}) > 6
 
@@ -92,7 +96,8 @@ def test_what_may_be_written_counts_when_rows_are_filled(tmp_path: Path, monkeyp
     monkeypatch.setattr(rollouts, "generate", watched)
     budget = max(prompt.group.cost for prompt in asked) + 1000
     for new_tokens in (1, 10_000):
-        sample(model, encoder, asked, 3, SamplingConfig(max_new_tokens=new_tokens), budget, seed=0)
+        groups, seeds = [to_write(prompt.group, 3) for prompt in asked], [["a", "b", "c"]] * 4
+        generate_packed(model, encoder, groups, seeds, SamplingConfig(max_new_tokens=new_tokens), budget)
     assert sizes == [4, 1, 1, 1, 1]
 
 

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]
 from torch import nn
 
-from eval.reporting.rollouts import rollouts
+from eval.reporting.content import rollouts
 from models.encoder import Encoder
 from tests.models import tiny
 from train.reinforce.rollouts import Prompt

@@ -15,7 +15,6 @@ import pytest
 import torch
 from PIL import Image
 from ruamel.yaml import YAML
-from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from data.errors import ImageError
 from data.images import decode
@@ -31,16 +30,17 @@ from tests.train.minimal import write
 from tests.train.shipped import RECIPES
 from tests.train.worker import ended
 from train.recipe.parsing import read_recipe
-from train.runs.evaluation import read_results
-from train.runs.model_card import CARD, FOR_RESUME, SCALAR_USE, About, WriteCard, metadata, model_card, push, use
-from train.runs.provenance import recipe_yaml
-from train.supervised.checkpoints import COMPLETE, point_link
+from train.recipe.recipe import Recipe
+from train.runs.model_card import CARD, FOR_RESUME, SCALAR_USE, metadata, model_card, push, read_results, use, write_cards
+from train.runs.provenance import DataFingerprints, recipe_yaml
+from train.supervised.checkpoints import point_link
+from train.supervised.integrity import COMPLETE
 
-DATA = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
+DATA: DataFingerprints = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
 
 
-def about(folder: Path, *changes: str) -> About:
-    return About(read_recipe(write(folder), changes), DATA, steps=20)
+def about(folder: Path, *changes: str) -> Recipe:
+    return read_recipe(write(folder), changes)
 
 
 def front_matter(card: str) -> Any:
@@ -49,13 +49,13 @@ def front_matter(card: str) -> Any:
 
 def test_a_card_says_step_base_method_data_and_recipe(tmp_path: Path) -> None:
     known = about(tmp_path, "method.zero_coefficient=0.1")
-    card = model_card(known, 5, {})
+    card = model_card(known, DATA, "5 of 20", {})
     assert "# test, step 5 of 20" in card
     assert "naive: Bradley-Terry + 0.1 x (chosen + rejected)^2" in card
     assert "| shapes | 1,234 | f00d |" in card
     assert "No benchmark was evaluated at this step." in card
     recipe = re.findall(r"```yaml\n(.*?)```", card, re.DOTALL)[0]
-    assert read_recipe(write(tmp_path, recipe, "again.yaml")) == known.recipe
+    assert read_recipe(write(tmp_path, recipe, "again.yaml")) == known
 
 
 def test_figures_stand_with_their_interval_and_counts(runs: Path, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def files() -> Iterator[bytes]:
 
 def test_the_code_on_a_card_decodes_as_evaluation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load_scalar(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).save_pretrained(tmp_path / "saved")
-    tiny.processor().save_pretrained(tmp_path / "saved")
+    tiny.encoder().save_pretrained(tmp_path / "saved")
     names = run_code(SCALAR_USE, tmp_path / "saved", monkeypatch)
     seen: list[Image.Image] = []
 
@@ -157,15 +157,15 @@ def test_the_code_on_a_card_scores_as_training_did(content: bytes, runs: Path, m
 
 
 def test_the_hub_is_told_of_a_base_that_it_knows(tmp_path: Path) -> None:
-    known = about(tmp_path, "backbone.path=Qwen/Qwen2.5-VL-3B-Instruct").recipe
-    assert front_matter(model_card(About(known, DATA, 1), 1, {})) == {
+    known = about(tmp_path, "backbone.path=Qwen/Qwen2.5-VL-3B-Instruct")
+    assert front_matter(model_card(known, DATA, "1 of 1", {})) == {
         "library_name": "transformers",
         "base_model": "Qwen/Qwen2.5-VL-3B-Instruct",
         "tags": ["reward-model", "vision-language"],
     }
-    assert "base_model" not in metadata(about(tmp_path).recipe)
+    assert "base_model" not in metadata(about(tmp_path))
     worker.prepare(tmp_path)
-    assert "base_model" not in metadata(about(tmp_path, f"backbone.path={tmp_path}/base").recipe)
+    assert "base_model" not in metadata(about(tmp_path, f"backbone.path={tmp_path}/base"))
 
 
 @pytest.mark.parametrize(
@@ -180,17 +180,8 @@ def test_the_hub_is_told_of_a_base_that_it_knows(tmp_path: Path) -> None:
     ],
 )
 def test_every_kind_of_checkpoint_says_how_it_is_loaded(tmp_path: Path, changes: list[str], said: list[str]) -> None:
-    found = use(about(tmp_path, *changes).recipe)
+    found = use(about(tmp_path, *changes))
     assert [part in line for part, line in zip(said, found, strict=True)] == [True] * len(said)
-
-
-def test_the_first_rank_writes_the_card(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-3").mkdir()
-    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
-    for first in (False, True):
-        state = TrainerState(global_step=3, is_world_process_zero=first)
-        WriteCard(about(tmp_path)).on_save(arguments, state, TrainerControl())
-        assert (tmp_path / "checkpoint-3" / CARD).exists() == first
 
 
 KEPT = {
@@ -242,8 +233,9 @@ def test_the_judge_card_is_what_the_recipe_of_an_older_run_gives(tmp_path: Path,
     recipe, folder = read_recipe(path), tmp_path / "checkpoint-3"
     folder.mkdir()
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
-    older, state = recorded(folder), TrainerState(global_step=3, is_world_process_zero=True)
-    WriteCard(About(recipe, DATA, 3)).on_save(TrainingArguments(str(tmp_path), use_cpu=True), state, TrainerControl())
+    older = recorded(folder)
+    write_cards(recipe, DATA, folder, "3 of 3")
+    assert "step 3 of 3" in (folder / CARD).read_text(encoding="utf-8")
     (tmp_path / "recipe.yaml").unlink()
     assert (folder / JUDGE_CARD).is_file()
     assert recorded(folder) == older is not None

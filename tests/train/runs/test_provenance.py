@@ -38,7 +38,8 @@ def test_a_launch_is_recorded_and_a_resume_adds_to_it(tmp_path: Path) -> None:
     path, folder = str(write(tmp_path)), tmp_path / "run"
     first = parse_arguments([path, "seed=7", "data.seed=3", f"output.folder={folder}"], "rm", "")
     write_provenance(first, folder, Mixture(first.recipe.data))
-    write_provenance(parse_arguments([path, "--resume", f"output.folder={folder}"], "rm", ""), folder, None)
+    again = parse_arguments([path, "--resume", f"output.folder={folder}"], "rm", "")
+    write_provenance(again, folder, Mixture(again.recipe.data))
     launches = json.loads((folder / "provenance.json").read_text())
     assert len(launches) == 2
     one = launches[0]
@@ -72,7 +73,7 @@ def test_the_same_records_elsewhere_have_the_same_fingerprint(tmp_path: Path) ->
         (folder / "a.jsonl").write_text('{"prompt": "p", "chosen": "c", "rejected": "r"}\n')
         recipe = f"data.sources=[{{type: project, path: {folder}/a.jsonl}}]"
         launch = parse_arguments([str(write(tmp_path)), recipe, f"data.cache={folder}"], "rm", "")
-        prints.append(data_fingerprints(launch.recipe, Mixture(launch.recipe.data))["project"]["fingerprint"])
+        prints.append(data_fingerprints(Mixture(launch.recipe.data))["project"]["fingerprint"])
     assert prints[0] == prints[1]
 
 

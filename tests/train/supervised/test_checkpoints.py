@@ -11,24 +11,30 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from data.errors import UserError
+from train.runs.evaluation import evaluation_folder
 from train.supervised import checkpoints
 from train.supervised.checkpoints import (
     BEST,
     KeepCheckpoints,
-    evaluation_folder,
     find_resume,
     point_link,
     room_for_checkpoint,
-    superseded,
     whole_checkpoints,
 )
 from train.supervised.integrity import COMPLETE, mark_complete
+
+
+def keep(count: int) -> KeepCheckpoints:
+    def write(checkpoint: Path, step: str) -> None:
+        (checkpoint / "README.md").write_text(step)
+
+    return KeepCheckpoints(count, write)
 
 
 def make(folder: Path, *steps: int, whole: bool = True) -> None:
@@ -64,7 +70,7 @@ def test_checkpoints_are_ordered_by_step_and_the_cut_off_do_not_count(tmp_path: 
 
 def test_the_mark_holds_the_files(tmp_path: Path) -> None:
     make(tmp_path, 5, whole=False)
-    saved(tmp_path, KeepCheckpoints(9), 5)
+    saved(tmp_path, keep(9), 5)
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-5"]
     assert list(json.loads((tmp_path / "checkpoint-5" / COMPLETE).read_text())["files"]) == ["model.safetensors"]
 
@@ -114,27 +120,29 @@ def test_a_disk_without_room_is_named_before_and_while_saving(tmp_path: Path, mo
         save(RuntimeError("of another kind"), 1599)
 
 
-@given(st.sets(st.integers(1, 30), max_size=6), st.integers(1, 4), st.integers(1, 30))
-def test_the_newest_and_the_best_stay(tmp_path_factory: pytest.TempPathFactory, steps: set[int], keep: int, best: int) -> None:
+@settings(deadline=None)
+@given(st.sets(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 4), st.integers(1, 30))
+def test_the_newest_and_the_best_stay(tmp_path_factory: pytest.TempPathFactory, steps: set[int], count: int, best: int) -> None:
     folder = tmp_path_factory.mktemp("run")
     make(folder, *steps)
-    stay = {*sorted(steps)[-keep:], *({best} & steps)}
-    assert names(superseded(folder, keep, f"checkpoint-{best}")) == [f"checkpoint-{n}" for n in sorted(steps - stay)]
+    stay = {*sorted(steps)[-count:], *({best} & steps)}
+    saved(folder, keep(count), max(steps), best=f"checkpoint-{best}")
+    assert names(checkpoints.checkpoints(folder)) == [f"checkpoint-{n}" for n in sorted(stay)]
 
 
 def test_rotation_removes_on_the_first_rank_and_never_a_cut_off_one(tmp_path: Path) -> None:
     make(tmp_path, 1, 2, 3)
     make(tmp_path, 4, whole=False)
-    saved(tmp_path, KeepCheckpoints(1), 3, first=False, best="checkpoint-1")
+    saved(tmp_path, keep(1), 3, first=False, best="checkpoint-1")
     assert len(whole_checkpoints(tmp_path)) == 3
-    saved(tmp_path, KeepCheckpoints(1), 3, best="checkpoint-1")
+    saved(tmp_path, keep(1), 3, best="checkpoint-1")
     assert names(checkpoints.checkpoints(tmp_path)) == ["checkpoint-1", "checkpoint-3", "checkpoint-4"]
 
 
 def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, 1, 2)
     monkeypatch.setattr("train.supervised.checkpoints.shutil.rmtree", lambda path: None)
-    saved(tmp_path, KeepCheckpoints(1), 2)
+    saved(tmp_path, keep(1), 2)
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-2"]
 
 
@@ -189,10 +197,10 @@ def test_what_a_kill_left_half_made_does_not_stop_the_next_link(tmp_path: Path) 
 
 def test_best_follows_the_state_on_the_first_rank_only(tmp_path: Path) -> None:
     make(tmp_path, 2, 3, 4)
-    saved(tmp_path, KeepCheckpoints(9), 3)
-    saved(tmp_path, KeepCheckpoints(9), 3, first=False, best="checkpoint-2")
+    saved(tmp_path, keep(9), 3)
+    saved(tmp_path, keep(9), 3, first=False, best="checkpoint-2")
     assert not (tmp_path / BEST).is_symlink()
-    saved(tmp_path, KeepCheckpoints(9), 3, best="checkpoint-2")
+    saved(tmp_path, keep(9), 3, best="checkpoint-2")
     assert (tmp_path / BEST).resolve().name == "checkpoint-2"
 
 
@@ -200,5 +208,5 @@ def test_a_resume_sets_a_link_that_the_kill_came_before(tmp_path: Path) -> None:
     make(tmp_path, 2)
     state = TrainerState(is_world_process_zero=True, best_model_checkpoint="written/elsewhere/checkpoint-2")
     arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
-    KeepCheckpoints(1).on_train_begin(arguments, state, TrainerControl())
+    keep(1).on_train_begin(arguments, state, TrainerControl())
     assert (tmp_path / BEST).resolve() == tmp_path / "checkpoint-2"

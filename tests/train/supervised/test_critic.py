@@ -46,7 +46,7 @@ def config(**changes: Any) -> CriticConfig:
     return CriticConfig(type="critic", **changes)
 
 
-def encode(record: Preference, own: tuple[str, str] | None = None) -> Any:
+def encode(record: Preference, own: Sequence[str] | None = None) -> Any:
     return CriticEncoder(tiny.encoder(), "judge it.", None if own is None else lambda asked: own)(record)
 
 
@@ -70,7 +70,7 @@ class Stub(nn.Module):
 
 def mixed_row() -> PackedRow:
     """Return a record on its true critiques, one on the model's (so with four continuations), and one without any."""
-    records = [WORLD.preference(index) for index in range(3)]
+    records = [WORLD.item(index).preference() for index in range(3)]
     encoded = [encode(records[0]), encode(records[1], OWN), encode(bare(records[2]))]
     margins = (0.5, 0.25, 0.0)
     encoded = [replace(one, margin=margin) for one, margin in zip(encoded, margins, strict=True)]
@@ -90,7 +90,7 @@ def test_both_losses_and_all_figures_by_hand() -> None:
     assert row.batch.group_sizes == (2, 4, 2)
     assert row.own_critiques.tolist() == [False, True, False]
     labels = len(row.batch.labels)
-    assert objective.totals(row).tolist() == [3, labels]
+    assert row.totals().tolist() == [3, labels]
     loss, sums = objective.loss(model, row, torch.tensor([12.0, 1000.0]))
     ranking = sum(sigmoid_loss(chosen - rejected) for chosen, rejected in SCORED)
     assert float(loss.detach()) == pytest.approx(log(2) * labels / 1000 + ranking / 12)
@@ -153,7 +153,7 @@ def test_a_filler_row_costs_nothing_and_reaches_both_heads() -> None:
 
 
 def test_figures_without_a_label_or_an_own_critique_are_left_out() -> None:
-    objective, row = JointCritique(config()), make_row([encode(bare(WORLD.preference(0)))], tiny.encoder().pack)
+    objective, row = JointCritique(config()), make_row([encode(bare(WORLD.item(0).preference()))], tiny.encoder().pack)
     _, sums = objective.loss(Stub([1.0, 0.0]), row, torch.tensor([1.0, 1.0]))
     report = objective.report({**{name: float(value) for name, value in sums.items()}, "records": 1})
     assert not {"perplexity", "loss_critique", "accuracy_true_critique", "accuracy_own_critique"} & set(report)
@@ -161,7 +161,7 @@ def test_figures_without_a_label_or_an_own_critique_are_left_out() -> None:
 
 
 def test_only_the_records_own_critiques_are_learned_and_the_end_of_every_continuation_is_read() -> None:
-    record, tokenizer = WORLD.preference(1), tiny.tokenizer()
+    record, tokenizer = WORLD.item(1).preference(), tiny.tokenizer()
     true = critiques_of(record)
     assert true is not None
     group = encode(record, OWN).group
@@ -209,19 +209,24 @@ def own_steps(kept: CritiqueStore, records: Mixture, steps: int) -> StepDataset:
     return StepDataset(MixtureRecords(records, encode), tiny.encoder().pack, **shape, prepare=kept.load)
 
 
-def write(model: Any, examples: Sequence[Example]) -> list[Verdict]:
-    """Write critiques that name the record, and the number of the writing."""
-    model.writings.append([example.key for example in examples])
-    number = len(model.writings)
-    return [Verdict(scores=(0.0, 0.0), critiques=(f"{one.key} {number} a", f"{one.key} {number} b")) for one in examples]
-
-
 class Writer(nn.Module):
-    """Remembers for what it was asked to write."""
+    """A critic and its own judge: remembers for what it was asked to write, and whether it was in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
         self.writings: list[list[str]] = []
+        self.modes: list[bool] = []
+
+    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+        """Write critiques that name the record, and the number of the writing."""
+        self.writings.append([example.key for example in examples])
+        self.modes.append(self.training)
+        number = len(self.writings)
+        return [Verdict(scores=(0.0, 0.0), critiques=(f"{one.key} {number} a", f"{one.key} {number} b")) for one in examples]
+
+
+def itself(model: Any, examples: Sequence[Example]) -> list[Verdict]:
+    return model.judge(examples)  # type: ignore[no-any-return]
 
 
 def run_callback(callback: WriteCritiques, model: Writer, start: int, end: int) -> None:
@@ -237,14 +242,14 @@ def test_every_window_is_written_once_before_its_first_step(tmp_path: Path) -> N
     kept, records, model = store(tmp_path, warmup_steps=1), mixture(), Writer()
     steps = own_steps(kept, records, 6)
     assert [kept.window(step) for step in range(6)] == [None, *[range(1, 3)] * 2, *[range(3, 5)] * 2, range(5, 7)]
-    run_callback(WriteCritiques(kept, steps, records, write), model, 0, 6)
+    run_callback(WriteCritiques(kept, steps, records, itself), model, 0, 6)
     wanted = [[records[i].identity for i in steps.global_indices(window)] for window in (range(1, 3), range(3, 5), range(5, 6))]
     assert model.writings == wanted
     assert sorted(path.name for path in kept.folder.iterdir()) == ["steps-1-3.json", "steps-3-5.json", "steps-5-7.json"]
     for step, number in ((1, 1), (4, 2), (5, 3)):
         kept.load(step)
         record = records[steps.indices(step)[0]]
-        assert kept(record) == (f"{record.identity} {number} a", f"{record.identity} {number} b")
+        assert kept(record) == [f"{record.identity} {number} a", f"{record.identity} {number} b"]
         assert encode(record, kept(record)).own_critiques
     kept.load(0)
 
@@ -256,7 +261,7 @@ def test_the_stated_share_is_scored_on_own_critiques(tmp_path: Path) -> None:
     assert 0.27 < len(own) / len(names) < 0.33
     assert own == [name for name in names if store(tmp_path, critique="mixture", own_share=0.3).own(name)]
     records, model = mixture(), Writer()
-    run_callback(WriteCritiques(kept, own_steps(kept, records, 2), records, write), model, 0, 1)
+    run_callback(WriteCritiques(kept, own_steps(kept, records, 2), records, itself), model, 0, 1)
     kept.load(0)
     assert {name for name in model.writings[0] if not kept.own(name)} == set()
     others = [records[i] for i in range(len(records)) if not kept.own(records[i].identity)]
@@ -266,7 +271,7 @@ def test_the_stated_share_is_scored_on_own_critiques(tmp_path: Path) -> None:
 
 def test_a_resume_inside_a_window_keeps_it_and_drops_all_others(tmp_path: Path) -> None:
     kept, records, model = store(tmp_path), mixture(), Writer()
-    callback = WriteCritiques(kept, own_steps(kept, records, 8), records, write)
+    callback = WriteCritiques(kept, own_steps(kept, records, 8), records, itself)
     run_callback(callback, model, 0, 6)
     before = kept.path(range(2, 4)).read_bytes()
     assert len(model.writings) == 4
@@ -280,21 +285,15 @@ def test_a_resume_inside_a_window_keeps_it_and_drops_all_others(tmp_path: Path) 
 
 def test_the_judges_training_mode_is_put_back(tmp_path: Path) -> None:
     kept, records, model = store(tmp_path), mixture(), Writer()
-    modes = []
-
-    def watch(model: Any, examples: Sequence[Example]) -> list[Verdict]:
-        modes.append(model.training)
-        return write(model, examples)
-
-    run_callback(WriteCritiques(kept, own_steps(kept, records, 2), records, watch), model.train(), 0, 0)
-    assert (modes, model.training) == ([False], True)
+    run_callback(WriteCritiques(kept, own_steps(kept, records, 2), records, itself), model.train(), 0, 0)
+    assert (model.modes, model.training) == ([False], True)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_loader_workers_wait_for_the_window(tmp_path: Path, workers: int) -> None:
     kept, records, model = store(tmp_path), mixture(8), Writer()
     steps = own_steps(kept, records, 4)
-    callback = WriteCritiques(kept, steps, records, write)
+    callback = WriteCritiques(kept, steps, records, itself)
     state, control, arguments = TrainerState(global_step=0), TrainerControl(), None
     late = threading.Timer(0.5, lambda: callback.on_train_begin(arguments, state, control, model=model))
     late.start()
@@ -311,7 +310,7 @@ def test_loader_workers_wait_for_the_window(tmp_path: Path, workers: int) -> Non
 
 
 def test_a_record_is_judged_as_it_is_trained_on() -> None:
-    record = WORLD.preference(3)
+    record = WORLD.item(3).preference()
     example = as_example(record)
     assert (example.key, example.responses, example.better) == (record.identity, (record.chosen, record.rejected), 0)
     assert (example.images, example.prompt) == (record.images, record.prompt)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from data.sources.shapes import ShapesConfig
 from data.synthetic.wording import compare_in_short
 from data.synthetic.world import ShapesWorld, Turn
 from models.packing.groups import Continuation, Group
 from tests.models import tiny
+from train.recipe.methods import LanguageModelConfig
 from train.supervised.lessons import Lessons
 
 WORLD = ShapesWorld("demo", 0, "pretrain", 0.3)
@@ -19,9 +21,15 @@ END = ENCODER.tokenizer.convert_tokens_to_ids("<|im_end|>")
 NUMBERS = range(8)
 
 
+def lessons(rows: int, questions: int, **changes: Any) -> Lessons:
+    source = ShapesConfig(type="shapes", level="demo", split="pretrain", text_only=0.3, rows=rows)
+    config = LanguageModelConfig(type="language_model", target="lessons", questions=questions, **changes)
+    return Lessons(config, source, ENCODER)
+
+
 def group(number: int, **changes: Any) -> Group:
     """Return lesson `number` of six questions, with near misses and verdicts."""
-    return Lessons(WORLD, ENCODER, **{"count": 8, "questions": 6, "stated": True, **changes})[number].group
+    return lessons(8, 6, **changes)[number].group
 
 
 def turns(number: int, *, near_misses: bool = True) -> tuple[Turn, ...]:
@@ -36,7 +44,7 @@ def written(continuation: Continuation) -> str:
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_right_answers_are_learned_with_their_end(number: int) -> None:
-    found = [written(one) for one in group(number, stated=False).continuations]
+    found = [written(one) for one in group(number, answers="right").continuations]
     assert found == [f"{turn.answer}<|im_end|>" for turn in turns(number, near_misses=False)]
 
 
@@ -54,7 +62,7 @@ def test_both_kinds_of_answers_occur() -> None:
 
 @pytest.mark.parametrize(("share", "learned"), [(0.0, 0), (0.5, 24), (1.0, 48)])
 def test_a_share_of_the_texts_is_learned_and_every_verdict(share: float, learned: int) -> None:
-    found = [one for number in NUMBERS for one in group(number, stated=False, text_share=share).continuations]
+    found = [one for number in NUMBERS for one in group(number, answers="right", text_share=share).continuations]
     assert sum(bool(one.loss_tokens) for one in found) == pytest.approx(learned, abs=3)
     stated = [one for number in NUMBERS for one in group(number, text_share=share).continuations]
     assert all(written(one).endswith(("yes", "no")) for one in stated)
@@ -99,7 +107,7 @@ def test_a_picture_is_computed_once_for_all_questions() -> None:
 
 
 def test_no_epoch_repeats_another() -> None:
-    data = Lessons(WORLD, ENCODER, count=5, questions=2, stated=True)
+    data = lessons(5, 2)
     orders = [data.order(epoch).tolist() for epoch in range(3)]
     assert len(data) == 5
     assert orders == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from eval.judges.checkpoint import TOKEN_BUDGET
-from models.packing.cost import PATCH_COST
+from models.packing.groups import PATCH_COST
 from tests.data.mixtures import mixture, project, row
 from tests.data.sources.fixtures import png, write_jsonl
 from tests.models import tiny
@@ -32,7 +32,7 @@ SHAPES: dict[str, Any] = {"type": "shapes", "level": "demo", "rows": 5}
 
 def naive(*changes: str) -> NaiveMethod:
     recipe: Any = read_recipe(RECIPE, changes)
-    return NaiveMethod(recipe.method, recipe, tiny.encoder(), Console(quiet=True))
+    return NaiveMethod(recipe, tiny.encoder(), Console(quiet=True))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -102,7 +102,7 @@ def test_judgements_are_asked_for_under_two_indices_each_and_lessons_are_all_ali
     changes = [f"data={config}".replace("None", "null").replace("True", "true").replace("False", "false")]
     changes.append(f"method={{type: language_model, target: {target}, both_orders: {str(both).lower()}}}")
     recipe: Any = read_recipe(write(tmp_path, MINIMAL), [*changes, "optim.records_per_step=1"])
-    found = LanguageModelMethod(recipe.method, recipe, tiny.encoder(), Console(quiet=True))
+    found = LanguageModelMethod(recipe, tiny.encoder(), Console(quiet=True))
     if target == "lessons":
         assert found.costs is None
         return

@@ -10,7 +10,7 @@ import torch
 from data.errors import NonFiniteError
 from tests.train import worker
 from tests.train.ranks import run_ranks
-from train.supervised.non_finite import refuse_weights
+from train.supervised.optimizer import refuse_weights
 
 
 @pytest.mark.parametrize(

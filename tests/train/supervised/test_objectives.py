@@ -18,12 +18,10 @@ from train.recipe.methods import LanguageModelConfig, NaiveConfig
 from train.supervised.objectives import (
     LanguageModelling,
     PairwiseScores,
-    bradley_terry,
     length_normalised,
     pair_loss,
     score_report,
     score_sums,
-    zero_coefficient,
 )
 from train.supervised.steps import PackedRow, TrainingExample, make_row
 
@@ -60,9 +58,9 @@ def naive(**changes: Any) -> PairwiseScores:
 
 
 def test_the_loss_of_a_row_is_its_share_of_the_step() -> None:
-    loss, _ = naive().loss(Says(1, 0, 2, 5), TWO, torch.tensor([8.0]))
+    loss, _ = naive().loss(Says(1, 0, 2, 5), TWO, torch.tensor([8.0, 9.0]))
     assert loss.item() == pytest.approx((0.3132617 + 3.0485873) / 8)
-    assert naive().totals(TWO).tolist() == [2.0]
+    assert TWO.totals().tolist() == [2.0, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -97,12 +95,12 @@ def test_chosen_comes_first() -> None:
 def test_a_filler_row_runs_the_model_and_weighs_nothing(objective: Any) -> None:
     model = Says(1.0)
     filler = make_row([], lambda groups: pack(groups, VISION))
-    loss, sums = objective.loss(model, filler, torch.tensor([4.0]))
+    loss, sums = objective.loss(model, filler, torch.tensor([4.0, 4.0]))
     loss.backward()
     assert loss.item() == 0.0
     assert model.numbers.grad is not None
     assert model.numbers.grad.tolist() == [0.0]
-    assert objective.totals(filler).tolist() == [0.0]
+    assert filler.totals().tolist() == [0.0, 0.0]
     assert not any(float(value) for value in sums.values())
 
 
@@ -129,8 +127,7 @@ def test_a_tie_is_no_right_answer() -> None:
 
 def test_learned_tokens_are_weighed_over_the_step() -> None:
     objective, said = LanguageModelling(), Says(-1.0, -2.0, -3.0, -4.0)
-    loss, sums = objective.loss(said, TWO, objective.totals(TWO) * 5)
-    assert objective.totals(TWO).tolist() == [4.0]
+    loss, sums = objective.loss(said, TWO, TWO.totals() * 5)
     assert loss.item() == pytest.approx(10.0 / 20.0)
     figures = objective.report({name: float(value) for name, value in sums.items()})
     assert figures == {"perplexity": pytest.approx(math.exp(2.5))}
@@ -143,7 +140,7 @@ def test_a_hopeless_start_still_has_a_perplexity() -> None:
 def test_the_default_is_the_plain_loss() -> None:
     assert LanguageModelConfig(type="language_model", target="lessons").answers == "stated"
     loss, _ = naive().loss(Says(0.3, 0.1, 0.0, 0.0), TWO, torch.tensor([1.0]))
-    expected = bradley_terry(torch.tensor([0.3, 0.0]), torch.tensor([0.1, 0.0])).sum()
+    expected = pair_loss(torch.tensor([0.3, 0.0]), torch.tensor([0.1, 0.0])).sum()
     assert loss.item() == pytest.approx(expected.item())
 
 
@@ -156,19 +153,19 @@ def tensor(*values: float) -> Tensor:
 
 
 def test_bradley_terry_by_hand() -> None:
-    found = bradley_terry(tensor(1, 0, 2), tensor(0, 0, 5))
+    found = pair_loss(tensor(1, 0, 2), tensor(0, 0, 5))
     assert found.tolist() == pytest.approx([0.3132617, 0.6931472, 3.0485873])
 
 
 def test_a_margin_is_asked_of_the_difference() -> None:
-    found = bradley_terry(tensor(1, 1), tensor(0, 0), tensor(0.5, 1))
+    found = pair_loss(tensor(1, 1), tensor(0, 0), tensor(0.5, 1))
     assert found.tolist() == pytest.approx([0.4740770, 0.6931472])
 
 
 def test_extreme_differences_stay_finite() -> None:
     chosen, rejected = tensor(1e4, -1e4), tensor(0, 0)
     chosen.requires_grad_()
-    loss = bradley_terry(chosen, rejected)
+    loss = pair_loss(chosen, rejected)
     loss.sum().backward()  # type: ignore[no-untyped-call]
     assert loss.tolist() == [0.0, 1e4]
     assert chosen.grad is not None
@@ -179,27 +176,28 @@ def test_extreme_differences_stay_finite() -> None:
 def test_bradley_terry_is_the_formula(chosen: float, rejected: float, margin: float) -> None:
     difference = float(torch.tensor(chosen) - torch.tensor(rejected) - torch.tensor(margin))
     expected = math.log1p(math.exp(-difference)) if difference > -30 else -difference
-    found = bradley_terry(tensor(chosen), tensor(rejected), tensor(margin))
+    found = pair_loss(tensor(chosen), tensor(rejected), tensor(margin))
     assert found.item() == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 @given(chosen=PAIR_SCORES, rejected=PAIR_SCORES)
 def test_swapping_a_pair_costs_its_difference(chosen: float, rejected: float) -> None:
     a, b = tensor(chosen), tensor(rejected)
-    assert (bradley_terry(b, a) - bradley_terry(a, b)).item() == pytest.approx((a - b).item(), abs=1e-4)
+    assert (pair_loss(b, a) - pair_loss(a, b)).item() == pytest.approx((a - b).item(), abs=1e-4)
 
 
 @given(chosen=PAIR_SCORES, rejected=PAIR_SCORES, margin=MARGINS)
 def test_the_gradient_is_what_the_model_did_not_believe(chosen: float, rejected: float, margin: float) -> None:
     scores = tensor(chosen, rejected).requires_grad_()
-    bradley_terry(scores[:1], scores[1:], tensor(margin)).sum().backward()  # type: ignore[no-untyped-call]
+    pair_loss(scores[:1], scores[1:], tensor(margin)).sum().backward()  # type: ignore[no-untyped-call]
     doubt = torch.sigmoid(-(scores[0] - scores[1] - margin)).item()
     assert scores.grad is not None
     assert scores.grad.tolist() == pytest.approx([-doubt, doubt], abs=1e-6)
 
 
 def test_zero_coefficient_by_hand() -> None:
-    assert zero_coefficient(tensor(1, -2), tensor(2, 2)).tolist() == [9.0, 0.0]
+    scores = tensor(1, -2), tensor(2, 2)
+    assert (pair_loss(*scores, None, 1.0) - pair_loss(*scores)).tolist() == pytest.approx([9.0, 0.0])
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(0.0, 0.3132617), (0.1, 0.3132617 + 0.1), (0.01, 0.3132617 + 0.01)])

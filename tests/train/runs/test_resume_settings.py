@@ -11,8 +11,7 @@ import pytest
 from data.errors import UserError
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
-from train.runs.provenance import recipe_yaml
-from train.runs.resume import FREE, check_resume_matches
+from train.runs.provenance import FREE, check_resume_matches, recipe_yaml
 
 RECIPE = Path(__file__).resolve().parents[3] / "recipes" / "shapes" / "naive.yaml"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data.errors import UserError
 from eval.protocol import ProtocolConfig, Side, Verdict
-from eval.results.outcomes import outcomes, worst_mistakes
+from eval.results.result import outcomes, worst_mistakes
 from tests.eval.make import example, votes
 
 BOTH = ProtocolConfig()

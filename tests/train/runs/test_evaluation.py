@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from tests.data.sources.fixtures import RED, write_images
 from tests.models import tiny
 from tests.train import worker
 from tests.train.ranks import run_ranks
-from train.supervised.held_out import HeldOut, held_out_loss
+from train.runs.evaluation import HeldOut
 from train.supervised.judgements import JudgementEncoder
 from train.supervised.objectives import LanguageModelling
 from train.supervised.steps import PairEncoder
@@ -47,8 +48,9 @@ def test_it_is_the_mean_over_tokens_of_records_with_a_rationale(tmp_path: Path) 
         total, tokens = total - float(log_p.sum()), tokens + len(log_p)
     for budget in (1, 4096):
         packed = Packed(encoder, torch.device("cpu"), budget)
-        held = HeldOut(records, torch.zeros(6), torch.ones(6, 2))
-        found = held_out_loss(model, LanguageModelling(), encode, held, range(5), packed)
+        asked = {"packed": lambda packed=packed: packed, "objective": LanguageModelling(), "encode": encode}
+        method: Any = SimpleNamespace(**asked, needs_rationale=True)
+        found = HeldOut(records).loss(model, method)
         assert found == pytest.approx(total / tokens, rel=1e-4)
 
 

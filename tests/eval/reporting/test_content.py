@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from eval.reporting.content import read_run
-from eval.reporting.rollouts import JUDGEMENTS, PROMPTS, rollouts
+from eval.reporting.content import JUDGEMENTS, PROMPTS, read_run, rollouts
 from tests.eval.made_run import make_run, rollout_table
 
 

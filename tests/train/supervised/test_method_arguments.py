@@ -18,8 +18,7 @@ from train.recipe.methods import StableReinforceConfig
 from train.recipe.parsing import Entry, read_recipe
 from train.recipe.recipe import OptimConfig
 from train.reinforce.method import StableReinforceMethod
-from train.supervised import arguments as tracking
-from train.supervised.arguments import training_arguments
+from train.supervised.method import prepare_wandb, training_arguments
 
 METHODS = {
     "rm": "{type: naive}",
@@ -34,8 +33,8 @@ def arguments(folder: Path, entry: Entry, *changes: str) -> TrainingArguments:
     optim = f"optim={{learning_rate: 1e-4, records_per_step: 4, epochs: null, max_steps: {STEPS}}}"
     recipe = read_recipe(path, [optim, *changes, f"output.folder={folder / 'run'}"], entry=entry)
     if isinstance(recipe.method, StableReinforceConfig):
-        return StableReinforceMethod(recipe.method, recipe, tiny.encoder(), Console(quiet=True)).arguments(resumes=False)
-    return training_arguments(recipe, STEPS, resumes=False)
+        return StableReinforceMethod(recipe, tiny.encoder(), Console(quiet=True)).arguments()
+    return training_arguments(recipe, STEPS)
 
 
 @pytest.mark.parametrize("schedule", get_args(OptimConfig.model_fields["schedule"].annotation))
@@ -66,8 +65,8 @@ def test_the_mode_follows_the_login(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.setenv(name, "to be forgotten")  # so that monkeypatch takes back what is set below
         monkeypatch.delenv(name)
-    monkeypatch.setattr("train.supervised.arguments.wandb.login", lambda **asked: login)
-    tracking.prepare_wandb("shapes", tmp_path / "run")
+    monkeypatch.setattr("train.supervised.method.wandb.login", lambda **asked: login)
+    prepare_wandb("shapes", tmp_path / "run")
     assert os.environ.get("WANDB_MODE") == mode
     assert os.environ["WANDB_PROJECT"] == "shapes"
     assert Path(os.environ["WANDB_DIR"]) == tmp_path / "run"
@@ -78,8 +77,8 @@ def test_what_is_set_stays_and_nobody_is_asked(tmp_path: Path, monkeypatch: pyte
     def asked(**keywords: object) -> bool:
         raise AssertionError("wandb was asked")
 
-    monkeypatch.setattr("train.supervised.arguments.wandb.login", asked)
+    monkeypatch.setattr("train.supervised.method.wandb.login", asked)
     for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.setenv(name, "mine")
-    tracking.prepare_wandb("shapes", tmp_path)
+    prepare_wandb("shapes", tmp_path)
     assert {os.environ[name] for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT")} == {"mine"}

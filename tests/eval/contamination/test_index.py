@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from eval.contamination.fingerprints import (
+from eval.contamination.index import (
+    SIMILARITY,
+    TextIndex,
     correlation,
     fingerprint_image,
     fingerprint_text,
@@ -22,7 +24,6 @@ from eval.contamination.fingerprints import (
     similarity,
     words,
 )
-from eval.contamination.index import SIMILARITY, TextIndex
 
 WORDS = st.lists(st.text("abcäöü0123", min_size=1, max_size=6), min_size=1, max_size=30)
 GAPS = st.sampled_from([" ", "\n", ", ", " <image> ", "...\t", " -- ", "\u00a0", "_", " [IMG]\n"])

@@ -1,0 +1,63 @@
+"""A fixed share of each attack; `python tests/attack/run.py` is the whole of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attack import arrangements, records, signals
+from tests.attack.outcomes import Attempt, Tally, TimeIsUp, kind_of
+from tests.attack.pictures import pictures
+from tests.attack.samples import SAMPLES
+from tests.attack.values import put
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_what_is_mutated_was_valid(kind: str, tmp_path: Path) -> None:
+    tally = Tally("records")
+    found = [records.Case(f"{kind}/{number}", row) for number, row in enumerate(SAMPLES[kind].rows)]
+    records.Attack(tally, kind, tmp_path, records.encoder()).run(found)
+    assert dict(tally.counts) == {"worked": len(found)}, tally.report("")
+
+
+@pytest.mark.parametrize(("kind", "stored"), [("project", False), ("rlaif_v", True)])
+def test_odd_pictures_are_used_or_counted(kind: str, stored: bool, tmp_path: Path) -> None:
+    """As a path and as bytes; of a picture that is used, header and pixels agree on the size."""
+    tally, row = Tally("records"), SAMPLES[kind].rows[0]
+    place = ("image", "bytes") if stored else ("images", 0)
+    found = [records.Case(name, put(row, place, data if stored else f"{name}.png")) for name, data in pictures().items()]
+    records.Attack(tally, kind, tmp_path, records.encoder()).run(found)
+    assert tally.clean, tally.report("")
+    assert sum(tally.counts.values()) == len(found)
+    assert tally.counts["worked"] > 20
+
+
+def test_cases_are_the_same_for_the_same_seed() -> None:
+    one, same, other = (records.cases("project", 300, seed) for seed in (1, 1, 2))
+    assert [case.name for case in one] == [case.name for case in same] != [case.name for case in other]
+
+
+def test_an_attempt_ends_in_time_and_keeps_what_was_raised() -> None:
+    with Attempt(0.05) as endless:
+        while True:
+            pass
+    with Attempt(5) as failed:
+        raise SystemExit(3)
+    assert isinstance(endless.error, TimeIsUp)
+    assert kind_of(endless.error) == "hang"
+    assert isinstance(failed.error, SystemExit)
+
+
+@pytest.mark.slow
+def test_mixed_records_are_learnt_alike_on_two_ranks(tmp_path: Path) -> None:
+    tally = Tally("arrangements")
+    arrangements.attack(tally, tmp_path, 1, 0)
+    assert dict(tally.counts) == {"worked": 1}, tally.report("")
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_some_instant_ends_like_the_whole_one(tmp_path: Path) -> None:
+    tally = Tally("kills")
+    signals.kill(tally, tmp_path, 1, 0)
+    assert dict(tally.counts) == {"worked": 1}, tally.report("")
