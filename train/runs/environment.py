@@ -69,6 +69,22 @@ def silence() -> None:
     warnings.simplefilter("ignore")
 
 
+def warn_of_locks() -> None:
+    """Name the locks in the folder where torch compiles DeepSpeed's extensions: a start that was killed leaves its own.
+
+    Whoever needs the extension then waits for ever, without a word.
+    """
+    from torch.utils.cpp_extension import get_default_build_root
+
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    for lock in sorted(root.glob("**/lock")):
+        print(
+            f"{lock} is there: another process compiles this extension now, or one was killed while it did. If the run does not "
+            "go on and nothing compiles, remove the file.",
+            file=sys.stderr,
+        )
+
+
 @contextmanager
 def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Iterator[None]:
     """Let the ranks meet before anything asks for its rank, and end them in step: leaving one by one they abort each other.
@@ -93,6 +109,8 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
 
             # The one extension that DeepSpeed would compile on a CPU, with g++ and in half a minute: an all-reduce for inference.
             buildable["deepspeed_shm_comm"] = False
+    if deepspeed and os.environ["LOCAL_RANK"] == "0":
+        warn_of_locks()
     try:
         PartialState(cpu=cpu)
     except torch.distributed.DistNetworkError as error:

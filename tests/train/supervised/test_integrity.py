@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.storage.files import content_digest
@@ -78,6 +78,7 @@ def test_figures_and_the_card_may_change_and_an_older_mark_is_taken(tmp_path: Pa
     assert damage(checkpoint) == []
 
 
+@settings(deadline=None)
 @given(
     st.binary(min_size=1, max_size=40) | st.recursive(st.none() | st.integers(), st.lists).map(lambda x: json.dumps(x).encode())
 )
