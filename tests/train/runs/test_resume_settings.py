@@ -98,7 +98,7 @@ def test_a_head_whose_place_had_another_meaning_is_not_continued(checkpoint: Pat
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"- 1", b"null"])
 def test_settings_that_cannot_be_read_are_named_beside_a_sound_checkpoint(checkpoint: Path, name: str, content: bytes) -> None:
     (checkpoint.parent / name).write_bytes(content)
-    with pytest.raises(UserError, match=r"cannot be read .*\. The checkpoint itself is sound\. Restore both files"):
+    with pytest.raises(UserError, match=r"(?s)cannot be read .*\. The checkpoint itself is sound\. Restore both files"):
         check_resume_matches(recipe(), checkpoint, ranks=2)
 
 
