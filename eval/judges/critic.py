@@ -5,6 +5,7 @@ Request and limit of a critique come with the checkpoint.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from eval.judges.packed_inference import Packed, run_packed
 from eval.protocol import Example, Verdict
 from models.config import CritiqueConfig, SamplingConfig, StoredRead
 from models.encoder import VISION_TEXT, Encoder
-from models.generation import Generation, generate
+from models.generation import Generation, WritingCost, generate
 from models.packing.groups import Group, PackedBatch
 
 Critiques = Literal["own", "none"] | Mapping[str, tuple[str, str]]
@@ -117,6 +118,11 @@ class WritingJudge:
     about: tuple[str, ...] = ()
     """What must be said beside its figures, whatever judging costs."""
 
+    @property
+    def cost(self) -> WritingCost:
+        """What a group takes of a token budget while it is written on."""
+        return WritingCost.of(self.model.config.text_config, self.sampling)
+
     def write(self, batch: PackedBatch, forbidden: Sequence[str], seeds: Sequence[str]) -> list[Generation]:
         """Write after every continuation of a row, never one of the `forbidden` tokens."""
         ids = self.packed.encoder.tokenizer.convert_tokens_to_ids
@@ -143,7 +149,8 @@ class CriticJudge(WritingJudge):
     def judge(self, examples: Sequence[Example]) -> list[Verdict]:
         """Return both scores of every example, and the critiques that were written; all ranks must call together."""
         started, own = perf_counter(), self.encode.critiques == "own"
-        found = run_packed(self.packed, examples, self.encode, self._own if own else self._given)
+        run, cost = (self._own, self.cost) if own else (self._given, attrgetter("cost"))
+        found = run_packed(self.packed, examples, self.encode, run, cost)
         self.spent.add(len(examples), ((tokens, cut) for _, tokens, cut in found), started)
         self.spent.critiques += 2 * self.encode.samples * len(examples) * own
         return [verdict for verdict, _, _ in found]

@@ -88,7 +88,7 @@ class GenerativeJudge(WritingJudge):
         """Return the votes on every example, in the order of the protocol's presentations; all ranks must call together."""
         started = perf_counter()
         shown = [one for example in examples for one in showings(example, self.protocol)]
-        found = run_packed(self.packed, shown, ShownEncoder(self.packed.encoder, self.ask), self._votes)
+        found = run_packed(self.packed, shown, ShownEncoder(self.packed.encoder, self.ask), self._votes, self.cost)
         votes = {
             (id(one.example), turn): vote
             for one, judgements in zip(shown, found, strict=True)

@@ -7,6 +7,7 @@ memory), packed under the token budget, and run in lock-step: a rank without wor
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TypeVar
 
 import torch
@@ -22,6 +23,8 @@ from models.packing.groups import Group, PackedBatch, pack_first_fit
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
+
+Cost = Callable[[Group], int]
 
 CHUNK = 64
 """Items that are encoded and packed together: enough to fill rows well, few enough to hold their pixels."""
@@ -46,18 +49,19 @@ def run_packed(
     items: Sequence[Item],
     encode: Callable[[Item], Group],
     run: Callable[[PackedBatch, list[Item]], Sequence[Found]],
+    cost: Cost = attrgetter("cost"),
 ) -> list[Found]:
     """Return what `run` finds for every item, in order, on every rank; all ranks must call together.
 
-    `encode` makes an item's group; it runs in loader workers and must be picklable. `run` gets a packed row on the device
-    and its items, and returns one thing for each. Ranks run equally many rows: one without work runs the filler row, with
-    no items, and nothing is taken from it.
+    `encode` makes an item's group and `cost` says what it takes of the budget; both run in loader workers and must be picklable.
+    `run` gets a packed row on the device and its items, and returns one thing for each. Ranks run equally many rows: one without
+    work runs the filler row, with no items, and nothing is taken from it.
     """
     share = range(rank(), len(items), world_size())
     loader: DataLoader[list[PackedItems]] = DataLoader(
         [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)],  # type: ignore[arg-type]
         batch_size=None,
-        collate_fn=partial(_rows, packed, items, encode),
+        collate_fn=partial(_rows, packed, items, encode, cost),
         num_workers=packed.workers if len(items) > CHUNK else 0,
         generator=torch.Generator(),  # else it draws a seed from the run's own generator: evaluating must not change training
     )
@@ -72,10 +76,12 @@ def run_packed(
     return [whole[index] for index in range(len(items))]
 
 
-def _rows(packed: Packed, items: Sequence[Item], encode: Callable[[Item], Group], chunk: Sequence[int]) -> list[PackedItems]:
+def _rows(
+    packed: Packed, items: Sequence[Item], encode: Callable[[Item], Group], cost: Cost, chunk: Sequence[int]
+) -> list[PackedItems]:
     """Encode and pack a chunk of the items."""
     groups = [encode(items[i]) for i in chunk]
-    rows = pack_first_fit([group.cost for group in groups], packed.token_budget)
+    rows = pack_first_fit([cost(group) for group in groups], packed.token_budget)
     return [(packed.encoder.pack([groups[i] for i in row]), [chunk[i] for i in row]) for row in rows]
 
 

@@ -1,7 +1,7 @@
 """Attention over packed rows: every continuation sees its own prompt and itself, exactly as if it stood alone.
 
-Two functions are registered with transformers and nothing is patched. `shared_prefix` reads an `AttentionPlan`
-where the language model expects a mask; `flash_windows` takes all windows of a vision layer in one call.
+Two functions are registered with transformers and nothing is patched. `shared_prefix` reads an `AttentionPlan`, or while
+decoding a `DecodePlan`, where the language model expects a mask; `flash_windows` takes all windows of a vision layer in one call.
 On CUDA in bf16 or fp16 both are one varlen call (FlashAttention inside torch); elsewhere they are batched SDPA.
 
 The loader makes both plans once. The stock vision tower builds what `VisionPlan` holds from the grids on the host and asks
@@ -167,6 +167,45 @@ class AttentionPlan:
         return self._calls[dtype]
 
 
+@dataclass
+class DecodePlan:
+    """What the tokens of a decoding step see: a part of one packed row, and all that was generated after themselves.
+
+    The keys and values of the packed row are read where they are by all C continuations, and are held once.
+    """
+
+    layers: list[tuple[Tensor, Tensor]]
+    """Keys and values of the packed row in every layer, (key heads, T, d) each."""
+    mask: Tensor
+    """(C, T) additive: 0 at a continuation's prompt and at its own given tokens, else -inf."""
+
+    def keep(self, index: Tensor) -> None:
+        """Drop all continuations but those at `index`, and the positions of the row that none of these sees."""
+        self.mask = self.mask[index]
+        seen = (self.mask == 0).any(0).nonzero()[:, 0]
+        if len(seen) < self.mask.shape[1]:
+            self.mask = self.mask[:, seen]
+            for number, (keys, values) in enumerate(self.layers):  # one layer after another, so that few are held twice
+                self.layers[number] = keys[:, seen], values[:, seen]
+
+
+def _decode(query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: int, scaling: float | None) -> Tensor:
+    """Attend one token of every continuation: (C, heads, 1, d) over keys (C, key heads, n, d) and the packed row.
+
+    Queries of all continuations and of the heads that share a key head are one matrix, so that the row's keys are read once.
+    """
+    keys, values = plan.layers[layer]
+    (count, heads, _, d), (shared, length) = query.shape, keys.shape[:2]
+    own = query.to(keys.dtype).view(count, shared, heads // shared, d)
+    together = own.transpose(0, 1).reshape(shared, -1, d) @ keys.transpose(1, 2)
+    seen = together.view(shared, count, -1, length).transpose(0, 1) + plan.mask[:, None, None]
+    logits = torch.cat([seen, own @ key.to(keys.dtype).transpose(2, 3)], dim=3).float()
+    weights = (logits * (d**-0.5 if scaling is None else scaling)).softmax(3).to(values.dtype)
+    of_row = weights[..., :length].transpose(0, 1).reshape(shared, -1, length) @ values
+    attended = of_row.view(shared, count, -1, d).transpose(0, 1) + weights[..., length:] @ value
+    return attended.reshape(count, 1, heads, d)
+
+
 def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
     """Sort segments into power-of-two buckets by both lengths, so that padding at most doubles either side.
 
@@ -206,17 +245,19 @@ def shared_prefix(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: AttentionPlan | Tensor | None,
+    attention_mask: AttentionPlan | DecodePlan | Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     *,
     kernel: Kernel,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend over a packed row, or as stock `sdpa` where the mask is not a plan (padding, `generate`).
+    """Attend over a packed row, in a decoding step, or as stock `sdpa` where the mask is no plan (padding, stock `generate`).
 
-    `query` is (1, heads, T, d), `key` and `value` (1, key heads, T, d); returns (1, T, heads, d).
+    For a packed row `query` is (1, heads, T, d), `key` and `value` (1, key heads, T, d); returns (1, T, heads, d).
     """
+    if isinstance(attention_mask, DecodePlan):
+        return _decode(query, key, value, attention_mask, int(module.layer_idx), scaling), None  # type: ignore[arg-type]
     if not isinstance(attention_mask, AttentionPlan):
         stock: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs

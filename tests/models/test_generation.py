@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp
+from math import ceil, exp
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ from models import generation
 from models.backbone import load_critic
 from models.config import BackboneConfig, SamplingConfig
 from models.encoder import VISION_TEXT, Span
-from models.generation import Generation, generate, sample
-from models.packing.groups import PackedBatch
+from models.generation import Generation, WritingCost, generate, sample
+from models.packing.attention import DecodePlan
+from models.packing.groups import Continuation, Group, PackedBatch
 from models.portable.critic import CriticRewardModel
 from tests.models import stock, tiny
 
@@ -174,6 +176,41 @@ def test_rows_that_are_done_are_dropped(critic: CriticRewardModel, monkeypatch: 
     written(critic, CASES)
     assert fed[0] == 7
     assert fed[-1] <= 3
+
+
+def test_the_prompt_is_held_once_and_dropped_with_its_last_continuation(
+    critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(positions of the packed row, continuations, generated positions) in each step, as the model is fed them."""
+    held: list[tuple[int, int, int]] = []
+    forward = critic.model.forward
+
+    def noted(*, attention_mask: Any = None, past_key_values: Any = None, **inputs: Any) -> Any:
+        if isinstance(attention_mask, dict) and isinstance(attention_mask["full_attention"], DecodePlan):
+            keys = attention_mask["full_attention"].layers[0][0]
+            held.append((keys.shape[1], len(inputs["input_ids"]), past_key_values.get_seq_length()))
+            assert all(x.shape == keys.shape for layer in attention_mask["full_attention"].layers for x in layer)
+        return forward(attention_mask=attention_mask, past_key_values=past_key_values, **inputs)
+
+    monkeypatch.setattr(critic.model, "forward", noted)
+    batch = row(CASES)
+    written(critic, CASES)
+    assert held[0] == (batch.tokens, 7, 0)
+    assert [generated for _, _, generated in held] == list(range(LIMIT + 1))
+    positions = [positions for positions, _, _ in held]
+    assert positions == sorted(positions, reverse=True)
+    assert positions[-1] < batch.tokens
+
+
+def test_a_group_that_is_written_on_costs_its_keys_and_values() -> None:
+    seven = SimpleNamespace(
+        hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, intermediate_size=18944
+    )
+    cost = WritingCost.of(seven, SamplingConfig(max_new_tokens=1000))
+    layer, position = (2 * 3584 + 3 * 18944) * 2, 28 * 2 * 4 * 128 * 2  # bytes in bf16
+    assert cost.cached == position / layer
+    group = Group(tuple(range(100)), (Continuation((1,)),) * 5)
+    assert cost(group) == 105 + ceil(cost.cached * (105 + 5000))
 
 
 @settings(max_examples=200, deadline=None)

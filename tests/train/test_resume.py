@@ -47,6 +47,27 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(
     assert (killed / "best").resolve().name == (whole / "best").resolve().name
 
 
+@pytest.mark.parametrize("stage", ["none", "zero2"])
+def test_usr1_on_one_rank_saves_and_ends_all_and_the_run_continues_alike(runs: Path, tmp_path: Path, stage: str) -> None:
+    """Step 3 is none after which the recipe saves."""
+    whole, folder = runs / f"2-{stage}", tmp_path / "run"
+    command = [str(runs / "recipe.yaml"), f"deepspeed={stage}", f"output.folder={folder}"]
+    printed = run_ranks(tmp_path / "first", worker.signalled_run, command, 3, signal.SIGUSR1, [1])
+    assert "SIGUSR1: checkpoint-3 of 6 steps is complete, the run ends; continue with --resume" in printed
+    assert whole_checkpoints(folder)[-1].name == "checkpoint-3"
+    run_ranks(tmp_path / "second", worker.recipe_run, [*command, "--resume"])
+    assert [line for line in curve(ended(folder)) if "loss" in line] == [line for line in curve(ended(whole)) if "loss" in line]
+    assert difference(ended(folder), ended(whole)) == 0.0
+
+
+def test_ctrl_c_is_a_line_and_no_traceback(runs: Path, tmp_path: Path) -> None:
+    command = [str(runs / "recipe.yaml"), f"output.folder={tmp_path / 'run'}"]
+    printed = run_ranks(tmp_path / "log", worker.signalled_run, command, 3, signal.SIGINT, [0, 1], status=130)
+    assert "Traceback" not in printed
+    assert printed.count("Interrupted. What is complete stays as it is: continue from it with --resume.") == 1
+    assert [path.name for path in whole_checkpoints(tmp_path / "run")] == ["checkpoint-2"]
+
+
 def test_a_finished_run_is_left_as_it_is(runs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(runs / "2-none", folder, symlinks=True)

@@ -79,6 +79,19 @@ def dying_run(arguments: Sequence[str], step: int, moment: Literal["step", "save
     start(arguments, "rm", "")
 
 
+def signalled_run(arguments: Sequence[str], step: int, number: int, ranks: Sequence[int]) -> None:
+    """Start a run in which these ranks get a signal while they compute a step."""
+    original = PackedTrainer.training_step
+
+    def signalled(self: Any, *given: Any, **keywords: Any) -> Any:
+        if self.state.global_step == step - 1 and rank() in ranks:
+            os.kill(os.getpid(), number)
+        return original(self, *given, **keywords)
+
+    PackedTrainer.training_step = signalled  # type: ignore[method-assign]
+    start(arguments, "rm", "")
+
+
 def spoilt_run(arguments: Sequence[str], entry: Entry, kind: Literal["loss", "gradient", "weights"]) -> None:
     """Start a run in which, on the last rank alone, the third step's loss, gradient or updated weights are not finite."""
     bad = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1

@@ -22,7 +22,7 @@ from data.prompts import Answer, JudgeTemplate, ask, question
 from models.config import SamplingConfig
 from models.distributed import max_over_ranks
 from models.encoder import Encoder
-from models.generation import Generation, generate
+from models.generation import Generation, WritingCost, generate
 from models.packing.groups import Continuation, Group, pack_first_fit
 from train.supervised.judgements import Indices, judged, with_winners
 
@@ -85,13 +85,13 @@ def generate_packed(
 ) -> list[list[Generation]]:
     """Write on every group once for each of its seeds, which is once for each of its continuations.
 
-    `model` is the unwrapped language model. Rows hold at most `budget` tokens, what is written at full length included. All ranks
-    must call together; they run equally many rows: one with fewer gets empty ones.
+    `model` is the unwrapped language model. Rows take at most `budget` tokens, keys and values of what is written at full length
+    included. All ranks must call together; they run equally many rows: one with fewer gets empty ones.
     """
     device = next(model.parameters()).device
     end, forbidden = encoder.end_of_turn, [encoder.vision.image]
-    lengths = [group.tokens + len(own) * sampling.max_new_tokens for group, own in zip(groups, seeds, strict=True)]
-    rows = pack_first_fit(lengths, budget)
+    cost = WritingCost.of(model.config.text_config, sampling)
+    rows = pack_first_fit([cost(group) for group in groups], budget)
     written: dict[int, list[Generation]] = {}
     for row in rows + [[]] * (max_over_ranks(len(rows), device) - len(rows)):
         batch, own = encoder.pack([groups[i] for i in row]).to(device), [seed for i in row for seed in seeds[i]]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from trl import GRPOTrainer
-from trl.models.utils import prepare_deepspeed, unwrap_model_for_generation
+from trl.models.utils import prepare_deepspeed
 
 from models.config import SamplingConfig
 from models.distributed import rank, sum_over_ranks
@@ -24,6 +24,7 @@ from train.reinforce.rollouts import Prompt, Prompts, generate_packed, log_proba
 from train.reinforce.trl_hooks import check_trl
 from train.supervised.method import unwrapped
 from train.supervised.optimizer import FiniteTrainer, refuse_weights
+from train.supervised.whole_weights import whole_weights
 
 ROLLOUTS = "rollouts-{rank}.pt"
 """A rank's rollout buffer in a checkpoint folder."""
@@ -225,11 +226,10 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
     sampling = SamplingConfig(temperature=method.temperature, max_new_tokens=method.max_new_tokens)
     training = model.training
     model.eval()
-    # Under ZeRO-3 this gathers the weights once, instead of once a token.
-    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as gathered:
+    with whole_weights(trainer.model_wrapped):
         groups = [to_write(prompt.group, count) for prompt in asked]
         seeds = [[f"{trainer.args.seed}/{prompt.place}/{n}" for n in range(count)] for prompt in asked]
-        written = generate_packed(unwrapped(gathered), trainer.encoder, groups, seeds, sampling, trainer.token_budget)
+        written = generate_packed(unwrapped(model), trainer.encoder, groups, seeds, sampling, trainer.token_budget)
     model.train(training)
     end = trainer.eos_token_ids[0]
     completions = [[*one.ids] if one.truncated else [*one.ids, end] for found in written for one in found]

@@ -33,8 +33,10 @@ METHODS: dict[type, type[Method]] = {
 }
 
 
-def run(launch: Launch) -> None:
+def run(launch: Launch) -> bool:
     """Train as the recipe says, on this rank; returns when the last checkpoint is saved and evaluated.
+
+    False says that SIGUSR1 ended the run before its last step.
 
     What cannot even begin is printed once on every node and ends the process with status 2, without a traceback. A row that does
     not fit into memory, an unusable record too many, or any where the recipe is strict, is printed by the rank that has it, and
@@ -57,8 +59,13 @@ def run(launch: Launch) -> None:
         # A loader's worker hands its error over with the traceback before it.
         print(f"rank {rank()}: {str(error).rpartition(f'{type(error).__name__}: ')[2].strip()}", file=sys.stderr)
         raise SystemExit(1) from None
-    if rank() == 0:
+    finished: bool = trainer.state.global_step >= trainer.state.max_steps
+    if rank() == 0 and finished:
         summarise(Path(launch.recipe.output.folder), console, baselines=launch.recipe.evaluation.baselines)
+    elif rank() == 0:
+        step, steps = trainer.state.global_step, trainer.state.max_steps
+        console.print(f"SIGUSR1: checkpoint-{step} of {steps:,} steps is complete, the run ends; continue with --resume")
+    return finished
 
 
 def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:

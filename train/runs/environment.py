@@ -15,6 +15,7 @@ from pathlib import Path
 from train.recipe.deepspeed_config import NONE
 from train.recipe.dry_run import dry_run
 from train.recipe.parsing import Entry, parse_arguments
+from train.supervised.preemption import ended_by_signals
 
 SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""
@@ -66,6 +67,22 @@ def silence() -> None:
     warnings.simplefilter("ignore")
 
 
+def warn_of_locks() -> None:
+    """Name the locks in the folder where torch compiles DeepSpeed's extensions: a start that was killed leaves its own.
+
+    Whoever needs the extension then waits for ever, without a word.
+    """
+    from torch.utils.cpp_extension import get_default_build_root
+
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    for lock in sorted(root.glob("**/lock")):
+        print(
+            f"{lock} is there: another process compiles this extension now, or one was killed while it did. If the run does not "
+            "go on and nothing compiles, remove the file.",
+            file=sys.stderr,
+        )
+
+
 @contextmanager
 def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Iterator[None]:
     """Let the ranks meet before anything asks for its rank, and end them in step: leaving one by one they abort each other.
@@ -90,6 +107,8 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
 
             # The one extension that DeepSpeed would compile on a CPU, with g++ and in half a minute: an all-reduce for inference.
             buildable["deepspeed_shm_comm"] = False
+    if deepspeed and os.environ["LOCAL_RANK"] == "0":
+        warn_of_locks()
     try:
         PartialState(cpu=cpu)
     except torch.distributed.DistNetworkError as error:
@@ -116,7 +135,8 @@ def start(argv: Sequence[str], entry: Entry, description: str) -> None:
         dry_run(launch)
         return
     recipe, repository = launch.recipe, launch.recipe.output.push_to_hub
-    with run_environment(seed=recipe.seed, deterministic=recipe.deterministic, deepspeed=recipe.deepspeed != NONE):
+    environment = run_environment(seed=recipe.seed, deterministic=recipe.deterministic, deepspeed=recipe.deepspeed != NONE)
+    with ended_by_signals(), environment:
         # torch, transformers and DeepSpeed take seconds that a dry run should not.
         from huggingface_hub import HfApi
 
@@ -127,7 +147,7 @@ def start(argv: Sequence[str], entry: Entry, description: str) -> None:
         if pushes:
             # A missing login or right ends the run here and not after it.
             HfApi().create_repo(str(repository), private=True, exist_ok=True)
-        run(launch)
+        pushes = run(launch) and pushes
     # An upload may take longer than ranks wait for one another, so it comes when they have parted.
     if pushes:
         print(f"{push(Path(recipe.output.folder), str(repository), HfApi())} is on the hub as {repository}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from train.recipe.recipe import HELD_OUT, HELD_OUT_LOSS
 from train.supervised.method import Method, SupervisedMethod
 from train.supervised.optimizer import Evaluate
 from train.supervised.steps import Encode, PackedRow, PairEncoder, response_tokens
+from train.supervised.whole_weights import whole_weights
 
 FILE = "validation.jsonl"
 """In the run folder: the held-out records in this project's format, images included, as an ensemble takes them."""
@@ -52,7 +54,8 @@ def evaluation(method: Method) -> Evaluate | None:
 
     def evaluate(model: nn.Module, step: int) -> dict[str, float]:
         judge = method.judge(model)
-        results = suite.run(judge, evaluation_folder(folder, step))
+        with whole_weights(model) if isinstance(judge, WritingJudge) else nullcontext():
+            results = suite.run(judge, evaluation_folder(folder, step))
         if rank() == 0 and results:
             console.print(results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines))
         cost = judge.spent.figures() if isinstance(judge, WritingJudge) else {}

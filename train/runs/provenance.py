@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from data.errors import UserError
 from data.mixture import Mixture
 from data.storage.files import read_json, write_json, write_whole
 from train.recipe.deepspeed_config import NONE
+from train.recipe.methods import StableReinforceConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
@@ -122,7 +124,16 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
     file = folder / "recipe.yaml"
     if not file.exists():
         return
-    before, now = (leaves(tree) for tree in (YAML(typ="safe", pure=True).load(file), recipe.resolved()))
+    try:
+        before, now = (leaves(tree) for tree in (YAML(typ="safe", pure=True).load(file), recipe.resolved()))
+        launches = read_json(folder / "provenance.json")
+        then = int(launches[-1]["hardware"]["world_size"])
+    except (OSError, ValueError, YAMLError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{folder}: recipe.yaml and provenance.json say how {checkpoint.name} was trained, and cannot be read "
+            f"({type(error).__name__}: {error}). The checkpoint itself is sound. Restore both files, or take both away to "
+            "continue without a comparison."
+        ) from error
     # A key that an older version did not write in a section of its own had its default.
     sections = {""} | {key[: match.start()] for key in before for match in re.finditer(r"\.", key)}
     missing = "(not there)"
@@ -133,13 +144,13 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
         and before.get(key) != now.get(key)
         and not f"{key}.".startswith(tuple(f"{name}." for name in FREE))
     ]
-    launches = read_json(folder / "provenance.json")
-    then = launches[-1]["hardware"]["world_size"]
     settings = checkpoint / "config.json"
     if recipe.head.read == "last_token" and settings.exists() and "assistant_turn" not in read_json(settings):
         changes.append("  head.read: last_token then meant the response's last own token, which is not offered any more")
-    if recipe.deepspeed != NONE and then != ranks:
-        changes.append(f"  ranks: {then} -> {ranks} (DeepSpeed stores the optimizer's states by rank)")
+    rollouts = isinstance(recipe.method, StableReinforceConfig)
+    if (recipe.deepspeed != NONE or rollouts) and then != ranks:
+        what = "the rollout buffer is" if recipe.deepspeed == NONE else "DeepSpeed's optimizer states are"
+        changes.append(f"  ranks: {then} -> {ranks} ({what} stored by rank)")
     if changes:
         raise UserError(
             f"{checkpoint} comes from a run with other settings, which it would continue half way:\n"

@@ -1,20 +1,25 @@
 """Which checkpoints are whole, which of them stay, and from which one a run continues."""
 
+import errno
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from safetensors import SafetensorError
+from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from data.errors import UserError
-from models.distributed import barrier, rank
+from models.distributed import barrier, gather, rank
+from train.supervised.integrity import COMPLETE, damage, mark_complete
 
-COMPLETE = "complete"
-"""An empty file that is written last: a checkpoint without it was cut off while it was being saved."""
+OPTIMIZER_BYTES = 12
+"""Of a trained parameter in a checkpoint: two moments and a copy of the weight, in fp32."""
 NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -39,19 +44,49 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
             point_link(Path(args.output_dir) / BEST, Path(args.output_dir) / Path(state.best_model_checkpoint).name)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
-        """Mark, link and remove, on the first rank, once every rank has written its part."""
+        """Mark on all ranks, once every rank has written its part; link and remove on the first."""
         barrier()
-        if not state.is_world_process_zero:
-            return
         folder = Path(args.output_dir)
         checkpoint = folder / f"checkpoint-{state.global_step}"
-        self.write_cards(checkpoint, f"{state.global_step} of {state.max_steps}")
-        (checkpoint / COMPLETE).touch()
+        if state.is_world_process_zero:
+            self.write_cards(checkpoint, f"{state.global_step} of {state.max_steps}")
+        barrier()
+        mark_complete(checkpoint)
+        if not state.is_world_process_zero:
+            return
         self.on_train_begin(args, state, control)
         for path in whole_checkpoints(folder)[: -self.keep]:
             if path.name != (folder / BEST).resolve().name:
                 (path / COMPLETE).unlink()  # first, so that a half removed one counts as cut off
                 shutil.rmtree(path)
+
+
+@contextmanager
+def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
+    """Check the free space before a checkpoint is saved in `folder`, and name it if the disk fills up nevertheless.
+
+    A checkpoint takes what the last complete one does; the first one the weights and, of what is trained, OPTIMIZER_BYTES.
+    Raises: UserError with the folder, its free space and the last complete checkpoint.
+    """
+    whole = whole_checkpoints(folder)
+    if whole:
+        needed = sum(path.stat().st_size for path in whole[-1].rglob("*") if path.is_file())
+    else:
+        sizes = [(getattr(one, "ds_numel", one.numel()), one) for one in model.parameters()]  # ZeRO-3 leaves a part of one
+        needed = sum(size * (one.element_size() + OPTIMIZER_BYTES * one.requires_grad) for size, one in sizes)
+    last = f"The last complete checkpoint is {whole[-1]}" if whole else "There is no complete checkpoint of this run yet"
+    advice = f"{last}. Make room (output.keep_checkpoints says how many stay), then start again with --resume."
+    folder.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(folder).free) < needed:
+        raise UserError(f"{folder}: a checkpoint takes about {needed:,} bytes, {free:,} are free. Nothing was saved. {advice}")
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        free = shutil.disk_usage(folder).free
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full and free > needed // 100:
+            raise
+        raise UserError(f"{folder}: the disk was full while a checkpoint was saved, {free:,} bytes are free. {advice}") from error
 
 
 def point_link(link: Path, target: Path) -> None:
@@ -82,11 +117,13 @@ def chosen_checkpoint(folder: Path) -> Path:
 def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
     """Return the checkpoint to continue from: None for `never`, and for `auto` where there is none yet.
 
-    Checkpoints that were cut off are removed, with a line each: the run will write them again.
-    Raises: UserError for a path that is not a whole checkpoint.
+    Checkpoints that were cut off are removed, with a line each: the run will write them again. For `auto` a damaged one is set
+    aside and the one before it taken. All ranks call together; the first one looks, and all check the files.
+    Raises: UserError for a path that is not a whole checkpoint or is damaged, and where no checkpoint of a run is undamaged.
     """
     if resume == "never":
         return None
+    whole = gather(whole_checkpoints(folder))[0]
     if resume != "auto":
         path = Path(resume)
         if not (path / COMPLETE).exists():
@@ -94,12 +131,30 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
                 f"output.resume: {resume} is not a whole checkpoint (it has no file `{COMPLETE}`, which is written last). "
                 "Give a checkpoint-N folder of a finished save, or `auto`."
             )
+        if lines := damage(path):
+            others = ", ".join(one.name for one in whole_checkpoints(path.parent) if one.name != path.name) or "none"
+            raise UserError(
+                f"output.resume: {path} is damaged: {'; '.join(lines)}. Copy these files again, or give another checkpoint "
+                f"(of this run: {others})."
+            )
         return path
-    whole = whole_checkpoints(folder)
-    barrier()
     if rank() == 0:
         for path in [path for path in checkpoints(folder) if path not in whole]:
             console.print(f"{path.name} was cut off while it was being saved; it is removed")
             shutil.rmtree(path)
     barrier()
-    return whole[-1] if whole else None
+    found = []
+    for path in reversed(whole):
+        if not (lines := damage(path)):
+            return path
+        found += [f"{path.name}: {line}" for line in lines]
+        if rank() == 0:
+            aside = path.rename(path.with_name(f"damaged-{path.name}"))
+            console.print(f"{path.name} is damaged and set aside as {aside.name}: {'; '.join(lines)}", highlight=False)
+        barrier()
+    if found:
+        raise UserError(
+            f"{folder}: no checkpoint of this run is undamaged. {'; '.join(found)}. Copy these files again and take `damaged-` "
+            "away from the folders' names, or begin another run: output.folder=NEW."
+        )
+    return None

@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
 from data.storage.files import write_whole
 from eval.judges.critic import CriticJudge, CritiqueEncoder, as_example
-from eval.protocol import Judge
+from eval.protocol import Example, Verdict
 from models.config import SamplingConfig
 from models.distributed import barrier, gather, rank, world_size
 from models.encoder import Encoder
@@ -35,6 +34,7 @@ from train.recipe.methods import CriticConfig
 from train.supervised.method import SupervisedMethod, unwrapped
 from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
 from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, expected_costs
+from train.supervised.whole_weights import whole_weights
 
 Critiques = Callable[[Preference], Sequence[str] | None]
 """The critiques on which a record is scored; None for a record that has none."""
@@ -147,7 +147,11 @@ def refuse_missing_critiques(mixture: Mixture) -> None:
         )
 
 
+Write = Callable[[Any, Sequence[Example]], Sequence[Verdict]]
+"""(critic, examples) -> verdicts with critiques; called on all ranks together."""
 WAIT_SECONDS = 0.2
+WAIT_LIMIT = 6 * 3600
+"""Seconds that a loader's worker waits for the critiques of a window, which take minutes to an hour."""
 
 
 @dataclass
@@ -180,9 +184,15 @@ class CritiqueStore:
         window = self.window(step)
         if window is None or window == self._window:
             return
-        while not self.path(window).exists():
+        path, begin = self.path(window), time.monotonic()
+        while not path.exists():
+            if time.monotonic() - begin > WAIT_LIMIT:
+                raise UserError(
+                    f"{path}: nobody has written the critiques for these steps in {WAIT_LIMIT / 3600:g} hours. The first rank "
+                    "writes them; all ranks must see the run folder. Look at what it printed, then continue with --resume."
+                )
             time.sleep(WAIT_SECONDS)
-        self._window, self._found = window, json.loads(self.path(window).read_text(encoding="utf-8"))
+        self._window, self._found = window, json.loads(path.read_text(encoding="utf-8"))
 
     def __call__(self, record: Preference) -> list[str] | None:
         """Return the model's own critiques of a record, None where it is scored on the ground truth."""
@@ -192,9 +202,8 @@ class CritiqueStore:
 class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     """Writes the critiques of a window when its first step is next."""
 
-    def __init__(self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, judge: Callable[[Any], Judge]) -> None:
-        """`judge` makes of the (wrapped) critic the judge that writes the critiques."""
-        self.store, self.steps, self.mixture, self.judge = store, steps, mixture, judge
+    def __init__(self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write) -> None:
+        self.store, self.steps, self.mixture, self.write = store, steps, mixture, write
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Write the window in which the run starts or resumes, unless it resumes inside it."""
@@ -214,16 +223,14 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         if window is None or step >= len(self.steps):
             return
         path = self.store.path(window)
-        there = path.exists()
-        barrier()  # no rank looks after another has begun to write
-        if there:
+        if gather(path.exists())[0]:
             return
         indices = self.steps.global_indices(range(window.start, min(window.stop, len(self.steps))))
         examples = [self.mixture.load(index, as_example) for index in dict.fromkeys(indices)]
         examples = [example for example in examples if self.store.own(example.key)]
         training = model.training
         model.eval()
-        verdicts = self.judge(model).judge(examples)
+        verdicts = self.write(model, examples)
         model.train(training)
         found = {one.key: verdict.critiques for one, verdict in zip(examples, verdicts, strict=True) if verdict.critiques}
         if rank() == 0:
@@ -262,6 +269,10 @@ class CriticMethod(SupervisedMethod):
         """Return the packed trainer, which writes the critic's own critiques on the way."""
         found = super().trainer(**trainer)
         if self.store is not None:
-            judge = partial(self.judge, forgiving=True)
-            found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, judge))
+
+            def write(model: Any, examples: Sequence[Example]) -> Sequence[Verdict]:
+                with whole_weights(found.model_wrapped):
+                    return self.judge(model, forgiving=True).judge(examples)
+
+            found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, write))
         return found

@@ -20,7 +20,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from data.errors import NonFiniteError
 from models.distributed import gather, rank, sum_over_ranks
 from train.recipe.recipe import OptimConfig
-from train.supervised.checkpoints import whole_checkpoints
+from train.supervised.checkpoints import room_for_checkpoint, whole_checkpoints
+from train.supervised.preemption import SAVE_AND_END
 
 VECTORS = "_vectors"
 """Ends the names of the groups of norms and biases."""
@@ -146,13 +147,15 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Return the gradient norm of the step; raise NonFiniteError on all ranks if it or the loss of one is not finite.
 
-        One exchange and one synchronisation a step. DeepSpeed's norm of gradients that are not finite may be negative.
+        One exchange and one synchronisation a step, which also tells all ranks that one was asked to save and end. DeepSpeed's
+        norm of gradients that are not finite may be negative.
         """
         norm, passes = super()._get_grad_norm(model, grad_norm=grad_norm), self.passes
         self.passes = []
         loss = torch.stack([one["loss"].double() for one in passes]).sum()
-        both = torch.stack([loss, torch.as_tensor(norm, dtype=torch.float64, device=loss.device)])
-        total, norms = sum_over_ranks(both).tolist()
+        asked = float(SAVE_AND_END.is_set())
+        here = torch.stack([loss, *(torch.as_tensor(x, dtype=torch.float64, device=loss.device) for x in (norm, asked))])
+        total, norms, asked = sum_over_ranks(here).tolist()
         if not (isfinite(total) and 0 <= norms < inf):
             step, folder = self.state.global_step + 1, Path(self.args.output_dir)
             ranks = gather((float(loss), [record for one in passes for record in one["records"]]))
@@ -163,7 +166,13 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
             lines = [f"  rank {number}: loss {ranks[number][0]:g}, records {', '.join(ranks[number][1])}" for number in guilty]
             message = "\n".join([f"Not finite at step {step}: gradient norm {float(norm):g}, and", *lines, advice(folder)])
             raise NonFiniteError(f"{message} The batches are in {folder}/non-finite-step-{step}-rank-*.pt.")
+        if asked:
+            self.control.should_save = self.control.should_training_stop = True
         return norm
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        with room_for_checkpoint(model, Path(self.args.output_dir)):
+            super()._save_checkpoint(model, trial)
 
 
 class FiniteWeights(TrainerCallback):  # type: ignore[misc]

@@ -27,6 +27,7 @@ from models import generation
 from models.backbone import load_critic
 from models.config import BackboneConfig, CritiqueConfig, SamplingConfig
 from models.generation import Generation
+from models.packing.groups import PackedBatch
 from tests.models import tiny
 from tests.train.ranks import run_ranks
 
@@ -102,6 +103,26 @@ def test_its_own_critiques_are_shown_and_scored_where_they_end(checkpoint: Path,
                 read_again += 1
     assert read_again
     assert len({len(one.ids) for one in written.values()}) > 2
+
+
+def test_what_it_may_write_counts_when_rows_are_filled(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that holds all prompts holds one group when many tokens may be generated."""
+    sizes: list[int] = []
+
+    def watched(model: Any, batch: PackedBatch, **settings: Any) -> list[Generation]:
+        sizes.append(len(batch.group_sizes))
+        return generation.generate(model, batch, **settings)
+
+    monkeypatch.setattr(critic, "generate", watched)
+    judge(checkpoint, budget=2000, max_new_tokens=1).judge(EXAMPLES)
+    assert sizes == [len(EXAMPLES)]
+    sizes.clear()
+    judging = judge(checkpoint, budget=2000, max_new_tokens=5000)
+    monkeypatch.setattr(
+        critic, "generate", lambda *args, **settings: watched(*args, **settings | {"sampling": SamplingConfig(max_new_tokens=1)})
+    )
+    judging.judge(EXAMPLES)
+    assert sizes == [1] * len(EXAMPLES)
 
 
 def test_what_judging_cost_is_counted(checkpoint: Path) -> None:

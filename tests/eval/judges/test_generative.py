@@ -12,12 +12,16 @@ import torch
 
 from data.preference import Message
 from data.prompts import question, write_judgement
+from eval.judges import critic
 from eval.judges.generative import GenerativeJudge, ShownEncoder, by_template, position, showings
 from eval.judges.packed_inference import Packed
 from eval.protocol import Example, ProtocolConfig, Vote, presentations
 from eval.results.result import outcomes
+from models import generation
 from models.backbone import load_language_model, set_attention
 from models.config import BackboneConfig, SamplingConfig
+from models.generation import Generation
+from models.packing.groups import PackedBatch
 from tests.models import tiny
 
 
@@ -76,6 +80,25 @@ def test_votes_differ_by_turn_and_order_but_not_by_company(checkpoint: str) -> N
     narrow = judge(checkpoint, temperature=1.0, votes=3, budget=1).judge(EXAMPLES)
     assert together == alone == narrow
     assert len({vote.text for vote in together[0].votes}) > 1
+
+
+def test_what_it_may_write_counts_when_rows_are_filled(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that holds all prompts holds one group when many tokens may be generated."""
+    sizes: list[int] = []
+
+    def watched(model: Any, batch: PackedBatch, **settings: Any) -> list[Generation]:
+        sizes.append(len(batch.group_sizes))
+        return generation.generate(model, batch, **settings)
+
+    monkeypatch.setattr(critic, "generate", watched)
+    found = judge(checkpoint, temperature=1.0, votes=3)
+    found.judge(EXAMPLES)
+    assert sizes == [2 * len(EXAMPLES)]
+    sizes.clear()
+    short = found.sampling
+    monkeypatch.setattr(critic, "generate", lambda *args, **settings: watched(*args, **settings | {"sampling": short}))
+    dataclasses.replace(found, sampling=SamplingConfig(temperature=1.0, max_new_tokens=10_000)).judge(EXAMPLES)
+    assert sizes == [1] * (2 * len(EXAMPLES))
 
 
 def test_greedy_judgements_are_those_of_plain_generation(checkpoint: str) -> None:

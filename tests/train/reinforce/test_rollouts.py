@@ -12,11 +12,13 @@ from torch import Tensor
 from data.mixture import Mixture, MixtureConfig
 from data.prompts import Answer
 from data.sources.shapes import ShapesConfig
+from models import generation
 from models.backbone import load_language_model
 from models.config import BackboneConfig, SamplingConfig
 from models.generation import Generation
-from models.packing.groups import Group
+from models.packing.groups import Group, PackedBatch
 from tests.models import tiny
+from train.reinforce import rollouts
 from train.reinforce.rollouts import Prompts, generate_packed, log_probabilities, to_write
 
 
@@ -80,6 +82,23 @@ def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image
     assert all(len(one.ids) == 5 for one in found if one.truncated)
     assert [one.ids for one in again] == [one.ids for one in found]
     assert len({one.ids for one in found}) > 6
+
+
+def test_what_may_be_written_counts_when_rows_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout's token costs its keys and values, which are a part of what a token of a training step takes."""
+    model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).eval()
+    encoder, asked, sizes = tiny.encoder(), [prompts()[place] for place in range(4)], list[int]()
+
+    def watched(model: Any, batch: PackedBatch, **settings: Any) -> list[Generation]:
+        sizes.append(len(batch.group_sizes))
+        return generation.generate(model, batch, **settings | {"sampling": SamplingConfig(max_new_tokens=1)})
+
+    monkeypatch.setattr(rollouts, "generate", watched)
+    budget = max(prompt.group.cost for prompt in asked) + 1000
+    for new_tokens in (1, 10_000):
+        groups, seeds = [to_write(prompt.group, 3) for prompt in asked], [["a", "b", "c"]] * 4
+        generate_packed(model, encoder, groups, seeds, SamplingConfig(max_new_tokens=new_tokens), budget)
+    assert sizes == [4, 1, 1, 1, 1]
 
 
 def test_every_place_has_its_prompt_and_half_of_an_epoch_has_the_winner_first() -> None:

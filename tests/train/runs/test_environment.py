@@ -16,7 +16,7 @@ import pytest
 
 from tests.train import worker
 from tests.train.ranks import run_ranks
-from train.runs.environment import FILES, SINGLE_PROCESS, free_port, prepare_environment, raise_file_limit
+from train.runs.environment import FILES, SINGLE_PROCESS, free_port, prepare_environment, raise_file_limit, warn_of_locks
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -188,3 +188,14 @@ def test_without_a_login_wandb_stays_on_disk_and_the_hub_gets_the_best(tmp_path:
     assert uploaded["call"] == "upload_folder"
     assert Path(uploaded["folder_path"]).name == "checkpoint-1"
     assert "checkpoint-1 is on the hub as me/model" in printed.replace("\n", "")
+
+
+def test_a_lock_of_a_killed_compilation_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(tmp_path)
+    warn_of_locks()
+    assert capsys.readouterr().err == ""
+    lock = tmp_path / "py311_cpu" / "fused_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    warn_of_locks()
+    assert f"{lock} is there: another process compiles" in capsys.readouterr().err

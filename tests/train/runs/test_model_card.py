@@ -33,7 +33,8 @@ from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
 from train.runs.model_card import CARD, FOR_RESUME, SCALAR_USE, metadata, model_card, push, read_results, use, write_cards
 from train.runs.provenance import DataFingerprints, recipe_yaml
-from train.supervised.checkpoints import COMPLETE, point_link
+from train.supervised.checkpoints import point_link
+from train.supervised.integrity import COMPLETE
 
 DATA: DataFingerprints = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
 

@@ -92,3 +92,24 @@ def test_a_head_whose_place_had_another_meaning_is_not_continued(checkpoint: Pat
     (checkpoint / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"head\.read: last_token then meant"):
         check_resume_matches(read, checkpoint, ranks=2)
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "provenance.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"- 1", b"null"])
+def test_settings_that_cannot_be_read_are_named_beside_a_sound_checkpoint(checkpoint: Path, name: str, content: bytes) -> None:
+    (checkpoint.parent / name).write_bytes(content)
+    with pytest.raises(UserError, match=r"(?s)cannot be read .*\. The checkpoint itself is sound\. Restore both files"):
+        check_resume_matches(recipe(), checkpoint, ranks=2)
+
+
+def test_rollouts_are_stored_by_rank_also_without_deepspeed(tmp_path: Path) -> None:
+    path = tmp_path / "rl.yaml"
+    path.write_text((RECIPE.parent / "judge_rl.yaml").read_text())
+    judge = read_recipe(path, ["deepspeed=none"])
+    checkpoint = tmp_path / "checkpoint-1"
+    checkpoint.mkdir()
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(judge))
+    (tmp_path / "provenance.json").write_text(json.dumps([{"hardware": {"world_size": 2}}]))
+    check_resume_matches(judge, checkpoint, ranks=2)
+    with pytest.raises(UserError, match=r"ranks: 2 -> 1 \(the rollout buffer is stored by rank\)"):
+        check_resume_matches(judge, checkpoint, ranks=1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -16,12 +21,13 @@ from train.runs.evaluation import evaluation_folder
 from train.supervised import checkpoints
 from train.supervised.checkpoints import (
     BEST,
-    COMPLETE,
     KeepCheckpoints,
     find_resume,
     point_link,
+    room_for_checkpoint,
     whole_checkpoints,
 )
+from train.supervised.integrity import COMPLETE, mark_complete
 
 
 def keep(count: int) -> KeepCheckpoints:
@@ -62,14 +68,59 @@ def test_checkpoints_are_ordered_by_step_and_the_cut_off_do_not_count(tmp_path: 
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-3", "checkpoint-20", "checkpoint-100"]
 
 
-def test_the_mark_comes_from_the_first_rank(tmp_path: Path) -> None:
+def test_the_mark_holds_the_files(tmp_path: Path) -> None:
     make(tmp_path, 5, whole=False)
-    saved(tmp_path, keep(9), 5, first=False)
-    assert whole_checkpoints(tmp_path) == []
     saved(tmp_path, keep(9), 5)
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-5"]
+    assert list(json.loads((tmp_path / "checkpoint-5" / COMPLETE).read_text())["files"]) == ["model.safetensors"]
 
 
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(tmp_path: Path) -> None:
+    make(tmp_path, 2, 4, 6, whole=False)
+    for step in (2, 4, 6):
+        mark_complete(tmp_path / f"checkpoint-{step}")
+    for step in (4, 6):
+        (tmp_path / f"checkpoint-{step}" / "model.safetensors").write_text("x")
+    with pytest.raises(UserError, match=r"checkpoint-6 is damaged: model.safetensors has 1 bytes.*of this run: checkpoint-2, ch"):
+        find_resume(tmp_path, str(tmp_path / "checkpoint-6"), quiet())
+    console = quiet()
+    assert find_resume(tmp_path, "auto", console) == tmp_path / "checkpoint-2"
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "checkpoint-6 is damaged and set aside as damaged-checkpoint-6: model.safetensors has 1 bytes, 0 were written" in said
+    assert (tmp_path / "damaged-checkpoint-4" / "model.safetensors").exists()
+    (tmp_path / "checkpoint-2" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"no checkpoint of this run is undamaged\. checkpoint-2: model\.safetensors: No"):
+        find_resume(tmp_path, "auto", quiet())
+
+
+def test_a_disk_without_room_is_named_before_and_while_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, free = torch.nn.Linear(9, 10), [10_000]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
+    with room_for_checkpoint(model, tmp_path):
+        pass
+    free[0] = 1599  # 100 parameters of 4 bytes, and 12 for the optimizer
+    too_little = r"about 1,600 bytes, 1,599 are free. Nothing was saved. There is no complete checkpoint"
+    with pytest.raises(UserError, match=too_little), room_for_checkpoint(model, tmp_path):
+        raise AssertionError
+    make(tmp_path, 5)
+    (tmp_path / "checkpoint-5" / "model.safetensors").write_bytes(bytes(1500))
+
+    def save(error: Exception, left: int) -> None:
+        free[0] = 1599
+        with room_for_checkpoint(model, tmp_path):
+            free[0] = left
+            raise error
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for error, left in ((full, 1599), (RuntimeError("PytorchStreamWriter failed writing file"), 0)):
+        said = rf"disk was full .* {left:,} bytes are free. The last complete checkpoint is .*checkpoint-5"
+        with pytest.raises(UserError, match=said):
+            save(error, left)
+    with pytest.raises(RuntimeError, match="of another kind"):
+        save(RuntimeError("of another kind"), 1599)
+
+
+@settings(deadline=None)
 @given(st.sets(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 4), st.integers(1, 30))
 def test_the_newest_and_the_best_stay(tmp_path_factory: pytest.TempPathFactory, steps: set[int], count: int, best: int) -> None:
     folder = tmp_path_factory.mktemp("run")
