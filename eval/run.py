@@ -33,7 +33,7 @@ from eval.benchmarks.benchmark import Location
 from eval.benchmarks.table import BENCHMARKS
 from eval.cli import add_shared, benchmark, command, processes, task_of
 from eval.protocol import Images
-from eval.results.result import Result, read_result
+from eval.results.result import LIMITED, Result, read_result
 from eval.results.scoring import readers, score_file
 from eval.results.tables import comparison_table, results_table, score_table
 
@@ -135,7 +135,7 @@ def evaluated_on(predictions: Path) -> Location | None:
     result = read_result(beside)
     if result.origin != "embedded" and not Path(result.origin).exists():
         return None
-    limited = any(note.startswith("Limited to ") for note in result.notes)
+    limited = any(note.startswith(LIMITED) for note in result.notes)
     return Location(location=result.origin, limit=result.micro.n + len(result.unavailable) if limited else None)
 
 

@@ -21,8 +21,8 @@ Record = dict[str, Any]
 """One line of an official predictions file."""
 Records = Sequence[Record | None]
 """A whole file; None is a line that holds null."""
-RowName = tuple[str, tuple[str, str] | None]
-"""A row's id, and the better response and the other one (None where they are not said): ids repeat, these do not."""
+RowName = tuple[str, tuple[str, ...]]
+"""A row's id, which several may share; with it the better response and the other one, or the row's identity, or nothing."""
 
 
 class Location(Section):
@@ -59,6 +59,8 @@ class Known:
     """Distinct ids, where several rows may share one."""
     ids: str = ""
     """File beside this one with the id of each row, one a line (`#` and a digest where the ids are not ours to give away)."""
+    repeats: bool = False
+    """Whether rows may be equal in id and responses."""
 
 
 @dataclass(frozen=True, slots=True)

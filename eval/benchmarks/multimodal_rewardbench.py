@@ -50,6 +50,7 @@ KNOWN = (
             "vqa": 1200,
         },
         ids="multimodal_rewardbench.txt",
+        repeats=True,
     ),
 )
 QUESTION = """Please act as an impartial judge and evaluate the quality of the responses provided by two AI assistants to \

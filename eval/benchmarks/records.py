@@ -93,9 +93,9 @@ def row_name(record: Record) -> RowName:
         label = record.get("Label", row.get("Better"))
         one, two, first = row["Output1"], row.get("Output2"), label in ("A", "Output1")
         if label not in ("A", "B", "Output1", "Output2"):
-            return identity, None
+            return identity, ()
     if not isinstance(one, str) or not isinstance(two, str):
-        return identity, None
+        return identity, ()
     return identity, (one, two) if first else (two, one)
 
 
@@ -121,7 +121,7 @@ def _own(record: Record) -> Record:
 def _own_row(record: Record) -> RowName:
     identity = text(record, "identity")
     named = IDENTITY.fullmatch(identity)
-    return named[1] if named else identity, None
+    return named[1] if named else identity, (identity,)
 
 
 def own_format(rules: str, becomes: str = "rewards") -> FileFormat:
@@ -143,6 +143,6 @@ def lmms_format(metric: str, becomes: str = "", convert: Callable[[Record], Reco
     about = f"*_samples_*.jsonl as lmms-eval logs samples: filtered_resps, target and {metric} (question_id, category, score)"
 
     def row(record: Record) -> RowName:
-        return text(record[metric], "question_id"), None
+        return text(record[metric], "question_id"), ()
 
     return FileFormat(about, (metric,), "lmms_eval", becomes, convert, row)

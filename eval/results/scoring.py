@@ -150,24 +150,26 @@ def coverage(rows: Sequence[RowName], benchmark: Benchmark, where: Location | No
     if edition is not None:
         return _against_ids(have, often, notes, benchmark, edition)
     compared = f"compared with nothing, for only the user has these rows: name their place, --benchmark {benchmark.name}=PATH"
+    often += [identity for (identity, content), count in have.items() if content for _ in range(count - 1)]
     return Coverage(have.total(), None, compared, duplicated=tuple(often), notes=tuple(notes))
 
 
 def _against_rows(have: Counter[RowName], often: list[str], notes: list[str], benchmark: Benchmark, where: Location) -> Coverage:
     """Compare with rows that are at hand: ids, and responses with their label where the file has them."""
-    want: Counter[RowName] = Counter()
+    want, told = Counter[RowName](), {len(content) for _, content in have}
     for example in benchmark.read(where) if benchmark.read else benchmark.load(where).examples:
         identity = str(example.row["ID"] if "ID" in example.row else example.row["id"])
-        want[identity, (example.responses[example.better], example.responses[1 - example.better])] += 1
-    what = "by ids, responses and labels"
-    if any(content is None for _, content in have):
-        have, want = (Counter((identity, None) for identity, _ in of.elements()) for of in (have, want))
+        pair = example.responses[example.better], example.responses[1 - example.better]
+        want[identity, pair if told == {2} else (example.identity,) if told == {1} else ()] += 1
+    what = "by ids, responses and labels" if told == {2} else "by the number and id of each row"
+    if told not in ({1}, {2}):
+        have = Counter((identity, ()) for identity, _ in have.elements())
         what = "by ids alone, for the file does not hold the responses"
     known, extra = {identity for identity, _ in want}, have - want
     double = [identity for identity, content in extra.elements() if (identity, content) in want]
     invented = [identity for identity, content in extra.elements() if (identity, content) not in want]
     if changed := sum(identity in known for identity in invented):
-        notes = [*notes, f"{changed:,} rows have an id of the benchmark, but other responses or another label"]
+        notes = [*notes, f"{changed:,} rows have an id of the benchmark, but other responses, another label or another place"]
     return Coverage(
         have.total(),
         want.total(),
@@ -186,7 +188,9 @@ def _against_ids(have: Counter[RowName], often: list[str], notes: list[str], ben
     """
     want, found = Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines()), Counter[str]()
     double, invented, numbered = list[str](), list[str](), False
-    for identity, _ in have.elements():
+    once = {name for name in have if len(name[1]) == 1 or (name[1] and not edition.repeats)}
+    double += [name[0] for name in (have - Counter(once)).elements() if name in once]
+    for identity, _ in (have & Counter(once) | Counter({name: have[name] for name in have.keys() - once})).elements():
         plain = NUMBERED.fullmatch(identity)
         spellings = [identity, digested(identity), *([plain[1], digested(plain[1])] if plain else [])]
         name = next((name for name in spellings if name in want), None)

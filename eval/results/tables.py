@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +14,7 @@ from rich.table import Column, Table
 from data.errors import PredictionsError
 from eval.protocol import Images
 from eval.results.predictions import difference, predictions_in, read_predictions
-from eval.results.result import Accuracy, Result
+from eval.results.result import Accuracy, Result, read_result
 
 ABLATIONS: dict[Images, str] = {"none": "without images", "grey": "grey images", "shuffled": "shuffled images"}
 """What is left of the score without the images: how the rows of the table are named."""
@@ -45,11 +44,13 @@ def results_table(
     ablations: Mapping[Images, Mapping[str, Result]] = MappingProxyType({}),
 ) -> Table:
     """Return one table of all benchmarks: overall, groups, items (Acc+), ablations, and the judges that see no content."""
-    label = next(iter(results.values())).label
+    done = {name: result.done for name, result in results.items()}
+    same = len(set(done.values())) == 1
+    caption = next(iter(done.values())) if same else "; ".join(f"{name}: {words}" for name, words in done.items())
     names = list(next(iter(results.values())).baselines) if baselines else []
     columns = [Column(name, justify="right") for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable")]
     columns += [Column(name, justify="right", style="dim") for name in names]
-    table = Table("benchmark", *columns, title=title, caption=f"{label}; half: with half a point for a tie")
+    table = Table("benchmark", *columns, title=title, caption=f"{caption}; half: with half a point for a tie")
     for name, result in results.items():
         overall = [shown(result.baselines[blind].micro) for blind in names]
         table.add_row(f"[bold]{name}", *cells(result.micro), *overall)
@@ -144,4 +145,4 @@ def cells(figure: Accuracy) -> tuple[str, ...]:
 def _protocol(predictions: Path) -> str:
     """Return the protocol beside a predictions file, "" if its result is not there."""
     result = predictions.parent.with_suffix(".json")
-    return str(json.loads(result.read_text(encoding="utf-8"))["label"]) if result.is_file() else ""
+    return read_result(result).label if result.is_file() else ""

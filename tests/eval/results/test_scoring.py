@@ -92,7 +92,7 @@ def test_rows_at_hand_are_compared_with_their_responses_and_labels(tmp_path: Pat
     records[0] |= {"chosen": records[0]["rejected"], "rejected": records[0]["chosen"]}
     _, compared = score_file(write(tmp_path / "p.jsonl", [*records, records[1]]), VL, "r1_reward", where=where)
     assert (compared.missing, compared.duplicated, compared.invented) == (("RLAIF-V-0",), ("mathverse-1",), ("RLAIF-V-0",))
-    assert "1 rows have an id of the benchmark, but other responses or another label" in compared.notes
+    assert "1 rows have an id of the benchmark, but other responses, another label or another place" in compared.notes
     without = [{"id": row["id"], "rewards": [1, 0]} for row in rows[1:]]
     _, compared = score_file(write(tmp_path / "p.jsonl", without), VL, "r1_reward", where=where)
     assert (compared.missing, compared.compared.endswith("the file does not hold the responses")) == (("RLAIF-V-0",), True)
@@ -288,6 +288,16 @@ def test_our_own_predictions_score_as_what_they_were_written_from(name: str, tmp
 
 def fields(one: Example) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__dataclass_fields__}
+
+
+def test_a_line_that_stands_for_another_of_its_id_is_found_by_its_responses(tmp_path: Path) -> None:
+    """Only where the file has them: several rows share an id."""
+    ids = (IDS / "mm_rlhf_rewardbench.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    rows = [{"id": one, "image": "mcq/1", "chosen": str(row), "rejected": "", "rewards": [1, 0]} for row, one in enumerate(ids)]
+    assert score_file(write(tmp_path / "p.jsonl", rows), MM_RLHF)[1].whole
+    other = next(row for row, one in enumerate(ids) if row and one == ids[0])
+    _, compared = score_file(write(tmp_path / "p.jsonl", [*rows[:other], rows[0], *rows[other + 1 :]]), MM_RLHF)
+    assert (compared.rows, compared.missing, compared.duplicated) == (170, (ids[0],), (ids[0],))
 
 
 def test_acc_plus_stands_beside_each_category(tmp_path: Path) -> None:
