@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from data.errors import PredictionsError
 from eval.benchmarks.benchmark import FileFormat, Record, Records, RowName
@@ -52,7 +52,7 @@ def rewards_of(value: object) -> list[float]:
     return value
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Say whether a value is a finite number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 

@@ -245,8 +245,8 @@ def test_predictions_of_our_own_are_compared_with_the_rows_they_were_evaluated_o
     assert "mcq (Acc+)" in shown
     assert "vl_rewardbench: each response scored by itself, ties wrong, 7 rows, drawn, seed 0" in " ".join(shown.split())
     for name, rows in (("vl_rewardbench", 7), ("mm_rlhf_rewardbench", 6)):
-        for file in ("official", "predictions"):
-            main(["--score", str(tmp_path / name / f"{file}.jsonl"), "--benchmark", name])
+        for form in ("official", "predictions"):
+            main(["--score", str(tmp_path / name / f"{form}.jsonl"), "--benchmark", name])
             assert f"{rows} of {rows} rows; compared with those at {world}" in capsys.readouterr().out
     file = tmp_path / "mm_rlhf_rewardbench" / "predictions.jsonl"
     lines = file.read_text().splitlines(keepends=True)

@@ -261,7 +261,7 @@ def test_the_sample_log_of_lmms_eval_for_multimodal_rewardbench(tmp_path: Path) 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_our_own_predictions_score_as_what_they_were_written_from(name: str, tmp_path: Path) -> None:
     benchmark = BENCHMARKS[name]
-    row = {"Category": "vqa", "category": "mcq", "image": "mcq/1.png", "query": "q", "Text": "q"}
+    row: dict[str, Any] = {"Category": "vqa", "category": "mcq", "image": "mcq/1.png", "query": "q", "Text": "q"}
     row |= dict.fromkeys(("models", "judge", "rationale", "query_source")) | {"Image": "1.png"}
     examples: list[Example] = []
     for number, identity in enumerate(("mmmu-1", "RLAIF-V-(2)", "svit-3", "svit-4", "svit-5")):
