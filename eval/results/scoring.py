@@ -126,7 +126,7 @@ def chosen_rules(form: str, benchmark: Benchmark, rules: str | None) -> str:
         reads = benchmark.rules[rules].reads
         raise PredictionsError(f"{words}; {rules} reads {reads} ({benchmark.files[reads].about}). Give --rules {able[0]}.")
     if not about.rules:
-        raise PredictionsError(f"{words}. They give different figures: name the ones you mean, for example --rules {able[-1]}.")
+        raise PredictionsError(f"{words}. They give different figures: name the ones you mean, for example --rules {able[0]}.")
     return about.rules
 
 

@@ -181,7 +181,7 @@ def test_a_file_without_a_record_is_refused(name: str, text: str, tmp_path: Path
         (b"[" * 100_000, "p.jsonl:1: not JSON"),
         (b"[1]", "p.jsonl:1: found a JSON list"),
         (b'{"what": 1}', "the columns 'what', by which it is in none of the formats that vl_rewardbench is scored from:\n  pred"),
-        (b'{"id": "a", "rewards": [1, 0]}', "read. They give different figures: name the ones you mean, for example --rules uni"),
+        (b'{"id": "a", "rewards": [1, 0]}', "read. They give different figures: name the ones you mean, for example --rules all"),
     ],
 )
 def test_files_that_are_no_predictions_are_refused(line: bytes, message: str, tmp_path: Path) -> None:
