@@ -188,9 +188,12 @@ def _against_ids(have: Counter[RowName], often: list[str], notes: list[str], ben
     """
     want, found = Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines()), Counter[str]()
     double, invented, numbered = list[str](), list[str](), False
-    once = {name for name in have if len(name[1]) == 1 or (name[1] and not edition.repeats)}
-    double += [name[0] for name in (have - Counter(once)).elements() if name in once]
-    for identity, _ in (have & Counter(once) | Counter({name: have[name] for name in have.keys() - once})).elements():
+    lines = list[str]()
+    for (identity, content), count in have.items():
+        exact = len(content) == 1 or (len(content) == 2 and not edition.repeats)
+        lines += [identity] * (1 if exact else count)
+        double += [identity] * (count - 1 if exact else 0)
+    for identity in lines:
         plain = NUMBERED.fullmatch(identity)
         spellings = [identity, digested(identity), *([plain[1], digested(plain[1])] if plain else [])]
         name = next((name for name in spellings if name in want), None)
