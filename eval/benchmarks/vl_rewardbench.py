@@ -7,8 +7,6 @@ winner always under `chosen`: here the two responses get an order drawn from the
 Its scoring is in vl_rewardbench_scoring.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

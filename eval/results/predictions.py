@@ -1,7 +1,5 @@
 """Predictions on disk: our own file with everything, and the official formats; what two files say of the same rows."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
