@@ -124,11 +124,16 @@ class ProtocolConfig(Section):
 
     @property
     def label(self) -> str:
-        """The protocol in one line, as it stands beside every figure."""
+        """The protocol in one line: what is asked for, and by what results are told to be comparable."""
+        return self.done("all rows", pairwise=True)
+
+    def done(self, rows: str, pairwise: bool) -> str:
+        """Return what was done on `rows`, as it stands beside every figure: only a pairwise judge has orders and votes."""
         order = {"both": "both orders", "official": "official order", "winner_first": "WINNER SHOWN FIRST"}[self.order]
         rounds = "1 vote" if self.votes == 1 else f"{self.votes} votes"
         images = "" if self.images == "real" else f", images: {self.images}"
-        return f"{order}, {rounds}, ties {self.ties}, all rows{images}, seed {self.seed}"
+        judged = f"{order}, {rounds}" if pairwise else "each response scored by itself"
+        return f"{judged}, ties {self.ties}, {rows}{images}, seed {self.seed}"
 
 
 def presentations(example: Example, protocol: ProtocolConfig) -> tuple[Side, ...]:

@@ -5,6 +5,7 @@ deepspeed eval/run.py runs/a/best --benchmarks vl_rewardbench=hub multimodal_rew
 python eval/run.py runs/a/best --benchmarks vl_rewardbench=embedded,limit=100 --ablations
 python eval/run.py judge.yaml --benchmarks vl_rewardbench=hub --protocol votes=5    # an ensemble, or a judge on a server
 python eval/run.py --score predictions.jsonl --benchmark vl_rewardbench --rules r1_reward
+python eval/run.py --score official.jsonl --benchmark vl_rewardbench=hub --k 5      # also compared with the hub's rows
 python eval/run.py --compare runs/a/checkpoint-200 runs/b/checkpoint-200
 
 A judge is a checkpoint folder, or a YAML file as eval/judges/ensemble.py and eval/judges/config.py describe it. Results lie
@@ -27,11 +28,13 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.errors import PredictionsError
+from eval.benchmarks.benchmark import Location
 from eval.benchmarks.table import BENCHMARKS
-from eval.cli import add_shared, command, processes, task_of
+from eval.cli import add_shared, benchmark, command, processes, task_of
 from eval.protocol import Images
-from eval.results.predictions import score_file
-from eval.results.result import Result
+from eval.results.result import LIMITED, Result, read_result
+from eval.results.scoring import readers, score_file
 from eval.results.tables import comparison_table, results_table, score_table
 
 if TYPE_CHECKING:
@@ -58,33 +61,82 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options; a command line that fits no use ends the process with status 2."""
-    parser = argparse.ArgumentParser("eval/run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("eval/run.py", description=__doc__, epilog=rules_listed(), formatter_class=form)
     parser.add_argument("judges", nargs="*", type=Path, metavar="JUDGE", help="checkpoint folders or YAML files")
     add_shared(parser)
     parser.add_argument("--ablations", action="store_true", help="also without, with grey and with shuffled images")
-    parser.add_argument("--score", type=Path, metavar="FILE", help="predictions in one of the benchmark's official formats")
-    parser.add_argument("--benchmark", choices=BENCHMARKS, help="the benchmark that --score is of")
-    parser.add_argument("--rules", help="published rules to score by; default: the official ones")
-    parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="checkpoints or folders that were evaluated")
+    parser.add_argument("--score", type=Path, metavar="FILE", help="predictions in one of the formats below")
+    parser.add_argument(
+        "--benchmark",
+        type=benchmark,
+        metavar="NAME[=PLACE]",
+        help=f"what --score is of: {', '.join(BENCHMARKS)}. The file is compared with the rows at PLACE (as in --benchmarks); "
+        "without one with those it was evaluated on, if its result lies beside it, else with the published ids",
+    )
+    parser.add_argument("--rules", help="published rules to score by; default: those that belong to the file's format")
+    parser.add_argument("--k", type=int, help="votes an item that vl_rewardbench's official rules take: 1, 3, 5, 7 or 9")
+    parser.add_argument("--partial", action="store_true", help="accept a file with missing, duplicated or unknown rows")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="checkpoints, runs or folders with predictions")
     options = parser.parse_args(arguments)
     if sum(map(bool, (options.judges, options.score, options.compare))) != 1:
         parser.error("give either JUDGES, or --score FILE, or --compare A B")
     if bool(options.score) != bool(options.benchmark):
         parser.error("--score and --benchmark go together")
+    if not options.score and (options.rules or options.k is not None or options.partial):
+        parser.error("--rules, --k and --partial are for --score")
     if options.ablations and options.images:
         parser.error("--ablations holds all of --images; give one of them")
     return options
 
 
+def rules_listed() -> str:
+    """Return for `--help` the rules of each benchmark, the file formats they read, and what differs from the released script."""
+    lines = ["what --score reads, and the rules it scores by"]
+    for name, scored in BENCHMARKS.items():
+        lines += ["", f"{name}: file formats"]
+        for form, about in scored.files.items():
+            default = f"; default rules: {about.rules}" if about.rules else ""
+            lines += [f"  {form}: {about.about}", f"    scored by {', '.join(readers(form, scored))}{default}"]
+        lines.append(f"{name}: rules")
+        for rules, rule in scored.rules.items():
+            lines += [f"  {rules} (reads {rule.reads}): {rule.about}", f"    differs from the released script: {rule.differs}"]
+    return "\n".join(lines)
+
+
 def score(options: argparse.Namespace, console: Console) -> None:
-    """Score a predictions file; figures in full precision, and with `--output` everything that the rules compute."""
-    found = score_file(options.score, BENCHMARKS[options.benchmark], options.rules)
-    console.print(score_table(options.benchmark, found))
+    """Score a predictions file; figures in full precision, and with `--output` everything that the rules compute.
+
+    Raises: PredictionsError, once the figures are printed, for a file that does not hold each row once, unless `--partial`.
+    """
+    name = options.benchmark.name
+    where = options.benchmark if "location" in options.benchmark.model_fields_set else evaluated_on(options.score)
+    found, compared = score_file(options.score, BENCHMARKS[name], options.rules, options.k, where)
+    console.print(score_table(name, found))
+    for line in compared.lines():
+        console.print(line, soft_wrap=True, markup=False)
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
-        file = options.output / f"{options.benchmark}.{found['rules']}.json"
+        file = options.output / f"{name}.{found['rules']}.json"
         file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         console.print(f"written: {file}")
+    if not (compared.whole or options.partial):
+        raise PredictionsError(
+            f"{options.score} does not hold each row of {name} once and no other, so that its figures are not the benchmark's. "
+            "Complete the file, name the place of its rows (--benchmark NAME=PLACE), or accept it as it is: --partial."
+        )
+
+
+def evaluated_on(predictions: Path) -> Location | None:
+    """Return the place of the rows that a file of our own was evaluated on, as the result beside it says; None without one."""
+    beside = predictions.resolve().parent.with_suffix(".json")
+    if not beside.is_file():
+        return None
+    result = read_result(beside)
+    if result.origin != "embedded" and not Path(result.origin).exists():
+        return None
+    limited = any(note.startswith(LIMITED) for note in result.notes)
+    return Location(location=result.origin, limit=result.micro.n + len(result.unavailable) if limited else None)
 
 
 def judge_all(options: argparse.Namespace, console: Console) -> None:
@@ -127,8 +179,8 @@ def evaluate(judge_for: JudgeFor, suite: Suite, folder: Path, *, ablations: bool
         seen = replace(suite, protocol=suite.protocol.model_copy(update={"images": images}))
         place = folder if images == REAL else folder / "ablations" / images
         found[images] = {}
-        for name, (benchmark, _) in seen.benchmarks.items():
-            judge = judge_for(benchmark, seen.protocol)
+        for name, (evaluated, _) in seen.benchmarks.items():
+            judge = judge_for(evaluated, seen.protocol)
             found[images][name] = seen.evaluate(name, judge, place, judge.notes)
     return found.pop(suite.protocol.images), found
 

@@ -31,7 +31,7 @@ class WritingCost:
     """Tokens generated after a continuation at the most."""
 
     @classmethod
-    def of(cls, text: Any, sampling: SamplingConfig) -> WritingCost:
+    def of(cls, text: Any, sampling: SamplingConfig) -> "WritingCost":
         """Return the cost for a language model of configuration `text`.
 
         A position has 2 vectors of every key head in every layer. A token of a budget stands for what one layer's forward holds

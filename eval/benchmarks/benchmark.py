@@ -9,12 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from pydantic import model_validator
 
 from data.config.section import Count, Section
-from data.errors import PredictionsError
 from data.preference import Message
 from eval.protocol import Example, Side, Verdict, draw
 
@@ -22,7 +21,8 @@ Record = dict[str, Any]
 """One line of an official predictions file."""
 Records = Sequence[Record | None]
 """A whole file; None is a line that holds null."""
-Parsed = TypeVar("Parsed")
+RowName = tuple[str, tuple[str, ...]]
+"""A row's id, which several may share; with it the better response and the other one, or the row's identity, or nothing."""
 
 
 class Location(Section):
@@ -57,6 +57,10 @@ class Known:
     """Rows by group; empty where only the total is known."""
     items: int | None = None
     """Distinct ids, where several rows may share one."""
+    ids: str = ""
+    """File beside this one with the id of each row, one a line (`#` and a digest where the ids are not ours to give away)."""
+    repeats: bool = False
+    """Whether rows may be equal in id and responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,25 @@ class PairwisePrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class FileFormat:
+    """A predictions file that can be scored."""
+
+    about: str
+    """What a line holds, for `--help`."""
+    marks: tuple[str, ...]
+    """Columns by which a line is recognised."""
+    rules: str = ""
+    """The rules that a file of this format is scored by if none are named; empty where several published ones read it."""
+    becomes: str = ""
+    """The format that `convert` makes of a line, whose rules then score it too."""
+    convert: Callable[[Record], Record] | None = None
+    row: Callable[[Record], RowName] | None = None
+    """The benchmark's row that a line is of; None reads the columns of the official files and of R1-Reward's."""
+    votes: bool = False
+    """Whether each line is a vote, of which a row may have several."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScoringRule:
     """A published way to make figures of a predictions file."""
 
@@ -102,6 +125,10 @@ class ScoringRule:
     """Which of the benchmark's predictions formats it scores."""
     score: Callable[[Records], dict[str, Any]]
     """Figures: `micro`, `macro`, `groups` (n, right, accuracy), and under `detail` whatever the script computes besides."""
+    differs: str = "nothing"
+    """What differs from the released script, for `--help`."""
+    at_votes: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
+    """Makes of the figures those with K votes an item, where the script has a choice of K."""
 
     def figures(self, name: str, records: Records) -> dict[str, Any]:
         """Return the figures, labelled with the rule's name; raises PredictionsError if it cannot read the records."""
@@ -124,6 +151,10 @@ class Benchmark:
     """None where the benchmark publishes no prompt that shows both responses."""
     item: Callable[[Example], str] | None = None
     """The item a row belongs to, where an accuracy over items with all rows right (Acc+) is defined."""
+    files: Mapping[str, FileFormat] = field(default_factory=dict)
+    """The predictions files that are recognised, by the names that rules read; looked through in this order."""
+    read: Callable[[Location], Sequence[Example]] | None = None
+    """Returns the rows without looking at their images; None where `load` alone can."""
     official_note: str = ""
     """A note that stands beside a result in official order."""
 
@@ -174,29 +205,6 @@ def rewards(example: Example, verdict: Verdict) -> list[float]:
 def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
     """Return the predictions as R1-Reward writes them: the row and its rewards, the winner's first."""
     return [{**example.row, "rewards": rewards(example, verdict)} for example, verdict in zip(examples, verdicts, strict=True)]
-
-
-def parse_records(records: Records, parse: Callable[[Any], Parsed], required: str) -> list[Parsed]:
-    """Return what `parse` reads from each record; raises PredictionsError naming the line on which it fails."""
-    found = []
-    for line, record in enumerate(records, start=1):
-        try:
-            found.append(parse(record))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PredictionsError(f"line {line}: {type(error).__name__} {error}. Required are {required}.") from error
-    return found
-
-
-def parse_rewards(
-    records: Records, parse: Callable[[Record], Parsed], columns: str, ties_right: bool = False
-) -> list[tuple[Parsed, bool]]:
-    """Return what `parse` reads from the `columns` of each record, and whether the winner's reward (the first) is higher."""
-
-    def judged(record: Record) -> tuple[Parsed, bool]:
-        better, other = record["rewards"][:2]
-        return parse(record), better >= other if ties_right else better > other
-
-    return parse_records(records, judged, f"{columns} and rewards (2 numbers, the winner's first)")
 
 
 def figures_by_group(rows: Iterable[tuple[str, bool]], groups: Sequence[str] = ()) -> dict[str, Any]:

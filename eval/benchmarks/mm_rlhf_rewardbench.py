@@ -7,7 +7,6 @@ each alone, and the pairwise script of R1-Reward shows the winner first.
 """
 
 from collections import Counter
-from collections.abc import Hashable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from data.preference import EncodedImage
 from data.storage.tables import Row
 from eval.benchmarks.benchmark import (
     Benchmark,
+    FileFormat,
     Known,
     Record,
     Records,
@@ -25,16 +25,17 @@ from eval.benchmarks.benchmark import (
     group_figures,
     in_drawn_order,
     macro,
-    parse_rewards,
     reward_records,
 )
+from eval.benchmarks.records import own_format, parse_rewards, text
 from eval.benchmarks.rows import Published, content_key, encoded, require_texts, under, user_turn
 from eval.protocol import Example
 
 NAME = "mm_rlhf_rewardbench"
 HUB = "yifanzhang114/MM-RLHF-RewardBench"
 FILES = ("mm_reward_bench.jsonl", "data/train-*.parquet", "train-*.parquet")
-KNOWN = (Known("the released edition", 170, {"mcq": 42, "long": 37, "short": 34, "safety": 32, "video": 25}, 46),)
+COUNTS = {"mcq": 42, "long": 37, "short": 34, "safety": 32, "video": 25}
+KNOWN = (Known("the released edition", 170, COUNTS, 46, "mm_rlhf_rewardbench.txt"),)
 KEYWORDS = ("mcq", "long", "short", "safety", "video")
 """The categories, in the order in which the official scorer looks for them within a path."""
 FRAMES = 32
@@ -95,7 +96,7 @@ def official_score(records: Records, ties_right: bool = False) -> dict[str, Any]
     Raises: PredictionsError for a line that the script cannot read.
     """
     columns = "id, image or video (a path; leave the other one out, null stops the official script)"
-    items: dict[Hashable, list[tuple[str, str, bool]]] = {}
+    items: dict[str, list[tuple[str, str, bool]]] = {}
     for (identity, image, video), hit in parse_rewards(records, _paths, columns, ties_right):
         items.setdefault(identity, []).append((image, video, hit))
     rows = [row for item in items.values() for row in item]
@@ -122,7 +123,10 @@ def official_score(records: Records, ties_right: bool = False) -> dict[str, Any]
         "micro": overall["accuracy"],
         "macro": macro([stats[word]["accuracy"] for word in there]),
         "acc_plus": overall["acc_plus"],
-        "groups": group_figures(right, there),
+        "groups": {
+            word: {**group, "acc_plus": stats[word]["acc_plus"], "items": inside[word]}
+            for word, group in group_figures(right, there).items()
+        },
         "detail": {"category_stats": stats, "groups": len(items), "overall_stats": overall},
     }
 
@@ -131,19 +135,34 @@ def _keyword(*paths: str) -> str | None:
     return next((word for word in KEYWORDS if any(word in path for path in paths)), None)
 
 
-def _paths(record: Record) -> tuple[Hashable, str, str]:
-    image, video = record.get("image", ""), record.get("video", "")
-    _keyword(image, video)  # a TypeError for null
-    return record.get("id", ""), image, video
+def _paths(record: Record) -> tuple[str, str, str]:
+    image, video = (text({name: "", **record}, name) for name in ("image", "video"))
+    return text(record, "id"), image, video
 
 
-RULES = {
-    "official": ScoringRule("Kwai's and R1-Reward's scorer: Acc and Acc+, ties wrong", "official", official_score),
-    "ties_right": ScoringRule("the official scorer with ties right", "official", partial(official_score, ties_right=True)),
+FILES_SCORED = {
+    "predictions": own_format("official", "official"),
+    "official": FileFormat(
+        "id, image or video (a path) and rewards, [of the better response, of the other]", ("rewards",), "official"
+    ),
 }
+RULES = {
+    "official": ScoringRule(
+        "Kwai's and R1-Reward's scorer: Acc and Acc+, ties wrong",
+        "official",
+        official_score,
+        "it prints two decimals; macro, the mean of the categories, is added",
+    ),
+    "ties_right": ScoringRule(
+        "the official scorer with ties right", "official", partial(official_score, ties_right=True), "a tie counts as right"
+    ),
+}
+_PUBLISHED = Published(NAME, "MM-RLHF-RewardBench", HUB, FILES, None, KNOWN, _example)
 MM_RLHF_REWARDBENCH = Benchmark(
     name=NAME,
-    load=Published(NAME, "MM-RLHF-RewardBench", HUB, FILES, None, KNOWN, _example).load,
+    load=_PUBLISHED.load,
+    read=_PUBLISHED.read,
+    files=FILES_SCORED,
     formats={"official": reward_records},
     rules=RULES,
     known=KNOWN,

@@ -16,17 +16,17 @@ from data.preference import Message, texts
 from data.storage.tables import Row
 from eval.benchmarks.benchmark import (
     Benchmark,
+    FileFormat,
     Known,
     PairwisePrompt,
     Record,
     Records,
     ScoringRule,
     figures_by_group,
-    parse_records,
-    parse_rewards,
     preferred,
     reward_records,
 )
+from eval.benchmarks.records import lmms_format, lmms_text, one_of, own_format, parse_records, parse_rewards, text
 from eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
 from eval.protocol import Example, Side, Verdict
 
@@ -47,6 +47,8 @@ KNOWN = (
             "safety/bias": 508,
             "vqa": 1200,
         },
+        ids="multimodal_rewardbench.txt",
+        repeats=True,
     ),
 )
 QUESTION = """Please act as an impartial judge and evaluate the quality of the responses provided by two AI assistants to \
@@ -166,9 +168,9 @@ def official_score(records: Records, reseeded: bool = False) -> dict[str, Any]:
     generator = random.Random(123)
 
     def judged(record: Record) -> tuple[str, bool]:
-        name = category(record["Meta"]["Category"], record["ID"])
-        letter = named_letter(record["output"]) or ("A" if reseeded or generator.random() < 0.5 else "B")
-        return name, letter == record["Label"]
+        name = category(text(record["Meta"], "Category"), text(record, "ID"))
+        letter = named_letter(text(record, "output")) or ("A" if reseeded or generator.random() < 0.5 else "B")
+        return name, letter == one_of(record["Label"], "AB", "Label")
 
     required = "ID, Label (A or B), Meta.Category and output (the judgement, a text; the official script cannot read `outputs`, "
     return _figures(parse_records(records, judged, required + "a list of several)"))
@@ -176,7 +178,21 @@ def official_score(records: Records, reseeded: bool = False) -> dict[str, Any]:
 
 def rewards_score(records: Records, ties_right: bool = False) -> dict[str, Any]:
     """Return the figures of R1-Reward's 1_get_accuracy.py."""
-    return _figures(parse_rewards(records, lambda record: category(record["Category"], record["ID"]), "ID, Category", ties_right))
+
+    def column(record: Record) -> str:
+        return category(text(record, "Category"), text(record, "ID"))
+
+    return _figures(parse_rewards(records, column, "ID, Category", ties_right))
+
+
+def lmms_record(record: Record) -> Record:
+    """Return a line of lmms-eval's sample log as the official script's; raises ValueError if its own score is another."""
+    logged = record[LMMS_METRIC]
+    label = {"Output1": "A", "Output2": "B"}[one_of(record["target"], ("Output1", "Output2"), "target")]
+    hit = (named_letter(answer := lmms_text(record)) or "A") == label
+    if one_of(logged["score"], (0, 1), "score") != hit:
+        raise ValueError(f"the logged score is {logged['score']}; the answer says {named_letter(answer)}, and {label} is right")
+    return {"ID": text(logged, "question_id"), "Label": label, "Meta": {"Category": logged["category"]}, "output": answer}
 
 
 def _figures(rows: Sequence[tuple[str, bool]]) -> dict[str, Any]:
@@ -194,31 +210,51 @@ def _figures(rows: Sequence[tuple[str, bool]]) -> dict[str, Any]:
     return {**found, "detail": detail, "lines": lines}
 
 
+LMMS_METRIC = "multimodal_rewardbench_accuracy"
+FILES_SCORED = {
+    "predictions": own_format("r1_reward"),
+    "lmms_eval": lmms_format(LMMS_METRIC, "official", lmms_record),
+    "official": FileFormat(
+        "as 1_run_model_as_judge_gpt4o.py writes rows: ID, Label (A or B), output (the judgement), Meta.Category",
+        ("output", "Label"),
+        "official",
+    ),
+    "rewards": FileFormat(
+        "as R1-Reward writes rows: ID, Category and rewards, [of the better response, of the other]", ("rewards",)
+    ),
+}
 RULES = {
     "official": ScoringRule(
         "2_get_accuracy.py: unreadable judgements by a seeded coin in file order; the benchmark's Overall is micro",
         "official",
         official_score,
+        "macro, the mean of the columns, is added",
     ),
     "lmms_eval": ScoringRule(
         "lmms-eval: as official, but the coin is seeded anew for each row and so always says A",
         "official",
         partial(official_score, reseeded=True),
+        "macro is added",
     ),
     "r1_reward": ScoringRule(
         "R1-Reward's 1_get_accuracy.py: rewards, ties and unreadable wrong, no coin; its tables mix micro and macro",
         "rewards",
         rewards_score,
+        "macro is added",
     ),
     "r1_reward_ties_right": ScoringRule(
         "R1-Reward's rules with ties right, as their script for IXC-2.5-Reward stores them",
         "rewards",
         partial(rewards_score, ties_right=True),
+        "that script stores [1, 0] for a tie, here it stays one and counts",
     ),
 }
+_PUBLISHED = Published(NAME, "Multimodal RewardBench", HUB, FILES, "Image", KNOWN, _example)
 MULTIMODAL_REWARDBENCH = Benchmark(
     name=NAME,
-    load=Published(NAME, "Multimodal RewardBench", HUB, FILES, "Image", KNOWN, _example).load,
+    load=_PUBLISHED.load,
+    read=_PUBLISHED.read,
+    files=FILES_SCORED,
     formats={"official": official_records, "rewards": reward_records},
     rules=RULES,
     known=KNOWN,

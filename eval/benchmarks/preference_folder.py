@@ -16,15 +16,16 @@ from data.sources.shared.files import shards_problem
 from data.storage.files import content_digest
 from eval.benchmarks.benchmark import (
     Benchmark,
+    FileFormat,
     LoadedBenchmark,
     Location,
     Records,
     ScoringRule,
     figures_by_group,
     in_drawn_order,
-    parse_rewards,
     reward_records,
 )
+from eval.benchmarks.records import own_format, parse_rewards, text
 from eval.benchmarks.rows import content_key, limited, listed, loaded
 from eval.protocol import Example
 
@@ -82,12 +83,16 @@ def as_example(record: Preference) -> Example:
 
 def score(records: Records) -> dict[str, Any]:
     """Return accuracies over all rows from `category` and `rewards`; ties are wrong."""
-    return figures_by_group(parse_rewards(records, lambda record: str(record["category"]), "category"))
+    return figures_by_group(parse_rewards(records, lambda record: text(record, "category"), "category"))
 
 
 PREFERENCE_FOLDER = Benchmark(
     name=NAME,
     load=load,
     formats={"rewards": reward_records},
-    rules={"plain": ScoringRule("no official scorer: accuracy over all rows, ties wrong", "rewards", score)},
+    rules={"plain": ScoringRule("no official scorer: accuracy over all rows, ties wrong", "rewards", score, "no script")},
+    files={
+        "predictions": own_format("plain"),
+        "rewards": FileFormat("id, category and rewards, [of the better response, of the other]", ("rewards",), "plain"),
+    },
 )

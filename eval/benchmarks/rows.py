@@ -43,13 +43,13 @@ def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
 def read_json_lines(path: Path) -> list[Record | None]:
     """Return one object (or null) for each line that is not blank; raises UserError naming file and line."""
     found: list[Record | None] = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}:{number}: not JSON: {error}.") from error
             if row is not None and not isinstance(row, dict):
                 raise UserError(f"{path}:{number}: found a JSON {type(row).__name__}; required is an object.")
@@ -87,6 +87,15 @@ class Published:
 
     def load(self, where: Location) -> LoadedBenchmark:
         """Return the rows; raises UserError or RecordError for files that are not there, or rows that cannot be used."""
+        examples, place = self._rows(where)
+        return loaded(self.name, examples, where, place, self.known)
+
+    def read(self, where: Location) -> list[Example]:
+        """Return the rows without a look at their images; raises as `load` does."""
+        return self._rows(where)[0]
+
+    def _rows(self, where: Location) -> tuple[list[Example], str]:
+        """Return the rows and where they were found."""
         place, root = f"{self.hub}@{where.revision or 'main'}", Path()
         if where.location == "hub" and self.image is not None:
             import datasets
@@ -110,7 +119,7 @@ class Published:
             rows = read_rows(found)
         numbered = ((number, rows[number]) for number in limited(len(rows), where.limit))
         examples = [self.convert(row, root, f"{self.name}:{number} ({row.get('id', row.get('ID'))})") for number, row in numbered]
-        return loaded(self.name, examples, where, place, self.known)
+        return examples, place
 
 
 def require_texts(row: Row, names: Sequence[str], record: str, hint: str = "") -> None:

@@ -1,7 +1,8 @@
-"""Predictions on disk: our own file with everything, the official formats, and the scoring of files made elsewhere."""
+"""Predictions on disk: our own file with everything, and the official formats; what two files say of the same rows."""
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import PredictionsError, UserError
-from data.storage.files import whole_file
+from data.errors import PredictionsError
+from data.storage.files import content_digest, whole_file
 from eval.benchmarks.benchmark import Benchmark, Record
-from eval.benchmarks.rows import read_json_lines
+from eval.benchmarks.records import is_number, shown
+from eval.benchmarks.rows import content_key, read_json_lines
 from eval.protocol import Example, ProtocolConfig, Verdict
 from eval.results.result import outcomes
 from eval.results.statistics import Difference, paired_bootstrap
@@ -33,6 +35,7 @@ def write_predictions(
     own: list[Record] = [
         {
             "key": example.key,
+            "content": content,
             "identity": example.identity,
             "group": example.group,
             "source": example.source,
@@ -46,7 +49,7 @@ def write_predictions(
             "tie": bool(found.tie[row]),
             "unparsable": bool(found.unparsable[row]),
         }
-        for row, (example, verdict) in enumerate(zip(examples, verdicts, strict=True))
+        for row, (example, verdict, content) in enumerate(zip(examples, verdicts, contents(examples), strict=True))
     ]
     files = {OWN: own, **{f"{name}.jsonl": write(examples, verdicts) for name, write in benchmark.formats.items()}}
     for name, records in files.items():
@@ -60,11 +63,14 @@ def read_predictions(path: Path) -> list[dict[str, Any]]:
 
 
 def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> Difference:
-    """Return how much more accurate the first of two `predictions.jsonl` (lists of its lines) is, rows matched by key.
+    """Return how much more accurate the first of two `predictions.jsonl` (lists of its lines) is on the same rows.
 
-    Raises: PredictionsError if they do not hold the same rows.
+    Rows are matched by what they show, so that two copies of a benchmark in different folders are one; files written before
+    that was noted, by key.
+    Raises: PredictionsError if they do not hold the same rows, a row twice, or a credit that is none.
     """
-    one, two = ({record["key"]: float(record["credit"]) for record in records} for records in (first, second))
+    by = "content" if all("content" in record for records in (first, second) for record in records) else "key"
+    one, two = credits_by(first, by), credits_by(second, by)
     if one.keys() != two.keys() or not one:
         raise PredictionsError(
             f"{len(one)} and {len(two)} rows, of which {len(one.keys() & two.keys())} are in both; a paired comparison needs the "
@@ -74,31 +80,53 @@ def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str,
     return paired_bootstrap(np.array([one[key] for key in keys]), np.array([two[key] for key in keys]))
 
 
+def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, float]:
+    """Return the credit of each line of a `predictions.jsonl` by its key, or by what the row shows (`content`).
+
+    Raises: PredictionsError for a row that occurs twice, or a credit that is not a number from 0 to 1.
+    """
+    found: dict[str, float] = {}
+    for line, record in enumerate(records, start=1):
+        name, credit = record.get(by), record.get("credit")
+        if not isinstance(name, str) or not is_number(credit) or not 0 <= credit <= 1:
+            raise PredictionsError(
+                f"record {line}: its {by} is {shown(name)} and its credit {shown(credit)}; required are a text and a number "
+                "from 0 to 1, as a predictions.jsonl of this project holds them."
+            )
+        if name in found:
+            raise PredictionsError(f"record {line}: the row {shown(name)} is there twice; a comparison would count only one.")
+        found[name] = float(credit)
+    return found
+
+
+def contents(examples: Sequence[Example]) -> list[str]:
+    """Return a digest of what each row shows and which response is the better one; equal rows are numbered in file order.
+
+    Unlike `Example.key` it does not depend on where the images lie, or on the order in which the responses are listed.
+    """
+    seen, found = Counter[str](), []
+    for example in examples:
+        pair = example.responses[example.better], example.responses[1 - example.better]
+        name = content_key(example.prompt, pair, list(map(content_digest, example.images)))
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return found
+
+
 def predictions_in(place: Path) -> dict[str, Path]:
-    """Return the predictions files at `place` by the name of their benchmark; of a single file, by the file's own name."""
+    """Return the predictions files at `place` by the name of their benchmark; of a file with another name, by that.
+
+    `place` is a file, a folder of results or one that has it in `eval/`, or a run: then its best checkpoint is meant, else the
+    last one that was evaluated.
+    """
     if place.is_file():
-        return {place.name: place}
-    for folder in (place, place / "eval"):
+        return {place.parent.name if place.name == OWN else place.name: place}
+    steps = [(int(path.name.partition("-")[2]), path) for path in place.glob("checkpoint-*") if path.name[11:].isdecimal()]
+    for folder in (place, place / "eval", place / "best" / "eval", *(path / "eval" for _, path in sorted(steps, reverse=True))):
         found = {path.parent.name: path for path in sorted(folder.glob(f"*/{OWN}"))}
         if found:
             return found
     return {}
-
-
-def score_file(path: Path, benchmark: Benchmark, rules: str | None = None) -> dict[str, Any]:
-    """Return the figures of a predictions file in one of the benchmark's formats, under the rules of that name.
-
-    `rules` None takes the benchmark's first: the official ones.
-    Raises: PredictionsError for unknown rules, or a file that they cannot score.
-    """
-    name = rules or next(iter(benchmark.rules))
-    if name not in benchmark.rules:
-        raise PredictionsError(f"{benchmark.name} has no rules {name!r}; there are {', '.join(benchmark.rules)}.")
-    rule = benchmark.rules[name]
-    try:
-        return rule.figures(name, read_json_lines(path))
-    except UserError as error:
-        raise PredictionsError(f"{path}, under the rules {name!r} (format {rule.reads}): {error}") from error
 
 
 def _finite(value: float) -> float | None:

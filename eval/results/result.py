@@ -18,6 +18,8 @@ from eval.protocol import Example, Floats, Ints, ProtocolConfig, Ties, Verdict, 
 from eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency, wilson
 
 Flags = NDArray[np.bool_]
+LIMITED = "Limited to "
+"""How the note of a result begins that is not of all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,14 @@ class Result(Frozen):
     """Keys of the worst mistakes, worst first."""
     published: dict[str, dict[str, Any]]
     """The same verdicts under the official scorer's rules and under other published rules, each labelled by its name."""
+
+    @property
+    def done(self) -> str:
+        """What was really done, in one line; `label` is what the protocol asks of any judge."""
+        limited = any(note.startswith(LIMITED) for note in self.notes)
+        rows = "all rows" if not (limited or self.unavailable) else f"{self.micro.n} rows{', drawn' if limited else ''}"
+        rows += f" of {self.micro.n + len(self.unavailable)}, the others cannot be shown" if self.unavailable else ""
+        return ProtocolConfig.model_validate(self.protocol).done(rows, pairwise=self.votes is not None)
 
 
 def read_result(path: Path) -> Result:

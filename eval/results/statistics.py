@@ -82,11 +82,17 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
 def paired_bootstrap(first: Floats, second: Floats) -> Difference:
     """Return mean(first) - mean(second) with the 95 % percentile interval over resampled rows, and seeds if there are several.
 
-    Arguments: the credits of two judges on the same rows in the same order, both of shape (rows,) or (seeds, rows).
+    Arguments: the credits of two judges on the same rows in the same order, both of shape (rows,) or (seeds, rows). Exchanged,
+    they give the mirrored interval: the resamples are those of the better one minus the other, or the mean of both ways.
     """
     if first.shape != second.shape:
         raise ValueError(f"the credits have shapes {first.shape} and {second.shape}; required are the same rows and seeds.")
-    return Difference(*crossed_bootstrap(np.atleast_2d(np.asarray(first, dtype=np.float64) - second)))
+    values = np.atleast_2d(np.asarray(first, dtype=np.float64) - second)
+    mean, low, high = crossed_bootstrap(values)
+    if mean > 0:
+        return Difference(mean, low, high)
+    mean_, low_, high_ = crossed_bootstrap(-values)
+    return Difference(-mean_, -high_, -low_) if mean < 0 else Difference(0.0, (low - high_) / 2, (high - low_) / 2)
 
 
 def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> OrderConsistency:

@@ -1,18 +1,18 @@
 """Results as tables that a person reads, on the console and in Markdown; of two judges, whether the rows tell them apart."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Column, Table
 
 from data.errors import PredictionsError
 from eval.protocol import Images
 from eval.results.predictions import difference, predictions_in, read_predictions
-from eval.results.result import Accuracy, Result
+from eval.results.result import Accuracy, Result, read_result
 
 ABLATIONS: dict[Images, str] = {"none": "without images", "grey": "grey images", "shuffled": "shuffled images"}
 """What is left of the score without the images: how the rows of the table are named."""
@@ -42,11 +42,13 @@ def results_table(
     ablations: Mapping[Images, Mapping[str, Result]] = MappingProxyType({}),
 ) -> Table:
     """Return one table of all benchmarks: overall, groups, items (Acc+), ablations, and the judges that see no content."""
-    label = next(iter(results.values())).label
+    done = {name: result.done for name, result in results.items()}
+    same = len(set(done.values())) == 1
+    caption = next(iter(done.values())) if same else "; ".join(f"{name}: {words}" for name, words in done.items())
     names = list(next(iter(results.values())).baselines) if baselines else []
     columns = [Column(name, justify="right") for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable")]
     columns += [Column(name, justify="right", style="dim") for name in names]
-    table = Table("benchmark", *columns, title=title, caption=f"{label}; half: with half a point for a tie")
+    table = Table("benchmark", *columns, title=title, caption=f"{caption}; half: with half a point for a tie")
     for name, result in results.items():
         overall = [shown(result.baselines[blind].micro) for blind in names]
         table.add_row(f"[bold]{name}", *cells(result.micro), *overall)
@@ -55,6 +57,8 @@ def results_table(
             table.add_row(f"  {group}", *cells(figure), *blind)
         if result.clusters is not None:
             table.add_row("  [italic]whole items (Acc+)", *cells(result.clusters))
+            for group, figure in result.cluster_groups.items():
+                table.add_row(f"    [italic]{group} (Acc+)", *cells(figure))
         for images, ablated in ablations.items():
             table.add_row(f"  [italic]{ABLATIONS[images]}", *cells(ablated[name].micro))
         table.add_section()
@@ -64,40 +68,65 @@ def results_table(
 def comparison_table(first: Path, second: Path) -> Table:
     """Return how much more accurate the first of two judges is on every benchmark that both were evaluated on.
 
-    Either is a checkpoint (with its `eval/`), a folder that `--output` named, or one predictions.jsonl.
+    Either is a checkpoint (with its `eval/`), a run (its best checkpoint, else its last), a folder that `--output` named, or one
+    predictions.jsonl; two files are compared whatever their names are.
     Raises: PredictionsError if there is no common benchmark, or the rows differ.
     """
     one, two = predictions_in(first), predictions_in(second)
-    common = [name for name in one if name in two]
+    common = {name: (one[name], two[name]) for name in one if name in two}
+    if first.is_file() and second.is_file():
+        common = {next(iter(one)): (first, second)}
     if not common:
         raise PredictionsError(
             f"{first} holds predictions for {', '.join(one) or 'nothing'}, {second} for {', '.join(two) or 'nothing'}: "
             "no benchmark is in both. Evaluate both first: python eval/run.py CHECKPOINT --benchmarks …"
         )
     columns = [Column(name, justify="right") for name in ("rows", "points", "[95 %]")]
-    table = Table("benchmark", *columns, "", title=f"{first}  minus  {second}", caption="paired bootstrap over rows, 95 %")
-    for name in common:
-        rows = read_predictions(one[name])
-        found = difference(rows, read_predictions(two[name]))
+    table = Table("benchmark", *columns, "", title=escape(f"{first}  minus  {second}"))
+    table.caption = "the same rows of both, paired bootstrap over them, 95 %"
+    for name, files in common.items():
+        rows, others = map(read_predictions, files)
+        found = difference(rows, others)
         mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
         words = {"better": "the first is better", "worse": "the second is better"}.get(found.words, found.words)
-        label, other = _protocol(one[name]), _protocol(two[name])
+        label, other = map(_protocol, files)
         if label != other:
-            words += f"; PROTOCOLS DIFFER: {label} / {other}"
-        table.add_row(name, str(len(rows)), mean, f"[{low}, {high}]", words)
+            words += f"; PROTOCOLS DIFFER: {label or 'unknown'} / {other or 'unknown'}"
+        table.add_row(escape(name), str(len(rows)), mean, escape(f"[{low}, {high}]"), escape(words))
+        taken = [f"\n{place}: {file}" for place, file in zip((first, second), files, strict=True) if place != file]
+        table.caption += escape("".join(taken))
     return table
 
 
 def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
-    """Return the figures of a predictions file under published rules (`predictions.score_file`), in full precision."""
-    columns = [Column(name, justify="right") for name in ("right", "of", "accuracy")]
-    table = Table("", *columns, title=f"{benchmark}, rules {found['rules']}", caption=found["about"])
+    """Return the figures of a predictions file under published rules (`scoring.score_file`), in full precision."""
+    compared, caption = found["coverage"], found["about"]
+    if "k" in found:
+        detail = found["detail"][f"k={found['k']}"]
+        classes = detail["classes"]
+        caption += (
+            f". K = {found['k']}: of each item the first {found['k']} votes in cal.py's shuffle, or as many as it has (--k 1, 3, "
+            f"5, 7 or 9; else the largest that all have). Of {detail['items']} items {classes['doesntMatch']} cannot be read and "
+            f"{classes['other']} are split: `of` is without them"
+        )
+        if detail["fails"]:
+            caption += f". cal.py itself stops here: it divides by zero for {', '.join(detail['fails'])}"
+    if not found["whole"]:
+        caption = f"NOT THE WHOLE BENCHMARK, or more than it: see below. {caption}"
+    items = ("items", "Acc+") if "acc_plus" in found else ()
+    columns = [Column(name, justify="right") for name in ("right", "of", "accuracy", *items)]
+    title = f"{benchmark}, rules {found['rules']}, file format {found['format']}"
+    table = Table("", *columns, title=title, caption=caption)
     for name, group in found["groups"].items():
-        table.add_row(name, str(group["right"]), str(group["n"]), str(group["accuracy"]))
+        whole = (str(group["items"]), str(group["acc_plus"])) if items else ()
+        table.add_row(escape(name), str(group["right"]), str(group["n"]), str(group["accuracy"]), *whole)
     table.add_section()
-    for name in ("k", "micro", "macro", "acc_plus"):
+    table.add_row("n, rows in the file", "", str(compared["rows"]), "")
+    for name in ("k", "micro", "macro"):
         if name in found:
             table.add_row(name, "", "", str(found[name]))
+    if items:
+        table.add_row("all items", "", "", "", str(found["detail"]["groups"]), str(found["acc_plus"]))
     return table
 
 
@@ -114,4 +143,4 @@ def cells(figure: Accuracy) -> tuple[str, ...]:
 def _protocol(predictions: Path) -> str:
     """Return the protocol beside a predictions file, "" if its result is not there."""
     result = predictions.parent.with_suffix(".json")
-    return str(json.loads(result.read_text(encoding="utf-8"))["label"]) if result.is_file() else ""
+    return read_result(result).label if result.is_file() else ""

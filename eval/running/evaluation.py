@@ -142,6 +142,8 @@ def published(examples: Sequence[Example], verdicts: Sequence[Verdict], benchmar
     records = {name: write(examples, verdicts) for name, write in benchmark.formats.items()}
     found: dict[str, dict[str, object]] = {}
     for name, rule in benchmark.rules.items():
+        if rule.reads not in records:  # a log of another framework
+            continue
         try:
             found[name] = rule.figures(name, records[rule.reads])
         except PredictionsError as error:

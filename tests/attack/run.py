@@ -23,6 +23,7 @@ from tests.attack.outcomes import Tally
 ATTACKS = {
     "records": ("records.attack", 6000),
     "files": ("files.attack", 0),
+    "predictions": ("predictions.attack", 2000),
     "recipes": ("recipes.attack", 1200),
     "checkpoints": ("checkpoints.attack", 50),
     "kills": ("signals.kill", 20),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack import arrangements, records, signals
+from tests.attack import arrangements, predictions, records, signals
 from tests.attack.outcomes import Attempt, Tally, TimeIsUp, kind_of
 from tests.attack.pictures import pictures
 from tests.attack.samples import SAMPLES
@@ -47,6 +47,13 @@ def test_an_attempt_ends_in_time_and_keeps_what_was_raised() -> None:
     assert isinstance(endless.error, TimeIsUp)
     assert kind_of(endless.error) == "hang"
     assert isinstance(failed.error, SystemExit)
+
+
+def test_predictions_are_scored_or_refused(tmp_path: Path) -> None:
+    tally = Tally("predictions")
+    predictions.attack(tally, tmp_path, 600, 0)
+    assert tally.clean, tally.report("")
+    assert tally.counts["refused"] > 200
 
 
 @pytest.mark.slow

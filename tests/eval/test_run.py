@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from eval.benchmarks.table import BENCHMARKS
 from eval.judges import loading as judge_loading
 from eval.judges.checkpoint import Runtime
 from eval.judges.config import GenerativeJudgeConfig
@@ -186,9 +187,14 @@ def test_a_predictions_file_made_elsewhere_is_scored(tmp_path: Path, capsys: pyt
     rows = [{"id": "RLAIF-V-1", "rewards": [1.0, 0.5]}, {"id": "mathverse-1", "rewards": [0.5, 0.5]}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     arguments = ["--score", str(file), "--benchmark", "vl_rewardbench", "--rules"]
-    main([*arguments, "r1_reward", "--output", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match=r"does not hold each row of vl_rewardbench once and no other.*--partial"):
+        main([*arguments, "r1_reward"])
+    assert "2 not in the benchmark: 'RLAIF-V-1', 'mathverse-1'" in capsys.readouterr().out
+    main([*arguments, "r1_reward", "--partial", "--output", str(tmp_path / "out")])
     shown = capsys.readouterr().out
     assert "484/448/318" in shown
+    assert "NOT THE WHOLE BENCHMARK" in shown
+    assert "1,250 missing: " in shown
     assert json.loads((tmp_path / "out" / "vl_rewardbench.r1_reward.json").read_text())["micro"] == 0.5
     with pytest.raises(SystemExit, match="no rules 'mine'"):
         main([*arguments, "mine"])
@@ -200,6 +206,8 @@ def test_a_predictions_file_made_elsewhere_is_scored(tmp_path: Path, capsys: pyt
         ([], "give either JUDGES, or --score FILE, or --compare"),
         (["x", "--compare", "a", "b"], "give either"),
         (["--score", "x"], "--score and --benchmark go together"),
+        (["--score", "x", "--benchmark", "vl_reward"], "Did you mean vl_rewardbench"),
+        (["x", "--k", "3"], "--rules, --k and --partial are for --score"),
         (["x", "--ablations", "--images", "grey"], "--ablations holds all of --images"),
         (["x", "--benchmarks", "vl_rewardbensh=hub"], "Did you mean vl_rewardbench"),
         (["x", "--benchmarks", "vl_rewardbench=hub,limit=0"], "limit: Input should be greater than or equal to 1"),
@@ -228,8 +236,50 @@ def test_what_cannot_be_done_ends_with_a_message(world: Path, options: list[str]
     assert said in str(stopped.value.code)
 
 
+def test_predictions_of_our_own_are_compared_with_the_rows_they_were_evaluated_on(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [f"vl_rewardbench={world / 'vl'},limit=7", f"mm_rlhf_rewardbench={world / 'mm'}"]
+    main([str(world / "run" / "checkpoint-1"), "--benchmarks", *places, "--output", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "mcq (Acc+)" in shown
+    assert "vl_rewardbench: each response scored by itself, ties wrong, 7 rows, drawn, seed 0" in " ".join(shown.split())
+    for name, rows in (("vl_rewardbench", 7), ("mm_rlhf_rewardbench", 6)):
+        for form in ("official", "predictions"):
+            main(["--score", str(tmp_path / name / f"{form}.jsonl"), "--benchmark", name])
+            assert f"{rows} of {rows} rows; compared with those at {world}" in capsys.readouterr().out
+    file = tmp_path / "mm_rlhf_rewardbench" / "predictions.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines[1:], lines[1]]))
+    with pytest.raises(SystemExit, match="--partial"):
+        main(["--score", str(file), "--benchmark", "mm_rlhf_rewardbench"])
+    shown = capsys.readouterr().out
+    assert "1 missing: '0'" in shown
+    assert "1 duplicated: '0'" in shown
+
+
+def test_runs_and_files_of_any_name_are_compared(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (1, 2):
+        place = world / "run" / f"checkpoint-{step}" / "eval"
+        main([str(world / "run" / f"checkpoint-{step}"), "--output", str(place)])
+        (tmp_path / f"{step}.jsonl").write_bytes((place / "vl_rewardbench" / "predictions.jsonl").read_bytes())
+    capsys.readouterr()
+    main(["--compare", str(world / "run"), str(world / "run" / "checkpoint-1")])
+    assert "checkpoint-2/eval/vl_rewardbench/predictions.jsonl" in "".join(capsys.readouterr().out.split())
+    main(["--compare", str(tmp_path / "1.jsonl"), str(tmp_path / "2.jsonl")])
+    assert "10" in capsys.readouterr().out
+
+
 def test_help_names_every_use(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown: Any = capsys.readouterr().out
     assert all(words in shown for words in ("--score", "--compare", "--ablations", "--benchmarks"))
+    for name, benchmark in BENCHMARKS.items():
+        rules = shown.split(f"{name}: rules\n")[1].split("\n\n")[0]
+        for rule, scoring in benchmark.rules.items():
+            assert (
+                f"  {rule} (reads {scoring.reads}): {scoring.about}\n    differs from the released script: {scoring.differs}"
+                in rules
+            )
+        assert all(f"  {form}: {about.about}" in shown for form, about in benchmark.files.items())

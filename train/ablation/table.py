@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from data.errors import PredictionsError
 from eval.protocol import Floats
 from eval.reporting.charts import COLOURS, panels
-from eval.results.predictions import predictions_in, read_predictions
+from eval.results.predictions import credits_by, predictions_in, read_predictions
 from eval.results.statistics import Difference, accuracy_over_seeds, paired_bootstrap, spread
 from train.ablation.variants import Ablation, Run
 
@@ -54,7 +54,7 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
         keys: list[str] = []
         for run in runs:
             file = predictions_in(run.folder)[benchmark]
-            by_key = {str(row["key"]): float(row["credit"]) for row in read_predictions(file)}
+            by_key = credits_by(read_predictions(file))
             keys = keys or sorted(by_key)
             if by_key.keys() != set(keys):
                 raise PredictionsError(

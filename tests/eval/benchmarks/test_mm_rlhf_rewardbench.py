@@ -141,7 +141,13 @@ def test_accuracy_of_pairs_and_of_whole_items() -> None:
     assert found["category_stats"]["long"] == {"accuracy": 0, "acc_plus": 0, "total": 1}
     assert found["category_stats"]["video"] == {"accuracy": 1, "acc_plus": 1, "total": 1}
     assert found["category_stats"]["safety"] == {"accuracy": 0, "acc_plus": 0, "total": 0}
-    assert RULES["ties_right"].score(records)["groups"]["long"] == {"n": 1, "right": 1, "accuracy": 1.0}
+    assert RULES["ties_right"].score(records)["groups"]["long"] == {
+        "n": 1,
+        "right": 1,
+        "accuracy": 1.0,
+        "acc_plus": 1.0,
+        "items": 1,
+    }
     assert RULES["official"].score(records)["acc_plus"] == 3 / 5
 
 

@@ -12,11 +12,11 @@ from PIL import Image
 
 from eval.benchmarks import mm_rlhf_rewardbench as mm_rlhf_rewardbench_rules
 from eval.benchmarks import multimodal_rewardbench as multimodal_rewardbench_rules
-from eval.benchmarks import vl_rewardbench as vl_rewardbench_official
+from eval.benchmarks import vl_rewardbench_scoring as vl_rewardbench_official
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import ProtocolConfig
-from eval.results.predictions import score_file
 from eval.results.result import Result
+from eval.results.scoring import score_file
 from eval.running.evaluation import baseline, evaluate
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -49,7 +49,7 @@ def test_mm_rlhf_rewardbench_to_the_last_digit() -> None:
 
 
 def test_a_file_is_scored_as_its_records() -> None:
-    found = score_file(DATA / "scored" / "multimodal_rewardbench.jsonl", BENCHMARKS["multimodal_rewardbench"])
+    found = score_file(DATA / "scored" / "multimodal_rewardbench.jsonl", BENCHMARKS["multimodal_rewardbench"])[0]
     assert found["micro"] == 0.5349182763744428
 
 

@@ -13,6 +13,7 @@ from data.preference import placeholders
 from eval.benchmarks.benchmark import Known, differences
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.protocol import Example, ProtocolConfig
+from eval.results.scoring import readers
 from eval.running.evaluation import baseline, evaluate
 from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
 from tests.eval.benchmarks.test_multimodal_rewardbench import row as multimodal_row
@@ -26,7 +27,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_every_row_bears_its_name_and_its_rules_read_a_format_that_it_writes() -> None:
     for name, benchmark in BENCHMARKS.items():
         assert benchmark.name == name
-        assert {rule.reads for rule in benchmark.rules.values()} <= set(benchmark.formats)
+        assert {rule.reads for rule in benchmark.rules.values()} <= set(benchmark.files)
+        assert set(benchmark.formats) <= set(benchmark.files)
+        assert all(form.rules in readers(read, benchmark) for read, form in benchmark.files.items() if form.rules)
         assert all(not edition.groups or sum(edition.groups.values()) == edition.rows for edition in benchmark.known)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from data.errors import RecordError, UserError
 from eval.benchmarks.benchmark import Location
-from eval.benchmarks.vl_rewardbench import RULES, VL_REWARDBENCH, ask, official_records, official_score, read, reward_records
+from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, ask, official_records, read, reward_records
+from eval.benchmarks.vl_rewardbench_scoring import RULES, official_score
 from eval.protocol import Example, Verdict, Vote
 from tests.eval.make import png
 

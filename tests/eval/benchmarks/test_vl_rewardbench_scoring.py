@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import PredictionsError
-from eval.benchmarks.vl_rewardbench import (
+from eval.benchmarks.vl_rewardbench_scoring import (
     dataset,
     named_answer,
     official_group,
@@ -116,7 +116,7 @@ def test_wrapped_records_are_unwrapped_and_null_ones_only_shuffle() -> None:
         ([None, sample()], "line 1 is empty or null"),
         ([{"0": sample()}, sample()], "line 2 is not"),
         ([sample(), {"id": "x"}], "line 2: KeyError"),
-        ([{**sample(), "meta": {"filter_choice": None, "random_number": 0}}], "line 1: AttributeError"),
+        ([{**sample(), "meta": {"filter_choice": None, "random_number": 0}}], "line 1: ValueError filter_choice is None"),
         ([sample(ranking=(2, 0), shown=0)], "line 1: ValueError"),
     ],
 )

@@ -11,8 +11,8 @@ import pytest
 
 from eval.benchmarks.table import BENCHMARKS
 from eval.protocol import ProtocolConfig, Verdict
-from eval.results.predictions import difference, score_file, write_predictions
-from tests.eval.make import example, votes
+from eval.results.predictions import contents, difference, predictions_in, write_predictions
+from tests.eval.make import example, png, votes
 
 BENCHMARK = BENCHMARKS["mm_rlhf_rewardbench"]
 EXAMPLES = [
@@ -49,26 +49,6 @@ def test_votes_are_written_with_their_text_and_order(tmp_path: Path) -> None:
     assert (record["scores"], record["critiques"]) == (None, None)
 
 
-def test_a_file_is_scored_under_rules_of_a_name(tmp_path: Path) -> None:
-    write_predictions(EXAMPLES, VERDICTS, BENCHMARK, ProtocolConfig(), tmp_path)
-    path = tmp_path / "official.jsonl"
-    official = score_file(path, BENCHMARK)
-    assert (official["rules"], official["micro"], official["acc_plus"]) == ("official", 1 / 3, 0.0)
-    assert score_file(path, BENCHMARK, "ties_right")["micro"] == 2 / 3
-
-
-def test_what_cannot_be_scored_is_refused_with_file_rules_and_line(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text('{"id": "a", "image": "mcq", "rewards": [1, 0]}\n\n{"id": "b"}\n')
-    with pytest.raises(ValueError, match=r"p.jsonl, under the rules 'official' \(format official\): line 2: KeyError 'rewards'"):
-        score_file(path, BENCHMARK)
-    with pytest.raises(ValueError, match="no rules 'mine'; there are official, ties_right"):
-        score_file(path, BENCHMARK, "mine")
-    path.write_text("[1]\n")
-    with pytest.raises(ValueError, match=r"p.jsonl:1: found a JSON list"):
-        score_file(path, BENCHMARK)
-
-
 def test_the_difference_of_two_checkpoints_is_of_the_same_rows_in_any_order() -> None:
     first = [{"key": str(row), "credit": float(row % 2)} for row in range(50)]
     second = [{"key": str(row), "credit": 0.0} for row in range(50)][::-1]
@@ -77,3 +57,60 @@ def test_the_difference_of_two_checkpoints_is_of_the_same_rows_in_any_order() ->
     assert difference(first, first[::-1]).mean == 0
     with pytest.raises(ValueError, match="50 and 49 rows, of which 49 are in both"):
         difference(first, second[1:])
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"key": "1", "credit": 1.0}, "the row '1' is there twice"),
+        ({"key": "2", "credit": math.nan}, "its credit nan; required are a text and a number from 0"),
+        ({"key": "2", "credit": math.inf}, "its credit inf"),
+        ({"key": "2", "credit": 2.0}, "its credit 2.0"),
+        ({"key": "2", "credit": True}, "its credit True"),
+        ({"key": "2"}, "its credit None"),
+        ({"credit": 1.0}, "its key is None"),
+        ({"key": ["2"], "credit": 1.0}, r"its key is \['2'\]"),
+    ],
+)
+def test_rows_that_occur_twice_and_credits_that_are_none_are_refused(broken: dict[str, Any], message: str) -> None:
+    rows = [{"key": "1", "credit": 1.0}]
+    for pair in (([*rows, broken], rows), (rows, [*rows, broken])):
+        with pytest.raises(ValueError, match=message):
+            difference(*pair)
+
+
+def test_two_copies_of_a_benchmark_are_compared_by_what_their_rows_show(tmp_path: Path) -> None:
+    """The keys differ, for they name the image's path; so does the order of the responses."""
+    one, two = (tmp_path / name / "1.png" for name in ("a", "b"))
+    for file in (one, two):
+        file.parent.mkdir()
+        file.write_bytes(png())
+    first = [
+        example("a", 0, images=(one,)),
+        example("b", 1, ("x", "y"), images=(one,)),
+        example("b-2", 1, ("x", "y"), images=(one,)),
+    ]
+    second = [example("c", 1, ("y", "x")[::-1], images=(two,)), example("d", 1, ("two", "one"), images=(two,))]
+    second.append(example("e", 0, ("y", "x"), images=(two,)))
+    assert contents(first) == [contents(second)[row] for row in (1, 0, 2)]
+    (tmp_path / "b" / "1.png").write_bytes(png("blue"))
+    assert not set(contents(first)) & set(contents(second))
+    assert contents([example("a", 0)]) != contents([example("a", 1)])
+    rows = [{"key": "a", "content": "x", "credit": 1.0}], [{"key": "b", "content": "x", "credit": 0.0}]
+    assert difference(*rows).mean == 1.0
+
+
+def test_predictions_are_found_in_a_file_a_folder_a_checkpoint_and_a_run(tmp_path: Path) -> None:
+    def written(place: str) -> Path:
+        file = tmp_path / place / "vl" / "predictions.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+        return file
+
+    ninth, tenth = written("run/checkpoint-9/eval"), written("run/checkpoint-10/eval")
+    (tmp_path / "run" / "checkpoint-11").mkdir()
+    assert predictions_in(ninth) == predictions_in(tmp_path / "run" / "checkpoint-9") == {"vl": ninth}
+    assert predictions_in(tmp_path / "run") == {"vl": tenth}
+    (tmp_path / "run" / "best").symlink_to("checkpoint-9")
+    assert predictions_in(tmp_path / "run")["vl"].resolve() == ninth
+    assert predictions_in(tmp_path / "nowhere") == {}

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.benchmarks.benchmark import macro
@@ -67,6 +67,17 @@ def test_the_difference_turns_its_sign_with_the_order(credits: list[float]) -> N
     assert one.mean == pytest.approx(-two.mean)
     assert one.low <= one.mean + 1e-12
     assert one.high >= one.mean - 1e-12
+
+
+@settings(deadline=None, max_examples=40)
+@given(CREDITS)
+def test_exchanged_credits_give_the_mirrored_interval(credits: list[float]) -> None:
+    for first, second in ((credits, credits[::-1]), (credits, [0.5] * len(credits)), ([0.5] * len(credits), credits)):
+        one, two = (paired_bootstrap(np.array(a), np.array(b)) for a, b in ((first, second), (second, first)))
+        assert (one.mean, one.low, one.high) == (-two.mean, -two.high, -two.low)
+    seeds = np.array([credits, credits[::-1]])
+    one, two = paired_bootstrap(seeds, seeds**2), paired_bootstrap(seeds**2, seeds)
+    assert (one.mean, one.low, one.high) == (-two.mean, -two.high, -two.low)
 
 
 def test_the_bootstrap_equals_plain_resampling_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
