@@ -45,6 +45,11 @@ class Journal:
         """Return the journal of one of several judges."""
         return replace(self, title=f"{self.title}, {part}", part=f"{self.part}{part}/")
 
+    def remove(self) -> None:
+        """Remove the file: the results are there."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
+
     @contextmanager
     def judging(self, keys: Sequence[str], kind: Any, rows: int) -> Iterator[Judging[Any]]:
         """Judge the items called `keys`, several of which may belong to one row; `kind` is the type of what is found.

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from eval.benchmarks.table import BENCHMARKS
 from eval.cli import add_shared, command, processes, task_of
+from eval.journal import Journal
 from eval.protocol import Images
 from eval.results.predictions import score_file
 from eval.results.result import Result
@@ -97,7 +98,7 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
         from eval.running.fingerprint import shared_digest
         from models.distributed import rank
 
-        runtime, loaded, journals = Runtime(device, options.token_budget), cache(Suite.load), set[Path]()
+        runtime, loaded, journals = Runtime(device, options.token_budget), cache(Suite.load), list[Journal]()
         for judge in options.judges:
             task, folder = task_of(options, judge), folder_of(options, judge)
             suite = loaded(task.benchmarks, task.protocol)
@@ -111,7 +112,7 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
                     console.print(f"{name}: {note}", soft_wrap=True)
             console.print(f"results and predictions: {folder}", soft_wrap=True)
         for journal in journals if rank() == 0 else ():
-            journal.unlink(missing_ok=True)
+            journal.remove()
 
 
 def folder_of(options: argparse.Namespace, judge: Path) -> Path:
@@ -123,9 +124,9 @@ def folder_of(options: argparse.Namespace, judge: Path) -> Path:
 
 
 def evaluate(
-    judge_for: JudgeFor, digest: str, suite: Suite, folder: Path, journals: set[Path], *, ablations: bool
+    judge_for: JudgeFor, digest: str, suite: Suite, folder: Path, journals: list[Journal], *, ablations: bool
 ) -> tuple[Results, dict[Images, Results]]:
-    """Return the results on a suite, and those of the ablations by what became of the images; add the journals' files.
+    """Return the results on a suite, and those of the ablations by what became of the images; add the journals.
 
     An ablation's files lie in `ablations/<images>`, so that they never stand where the score is looked for. `digest` is the
     judge's, as `judge_digest` returns it.
@@ -141,7 +142,7 @@ def evaluate(
         for name, (benchmark, rows) in seen.benchmarks.items():
             judge, mark = judge_for(benchmark, seen.protocol), fingerprint(digest, rows_digest(rows.examples), seen.protocol)
             journal = journal_in(place, name, mark, Console(stderr=True))
-            journals.add(journal.file)
+            journals.append(journal)
             found[images][name] = seen.evaluate(name, judge, place, judge.notes, journal)
     return found.pop(suite.protocol.images), found
 

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from PIL import Image
 
 from data.decoding import orientation
 from data.errors import EndpointError
-from data.images import FORMATS, decode
+from data.images import decode, opened
 from data.preference import EncodedImage, Message
 from data.storage.files import write_whole
 from eval.benchmarks.benchmark import Benchmark, PairwisePrompt
@@ -281,9 +280,9 @@ def messages(conversation: Sequence[Message], images: Sequence[EncodedImage], re
 def data_uri(image: EncodedImage, record: str) -> str:
     """Return an image as a data URI: its own file where every endpoint shows it alike, else PNG."""
     content = image if isinstance(image, bytes) else image.read_bytes()
-    with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-        plain = opened.mode in ("L", "P", "RGB") and "transparency" not in opened.info and orientation(opened) == 1
-        mime = SENT_AS_IT_IS.get(opened.format or "") if plain else None
+    with opened(content, record) as found:
+        plain = found.mode in ("L", "P", "RGB") and "transparency" not in found.info and orientation(found) == 1
+        mime = SENT_AS_IT_IS.get(found.format or "") if plain else None
     if mime is None:
         buffer = io.BytesIO()
         decode(image, record).save(buffer, "PNG")

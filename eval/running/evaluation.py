@@ -58,7 +58,7 @@ class Suite:
             barrier()
         return cls(loaded, protocol)
 
-    def run(self, judge: Judge, folder: Path, console: Console) -> dict[str, Result]:
+    def run(self, judge: Judge, folder: Path, console: Console | None = None) -> dict[str, Result]:
         """Evaluate `judge` on every benchmark; all ranks call together, and `folder` is filled as `evaluate` says."""
         return {name: self.evaluate(name, judge, folder, journal=Journal(name, console)) for name in self.benchmarks}
 

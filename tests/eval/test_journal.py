@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from eval import journal as module
 from eval.journal import JOURNAL, Journal
 from eval.judges.packed_inference import ScalarJudge
 from eval.protocol import Verdict, Vote
@@ -193,7 +193,7 @@ def test_damaged_lines_are_dropped_and_counted(tmp_path: Path, damage: bytes) ->
 def test_progress_is_rows_and_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a log file a line every so often, on a terminal a bar that goes when judging is done; two items are a row."""
     clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     log = StringIO()
     with Journal("bench", Console(file=log, width=200)).judging([str(n) for n in range(40)], int, 20) as judging:
         for number in range(0, 40, 2):
