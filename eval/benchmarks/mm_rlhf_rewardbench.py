@@ -7,8 +7,6 @@ unavailable. The benchmark publishes no prompt that shows both responses: its au
 each alone, and the pairwise script of R1-Reward shows the winner first.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import replace
