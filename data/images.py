@@ -23,6 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from data.decoding import ImageModeError, orientation, upright_rgb
 from data.errors import ImageError
 from data.preference import EncodedImage
+from data.video import ADVICE, is_video, is_video_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """What is read; Pillow's other plug-ins (EPS starts Ghostscript) are not used."""
@@ -30,6 +31,8 @@ MAX_PIXELS = 89_478_485
 """The size at which Pillow itself begins to warn of a decompression bomb; a 24-bit image of 256 MiB."""
 MIN_PIXELS_OF_BACKBONE, MAX_PIXELS_OF_BACKBONE = 3136, 1_003_520
 """The pixel limits of Qwen2.5-VL's processor in the recipes of the papers."""
+HEAD = 16
+"""Bytes that tell a video."""
 TOKEN_SIDE = 28
 """Side in pixels of the square of an image that becomes one token of Qwen2.5-VL."""
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
@@ -64,6 +67,8 @@ def from_data_uri(uri: str, record: str) -> bytes:
 
     Raises: ImageError if `uri` is not of that form.
     """
+    if uri.startswith("data:video/"):
+        raise ImageError(f"{record}: {uri[:40]!r}… is a video in the place of an image. {ADVICE}")
     if not re.match("data:image/[^,]*;base64,", uri):
         raise ImageError(f"{record}: {uri[:40]!r}… is no image data URI; required is 'data:image/<format>;base64,<data>'.")
     try:
@@ -77,8 +82,8 @@ def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
 
     Raises: ImageError as `decode`, except for damage behind the header; for a shape that the backbone's image processor refuses.
     """
-    with _opened(image, record) as opened:
-        height, width = opened.size if orientation(opened) >= 5 else opened.size[::-1]
+    with opened(image, record) as found:
+        height, width = found.size if orientation(found) >= 5 else found.size[::-1]
     if max(height, width) > 200 * min(height, width):
         raise ImageError(
             f"{record}: an image {width} pixels wide and {height} high: Qwen2.5-VL takes at most 200 : 1 between the sides."
@@ -104,8 +109,8 @@ def decode(image: EncodedImage, record: str) -> Image.Image:
     Raises: ImageError naming `record` for a missing, truncated or damaged file, an unknown format, a mode without an
     agreed RGB form (32-bit integer, float, Lab), and more than MAX_PIXELS pixels, which are counted before decoding.
     """
-    with _opened(image, record) as opened:
-        return upright_rgb(opened)
+    with opened(image, record) as found:
+        return upright_rgb(found)
 
 
 def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int) -> npt.NDArray[np.int64]:
@@ -124,14 +129,16 @@ def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int) -> 
 
 
 @contextmanager
-def _opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
+def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
     """Open an image up to its header; turn what goes wrong, here and while it is in use, into an ImageError."""
     where = f"{record}: the image {image}" if isinstance(image, Path) else f"{record}: the image of {len(image):,} bytes"
+    if isinstance(image, Path) and is_video_name(image.name):
+        raise ImageError(f"{where} is a video. {ADVICE}")
     try:
-        with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as opened:
-            if opened.width * opened.height > MAX_PIXELS:
-                raise Image.DecompressionBombError(f"{opened.width} x {opened.height} pixels")
-            yield opened
+        with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as found:
+            if found.width * found.height > MAX_PIXELS:
+                raise Image.DecompressionBombError(f"{found.width} x {found.height} pixels")
+            yield found
     except ImageModeError as error:
         raise ImageError(f"{record}: {error}") from error
     except Image.DecompressionBombError as error:
@@ -141,6 +148,13 @@ def _opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
     except FileNotFoundError as error:
         raise ImageError(f"{where} is not there.") from error
     except UnidentifiedImageError as error:
-        raise ImageError(f"{where} is none of {', '.join(FORMATS)}, or its header is damaged.") from error
+        head = image[:HEAD] if isinstance(image, bytes) else _head(image)
+        said = f"is a video. {ADVICE}" if is_video(head) else f"is none of {', '.join(FORMATS)}, or its header is damaged."
+        raise ImageError(f"{where} {said}") from error
     except BROKEN as error:
         raise ImageError(f"{where} is truncated or damaged: {error}.") from error
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD)

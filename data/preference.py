@@ -12,6 +12,7 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from data.errors import RecordError
+from data.video import ADVICE, TOKEN
 
 EncodedImage = bytes | Path
 """An image file that is not decoded yet: its bytes or its path."""
@@ -75,15 +76,16 @@ class Preference:
 
 
 CONTROL_TOKENS = (
+    TOKEN,
     "<|im_start|>",
     "<|im_end|>",
     "<|endoftext|>",
     "<|vision_start|>",
     "<|vision_end|>",
     "<|image_pad|>",
-    "<|video_pad|>",
 )
-"""Qwen's special tokens: as text inside a record they would be read as the end of a turn or as the place of an image."""
+"""Qwen's special tokens, the one for videos first: as text inside a record they would be read as the end of a turn or as the
+place of an image."""
 LARGEST = float(np.finfo(np.float32).max)
 """The largest margin: the loss is computed in float32."""
 
@@ -127,7 +129,7 @@ def _faults(record: Preference) -> Iterator[str]:
         if found:
             yield (
                 f"{name} holds {found[0]!r}, which the tokenizer would read as a control token, not as text. "
-                "Remove it from the record."
+                f"Remove it from the record.{f' {ADVICE}' if found[0] == TOKEN else ''}"
             )
     if record.margin is not None and not abs(record.margin) <= LARGEST:
         yield f"the margin is {record.margin}; required is a finite number of at most {LARGEST:.4g}, or none."

@@ -27,6 +27,7 @@ from pydantic import Field
 
 from data.config.section import Section
 from data.preference import EncodedImage, Message
+from eval.journal import SILENT, Journal
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
@@ -95,8 +96,8 @@ class Verdict:
 class Judge(Protocol):
     """Anything that compares two responses."""
 
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
-        """Return one verdict for each example, in order."""
+    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
+        """Return one verdict for each example, in order; the journal shows the progress, and holds what need not be judged."""
         ...
 
 

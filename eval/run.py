@@ -10,7 +10,8 @@ python eval/run.py --compare runs/a/checkpoint-200 runs/b/checkpoint-200
 
 A judge is a checkpoint folder, or a YAML file as eval/judges/ensemble.py and eval/judges/config.py describe it. Results lie
 beside it: CHECKPOINT/eval/<benchmark>.json, CHECKPOINT/eval/<benchmark>/predictions.jsonl and the official predictions
-files; those of judge.yaml in judge/eval.
+files; those of judge.yaml in judge/eval. A killed evaluation is continued by the same command, on any number of ranks:
+what was judged stands in <benchmark>/journal.jsonl until the command is done.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from data.errors import PredictionsError
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.table import BENCHMARKS
 from eval.cli import add_shared, benchmark, command, processes, task_of
+from eval.journal import Journal
 from eval.protocol import Images
 from eval.results.result import LIMITED, Result, read_result
 from eval.results.scoring import readers, score_file
@@ -145,13 +147,15 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
         from eval.running.evaluation import Suite
+        from eval.running.fingerprint import shared_digest
         from models.distributed import rank
 
-        runtime, loaded = Runtime(device, options.token_budget), cache(Suite.load)
+        runtime, loaded, journals = Runtime(device, options.token_budget), cache(Suite.load), list[Journal]()
         for judge in options.judges:
             task, folder = task_of(options, judge), folder_of(options, judge)
             suite = loaded(task.benchmarks, task.protocol)
-            results, ablations = evaluate(load_judge(judge, runtime), suite, folder, ablations=options.ablations)
+            found, digest = load_judge(judge, runtime), shared_digest(judge)
+            results, ablations = evaluate(found, digest, suite, folder, journals, ablations=options.ablations)
             if rank():
                 continue
             console.print(results_table(results, title=str(judge), baselines=task.baselines, ablations=ablations))
@@ -159,6 +163,8 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
                 for note in result.notes:
                     console.print(f"{name}: {note}", soft_wrap=True)
             console.print(f"results and predictions: {folder}", soft_wrap=True)
+        for journal in journals if rank() == 0 else ():
+            journal.remove()
 
 
 def folder_of(options: argparse.Namespace, judge: Path) -> Path:
@@ -169,19 +175,27 @@ def folder_of(options: argparse.Namespace, judge: Path) -> Path:
     return Path(options.output, "-".join(judge.resolve().with_suffix("").parts[-2:])) if several else Path(options.output)
 
 
-def evaluate(judge_for: JudgeFor, suite: Suite, folder: Path, *, ablations: bool) -> tuple[Results, dict[Images, Results]]:
-    """Return the results on a suite, and those of the ablations by what became of the images.
+def evaluate(
+    judge_for: JudgeFor, digest: str, suite: Suite, folder: Path, journals: list[Journal], *, ablations: bool
+) -> tuple[Results, dict[Images, Results]]:
+    """Return the results on a suite, and those of the ablations by what became of the images; add the journals.
 
-    An ablation's files lie in `ablations/<images>`, so that they never stand where the score is looked for.
+    An ablation's files lie in `ablations/<images>`, so that they never stand where the score is looked for. `digest` is the
+    judge's, as `judge_digest` returns it.
     """
+    from eval.running.evaluation import journal_in
+    from eval.running.fingerprint import fingerprint, rows_digest
+
     found: dict[Images, Results] = {}
     for images in dict.fromkeys([suite.protocol.images, *(ABLATED if ablations else [])]):
         seen = replace(suite, protocol=suite.protocol.model_copy(update={"images": images}))
         place = folder if images == REAL else folder / "ablations" / images
         found[images] = {}
-        for name, (evaluated, _) in seen.benchmarks.items():
-            judge = judge_for(evaluated, seen.protocol)
-            found[images][name] = seen.evaluate(name, judge, place, judge.notes)
+        for name, (evaluated, rows) in seen.benchmarks.items():
+            judge, mark = judge_for(evaluated, seen.protocol), fingerprint(digest, rows_digest(rows.examples), seen.protocol)
+            journal = journal_in(place, name, mark, Console(stderr=True))
+            journals.append(journal)
+            found[images][name] = seen.evaluate(name, judge, place, judge.notes, journal)
     return found.pop(suite.protocol.images), found
 
 

@@ -6,7 +6,7 @@ python eval/sweep.py runs/shapes/naive --output runs/shapes/sweep --wandb reward
 A run folder stands for all its checkpoints; YAML files (ensembles, endpoints) are judges too. In the folder that --output
 names: sweep.csv, sweep.json, sweep.md, sweep.png, and results/<fingerprint>/ with `<benchmark>.json` and
 `<benchmark>/predictions.jsonl`. The fingerprint is of the weights, the benchmark's rows, the protocol and the scoring code;
-what is there is not computed again, so that a killed sweep is continued by the same command.
+what is there is not computed again, so that a killed sweep is continued by the same command, also in the middle of a result.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from eval.judges.loading import load_judge
 from eval.reporting.sweep_tables import best_of, draw, in_full, log, markdown, rows
 from eval.results.store import Standing, Store, step_of, summarise
 from eval.results.tables import percent, write_rows
-from eval.running.evaluation import Suite
+from eval.running.evaluation import Suite, journal_in
 from eval.running.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
 from models.distributed import gather, rank, world_size
 
@@ -130,7 +130,8 @@ class Sweep:
             folder = Path() if rank() else self.store.begin(mark)
             judge = loaded(self.suite.benchmarks[name][0], protocol)
             try:
-                result = self.suite.evaluate(name, judge, folder, judge.notes)
+                journal = journal_in(folder, name, mark, Console(stderr=True))
+                result = self.suite.evaluate(name, judge, folder, judge.notes, journal)
             except (EndpointError, CheckpointError) as error:  # raised on all ranks alike
                 return str(error)
             if not rank():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from data.errors import RecordError
 from data.images import decode
 from data.preference import EncodedImage, Message, placeholders, text, texts
+from data.video import ADVICE, TOKEN
 from models.config import BackboneConfig, StoredRead
 from models.packing.groups import Continuation, Group, PackedBatch, VisionTokens, pack
 
@@ -91,6 +92,7 @@ class Encoder:
                 raise RecordError(
                     f"the {turn['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
                     "write the place of an image as an image part, and remove these tokens from the text."
+                    f"{f' {ADVICE}' if TOKEN in found else ''}"
                 )
             if turn["role"] == "assistant" and placeholders([turn]):
                 raise RecordError("an assistant turn contains an image; images belong to the turns of the user")

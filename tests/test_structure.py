@@ -15,15 +15,15 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 HOUSE = {
     "data": (
-        "errors config preference prompts decoding images storage synthetic sources preparation mixture",
-        "browse shapes",
+        "errors video config preference prompts decoding images storage synthetic sources preparation mixture",
+        "browse frames shapes",
     ),
     "models": (
         "config distributed packing portable compatibility encoder generation adapters backbone",
         "build_embedded",
     ),
     "eval": (
-        "protocol benchmarks results judges running reporting contamination cli",
+        "journal protocol benchmarks results judges running reporting contamination cli",
         "run sweep report overlap annotate select_pairs answers critique_ablation",
     ),
     "train": (
@@ -43,7 +43,7 @@ IMPORTS_OF_A_FILE = 18
 TABLES = ("data/mixture.py",)
 """Tables of plug-ins import one module a row."""
 HEAVY = ("torch", "transformers", "datasets", "deepspeed", "accelerate", "trl", "peft")
-OPTIONAL = ("bitsandbytes", "vllm", "wandb", "huggingface_hub", "pyarrow", "matplotlib", "PIL")
+OPTIONAL = ("bitsandbytes", "vllm", "wandb", "huggingface_hub", "pyarrow", "matplotlib", "PIL", "av")
 """Packages that may be imported inside a function: not always installed, or slow and needed by few commands."""
 
 SOURCES = {path: path.read_text(encoding="utf-8") for floor in FLOORS for path in sorted((CLONE / floor).rglob("*.py"))}

@@ -1,6 +1,7 @@
 """MM-RLHF (yifanzhang114/MM-RLHF): 80k pairs over images and videos, many with a critique of each response.
 
-`dpo_pairs.jsonl` names an image or a video. A video is read as a folder of frames beside it: `x.mp4` as the folder `x`.
+`dpo_pairs.jsonl` names an image or a video. A video is read as a folder of frames beside it: `x.mp4` as the folder `x`,
+which `python data/frames.py IMAGES IMAGES --frames 8` writes (IMAGES being the folder of the images).
 """
 
 from typing import Literal
@@ -18,7 +19,7 @@ FRAME_KINDS = (".jpg", ".jpeg", ".png", ".webp")
 class MmRlhfConfig(ImageFilesConfig):
     """The pairs without those marked as ties."""
 
-    FILES = ("*dpo_pairs.jsonl",)
+    FILES, VIDEOS = ("*dpo_pairs.jsonl",), True
 
     type: Literal["mm_rlhf"]
     hub: str | None = "yifanzhang114/MM-RLHF"
@@ -58,7 +59,8 @@ class MmRlhfConfig(ImageFilesConfig):
         if not frames:
             raise ImageError(
                 f"{row.identity}: the video {video!r} has no folder of frames under {root}. "
-                "Write its frames as images into a folder of its name, or set `videos: leave_out`."
+                f"Cut it into a folder of its name by `python data/frames.py {root} {root} --frames {self.frames}`, "
+                "or set `videos: leave_out`."
             )
         count = min(self.frames, len(frames))
         return tuple(frames[(2 * position + 1) * len(frames) // (2 * count)] for position in range(count))

@@ -37,6 +37,8 @@ class Location(Section):
     """Folder that the image paths of an official local file are relative to; None takes the folder of that file."""
     limit: Count | None = None
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look, never for a table."""
+    frames: Count | None = None
+    """At most this many frames of a video, evenly spaced, for mm_rlhf_rewardbench; None takes as many as its own script, 32."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:

@@ -1,12 +1,14 @@
 """MM-RLHF-RewardBench (arXiv 2502.10391): 170 pairs of 46 items; Acc over pairs, Acc+ over items with every pair right.
 
 Read: a local `mm_reward_bench.jsonl` (else train-*.parquet) with the images beside it (also the embedded edition), or the hub.
-Its video items need folders of frames; of more than 32 frames 32 are taken, evenly spaced. Items whose frames are not
-there are counted as unavailable. The benchmark publishes no prompt that shows both responses: its authors' critic scores
+Its video items need folders of frames, as the hub's repository has them, or as `python data/frames.py VIDEOS OUT --frames 32`
+cuts them; of more than `frames` (32) as many are taken, evenly spaced. Items whose frames are not there are counted as
+unavailable. The benchmark publishes no prompt that shows both responses: its authors' critic scores
 each alone, and the pairwise script of R1-Reward shows the winner first.
 """
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,13 @@ import numpy as np
 
 from data.preference import EncodedImage
 from data.storage.tables import Row
+from data.video import is_video_name
 from eval.benchmarks.benchmark import (
     Benchmark,
     FileFormat,
     Known,
+    LoadedBenchmark,
+    Location,
     Record,
     Records,
     ScoringRule,
@@ -42,11 +47,26 @@ FRAMES = 32
 FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
-def _example(row: Row, root: Path, identity: str) -> Example:
+def load(where: Location) -> LoadedBenchmark:
+    """Return the rows as `Published.load` does, and say where videos are shown as other than the official 32 frames."""
+    found = _published(where).load(where)
+    shown = [len(example.images) for example in found.examples if example.source == "video"]
+    if not shown or min(shown) == max(shown) == FRAMES:
+        return found
+    note = f"Videos are shown as {min(shown)} to {max(shown)} frames; the official script takes {FRAMES}."
+    return replace(found, origin=replace(found.origin, notes=(*found.origin.notes, note)))
+
+
+def _published(where: Location) -> Published:
+    convert = partial(_example, where.frames or FRAMES)
+    return Published(NAME, "MM-RLHF-RewardBench", HUB, FILES, None, KNOWN, convert, videos=True)
+
+
+def _example(frames: int, row: Row, root: Path, identity: str) -> Example:
     require_texts(row, ("id", "prompt", "chosen", "rejected"), identity)
     columns = {name: value.get("path") if isinstance(value, dict) else value for name, value in row.items() if value is not None}
     video = row.get("video")
-    images, reference = (_frames(root, video, identity), video) if video else encoded(row.get("image"), root, identity)
+    images, reference = (_frames(root, video, identity, frames), video) if video else encoded(row.get("image"), root, identity)
     prompt = user_turn(row["prompt"], len(images))
     responses, better = in_drawn_order(row["prompt"], row["chosen"], row["rejected"])
     return Example(
@@ -60,7 +80,7 @@ def _example(row: Row, root: Path, identity: str) -> Example:
         identity=identity,
         row=columns,
         official_first=better,
-        unavailable=f"no frames of {video} under {root}" if video and not images else "",
+        unavailable=f"no frames of {video} under {root}: cut them by data/frames.py" if video and not images else "",
     )
 
 
@@ -74,17 +94,19 @@ def _group(path: str) -> str:
     return next((word for word in KEYWORDS if word in parts), _keyword(path) or "other")
 
 
-def _frames(root: Path, reference: str, record: str) -> tuple[EncodedImage, ...]:
-    """Return the frames of a video in the order of their names, at most 32; none if they are not there.
+def _frames(root: Path, reference: str, record: str, count: int) -> tuple[EncodedImage, ...]:
+    """Return the frames of a video in the order of their names, at most `count`; none if they are not there.
 
-    The rows say video/<name>; the repository on the hub keeps the frames under images/<name>.
+    The rows say video/<name>; the repository on the hub keeps the frames under images/<name>. The frames of a file <name>.mp4
+    are those in the folder <name>.
     """
-    places = (under(root, path, record) for path in (reference, Path(reference).name))
+    path = Path(reference).with_suffix("") if is_video_name(reference) else Path(reference)
+    places = (under(root, str(place), record) for place in (path, path.name))
     folder = next((place for place in places if place.is_dir()), None)
     if folder is None:
         return ()
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_SUFFIXES)
-    return tuple(found[place] for place in np.linspace(0, len(found) - 1, min(FRAMES, len(found)), dtype=int))
+    return tuple(found[place] for place in np.linspace(0, len(found) - 1, min(count, len(found)), dtype=int))
 
 
 def official_score(records: Records, ties_right: bool = False) -> dict[str, Any]:
@@ -157,11 +179,10 @@ RULES = {
         "the official scorer with ties right", "official", partial(official_score, ties_right=True), "a tie counts as right"
     ),
 }
-_PUBLISHED = Published(NAME, "MM-RLHF-RewardBench", HUB, FILES, None, KNOWN, _example)
 MM_RLHF_REWARDBENCH = Benchmark(
     name=NAME,
-    load=_PUBLISHED.load,
-    read=_PUBLISHED.read,
+    load=load,
+    read=lambda where: _published(where).read(where),
     files=FILES_SCORED,
     formats={"official": reward_records},
     rules=RULES,

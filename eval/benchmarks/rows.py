@@ -13,11 +13,12 @@ from pathlib import Path
 
 from data.errors import ImageError, RecordError, UserError
 from data.images import decode
-from data.preference import EncodedImage, ImagePart, Message, TextPart
+from data.preference import EncodedImage, ImagePart, Message, TextPart, texts
 from data.sources.shared.files import shards_problem
 from data.storage.files import content_digest
 from data.storage.tables import Row, open_rows
 from data.synthetic.benchmark_files import edition
+from data.video import ADVICE, COLUMNS, TOKEN, is_video_name
 from eval.benchmarks.benchmark import Known, LoadedBenchmark, Location, Origin, Record, differences
 from eval.protocol import Example
 
@@ -84,6 +85,8 @@ class Published:
     known: Sequence[Known]
     convert: Callable[[Row, Path, str], Example]
     """Makes an example of a row, the folder of image files and the row's identity."""
+    videos: bool = False
+    """Rows may name videos, of which `convert` takes the frames."""
 
     def load(self, where: Location) -> LoadedBenchmark:
         """Return the rows; raises UserError or RecordError for files that are not there, or rows that cannot be used."""
@@ -118,6 +121,9 @@ class Published:
             root = Path(where.image_root).expanduser() if where.image_root else found[0].parent
             rows = read_rows(found)
         numbered = ((number, rows[number]) for number in limited(len(rows), where.limit))
+        named = [number for number in range(len(rows)) if not self.videos and any(map(rows[number].get, COLUMNS))]
+        if named:
+            raise UserError(f"{self.name}: {len(named)} rows name videos, the first is row {named[0]}. {ADVICE}")
         examples = [self.convert(row, root, f"{self.name}:{number} ({row.get('id', row.get('ID'))})") for number, row in numbered]
         return examples, place
 
@@ -142,6 +148,8 @@ def encoded(value: object, root: Path, record: str) -> tuple[tuple[EncodedImage,
         if content:
             return (bytes(content),), content_digest(bytes(content))
         value = value.get("path") or None
+    if isinstance(value, str) and is_video_name(value):
+        raise ImageError(f"{record}: the image {value!r} is a video. {ADVICE}")
     if not isinstance(value, str):
         found = "null or missing" if value is None else f"a {type(value).__name__}"
         raise RecordError(
@@ -194,6 +202,9 @@ def loaded(name: str, examples: Sequence[Example], where: Location, place: str, 
     The keys of rows that repeat an earlier row's content get -2, -3 … behind them. `place` says where the rows were found.
     Raises: UserError listing the rows whose image is missing or broken.
     """
+    native = [one.identity for one in examples if any(TOKEN in text for text in (*texts(one.prompt), *one.responses))]
+    if native:
+        raise UserError(f"{name}: {len(native)} rows hold the video token {TOKEN} as text:{listed(native)}\n{ADVICE}")
     seen: Counter[str] = Counter()
     rows, unavailable = [], []
     for example in examples:

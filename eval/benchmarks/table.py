@@ -1,8 +1,10 @@
 """The benchmarks by name. A new one is a file beside this one (how to load it, its prompt, its official score) and a row here."""
 
+from __future__ import annotations
+
 from difflib import get_close_matches
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
@@ -32,6 +34,12 @@ class BenchmarkConfig(Location):
             hint = f" Did you mean {near[0]}?" if near else ""
             raise ValueError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.{hint}")
         return name
+
+    @model_validator(mode="after")
+    def _frames_of_videos(self) -> BenchmarkConfig:
+        if self.frames is not None and self.name != MM_RLHF_REWARDBENCH.name:
+            raise ValueError(f"`frames` is for {MM_RLHF_REWARDBENCH.name}: {self.name} shows no videos")
+        return self
 
 
 def load(config: BenchmarkConfig) -> LoadedBenchmark:

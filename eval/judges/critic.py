@@ -14,6 +14,7 @@ import torch
 from data.errors import RecordError
 from data.preference import Preference, text
 from data.prompts import CRITIQUE_REQUEST, with_critique
+from eval.journal import SILENT, Journal
 from eval.judges.checkpoint import LoadedCheckpoint
 from eval.judges.config import CriticJudgeConfig
 from eval.judges.packed_inference import Packed, run_packed
@@ -146,11 +147,12 @@ class CriticJudge(WritingJudge):
     seed: int = 0
 
     @torch.no_grad()
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return both scores of every example, and the critiques that were written; all ranks must call together."""
         started, own = perf_counter(), self.encode.critiques == "own"
         run, cost = (self._own, self.cost) if own else (self._given, attrgetter("cost"))
-        found = run_packed(self.packed, examples, self.encode, run, cost)
+        with journal.judging([example.key for example in examples], Judged, len(examples)) as judging:
+            found = run_packed(self.packed, examples, self.encode, run, cost, judging)
         self.spent.add(len(examples), ((tokens, cut) for _, tokens, cut in found), started)
         self.spent.critiques += 2 * self.encode.samples * len(examples) * own
         return [verdict for verdict, _, _ in found]

@@ -13,20 +13,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-from PIL import Image
 
 from data.decoding import orientation
 from data.errors import EndpointError
-from data.images import FORMATS, decode
+from data.images import decode, opened
 from data.preference import EncodedImage, Message
 from data.storage.files import write_whole
 from eval.benchmarks.benchmark import Benchmark, PairwisePrompt
 from eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
+from eval.journal import SILENT, Journal, Judging
 from eval.judges.config import EndpointConfig
 from eval.protocol import Example, ProtocolConfig, Side, Verdict, Vote, presentations
 from models.distributed import gather, rank, world_size
@@ -163,16 +163,19 @@ class EndpointJudge:
     answers: list[Answer] = field(default_factory=list)
     """Of the last call, all ranks together."""
 
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return the votes on every example, on every rank; ranks share the requests and must call together.
 
         Raises: EndpointError on all ranks if a request fails for good on one of them, or all are refused.
         """
         shown = [presentations(example, self.protocol) for example in examples]
         questions = [
-            (example, first, turn) for example, own in zip(examples, shown, strict=True) for turn, first in enumerate(own)
+            (example, first, turn) for example, order in zip(examples, shown, strict=True) for turn, first in enumerate(order)
         ]
-        gathered = gather(self._ask(questions[rank() :: world_size()]))
+        own = questions[rank() :: world_size()]
+        # the first rank's share stands for all in what is shown; answers are kept in the cache, not in the journal
+        with replace(journal, file=None).judging([""] * len(own), Answer, len(examples)) as judging:
+            gathered = gather(self._ask(own, judging))
         for _, problem in gathered:
             if problem:
                 raise EndpointError(problem)
@@ -181,29 +184,32 @@ class EndpointJudge:
         if self.answers and all(answer.refusal for answer in self.answers):
             raise EndpointError(f"{self.config.url} refused every request; the first: {self.answers[0].refusal}")
         answers = iter(self.answers)
-        return [Verdict(votes=tuple(self._vote(next(answers), first) for first in own)) for own in shown]
+        return [Verdict(votes=tuple(self._vote(next(answers), first) for first in order)) for order in shown]
 
     def _vote(self, answer: Answer, first: Side) -> Vote:
         return Vote.at(answer.text, first, None if answer.refusal else self.prompt.read(answer.text))
 
-    def _ask(self, questions: Sequence[Question]) -> tuple[list[Answer], str]:
+    def _ask(self, questions: Sequence[Question], judging: Judging[Answer]) -> tuple[list[Answer], str]:
         """Return the answers in order and "", or what is wrong as soon as one request fails for good.
 
         What is under way then is finished (and cached), the rest is not asked.
         """
         problems: list[str] = []
 
-        def ask(question: Question) -> list[Answer]:
+        def ask(question: Question) -> Answer | None:
             try:
-                return [] if problems else [client.answer(self._body(question))]
+                return None if problems else client.answer(self._body(question))
             except EndpointError as error:
                 problems.append(str(error))
-                return []
+                return None
 
         threads = max(1, self.config.concurrency // world_size())
         try:
             with open_client(self.config) as client, ThreadPoolExecutor(threads) as pool:
-                return [answer for answers in pool.map(ask, questions) for answer in answers], "".join(problems[:1])
+                for number, answer in enumerate(pool.map(ask, questions)):
+                    if answer is not None:
+                        judging.add({number: answer})
+                return list(judging.found.values()), "".join(problems[:1])
         except EndpointError as error:
             return [], str(error)
 
@@ -272,9 +278,9 @@ def messages(conversation: Sequence[Message], images: Sequence[EncodedImage], re
 def data_uri(image: EncodedImage, record: str) -> str:
     """Return an image as a data URI: its own file where every endpoint shows it alike, else PNG."""
     content = image if isinstance(image, bytes) else image.read_bytes()
-    with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-        plain = opened.mode in ("L", "P", "RGB") and "transparency" not in opened.info and orientation(opened) == 1
-        mime = SENT_AS_IT_IS.get(opened.format or "") if plain else None
+    with opened(content, record) as found:
+        plain = found.mode in ("L", "P", "RGB") and "transparency" not in found.info and orientation(found) == 1
+        mime = SENT_AS_IT_IS.get(found.format or "") if plain else None
     if mime is None:
         buffer = io.BytesIO()
         decode(image, record).save(buffer, "PNG")

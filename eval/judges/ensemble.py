@@ -22,6 +22,7 @@ from data.config.section import Section
 from data.errors import CheckpointError
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from eval.journal import SILENT, Journal
 from eval.protocol import Example, Floats, Judge, NotedJudge, Verdict
 
 Combine = Literal["mean", "standardised", "accuracy", "margin"]
@@ -71,9 +72,9 @@ class EnsembleJudge:
     members: Sequence[NotedJudge]
     combination: Combination
 
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return the combined scores of every example; what is not finite stays so."""
-        ways, scores = self.combination, _scores(self.members, examples)
+        ways, scores = self.combination, _scores(self.members, examples, journal)
         weights, offsets, scales = (column[:, None, None] for column in (ways.weights, ways.offsets, ways.scales))
         combined = (weights * (scores - offsets) / scales).sum(axis=0)
         return [Verdict(scores=(one, two)) for one, two in combined.tolist()]
@@ -95,7 +96,7 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
     if config.validation is None:
         return Combination(worth / n, offsets, scales, ("",) * n)
     examples = PREFERENCE_FOLDER.load(Location(location=config.validation)).examples
-    scores, rows = _scores(members, examples), np.arange(len(examples))
+    scores, rows = _scores(members, examples, SILENT), np.arange(len(examples))
     for name, found in zip(config.members, scores, strict=True):
         unusable = int((~np.isfinite(found)).any(axis=1).sum())
         if unusable or found.std() == 0:
@@ -119,7 +120,9 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
     return Combination(worth / worth.sum(), offsets, scales, standings)
 
 
-def _scores(members: Sequence[Judge], examples: Sequence[Example]) -> Floats:
+def _scores(members: Sequence[Judge], examples: Sequence[Example], journal: Journal) -> Floats:
     """Return the members' scores, (members, examples, 2) fp64."""
-    found = [[verdict.scores for verdict in member.judge(examples)] for member in members]
+    parts = [journal.of(f"member {number} of {len(members)}") for number in range(1, len(members) + 1)]
+    judged = (member.judge(examples, part) for member, part in zip(members, parts, strict=True))
+    found = [[verdict.scores for verdict in verdicts] for verdicts in judged]
     return np.array(found, dtype=np.float64).reshape(len(members), len(examples), 2)

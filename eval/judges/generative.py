@@ -15,6 +15,7 @@ from data.preference import Message
 from data.prompts import JudgeTemplate, ask, read
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
+from eval.journal import SILENT, Journal
 from eval.judges.checkpoint import LoadedCheckpoint
 from eval.judges.config import GenerativeJudgeConfig
 from eval.judges.critic import WritingJudge
@@ -74,6 +75,10 @@ class ShownEncoder:
         return self.encoder.encode_conversations(shown.example.images, conversations, None, shown.example.identity)
 
 
+Judgements = list[tuple[Vote, int, bool]]
+"""Vote, tokens and whether the limit cut it off, of every judgement of what is shown once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerativeJudge(WritingJudge):
     """A judge that compares both responses in writing."""
@@ -84,11 +89,13 @@ class GenerativeJudge(WritingJudge):
     """The position (0 first, 1 second) that a judgement names; None where it cannot be read."""
 
     @torch.no_grad()
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return the votes on every example, in the order of the protocol's presentations; all ranks must call together."""
         started = perf_counter()
         shown = [one for example in examples for one in showings(example, self.protocol)]
-        found = run_packed(self.packed, shown, ShownEncoder(self.packed.encoder, self.ask), self._votes, self.cost)
+        keys, encode = [f"{one.example.key}/{one.first}" for one in shown], ShownEncoder(self.packed.encoder, self.ask)
+        with journal.judging(keys, Judgements, len(examples)) as judging:
+            found = run_packed(self.packed, shown, encode, self._votes, self.cost, judging)
         votes = {
             (id(one.example), turn): vote
             for one, judgements in zip(shown, found, strict=True)
@@ -107,8 +114,8 @@ class GenerativeJudge(WritingJudge):
         cost = f"{spent.judgements:,} judgements of {mean:.0f} tokens on average; {spent.truncated:,} cut off at the limit."
         return (*self.about, cost)
 
-    def _votes(self, batch: PackedBatch, shown: Sequence[ShownPair]) -> list[list[tuple[Vote, int, bool]]]:
-        """Return vote, tokens and whether the limit cut it off, of every judgement of what is shown."""
+    def _votes(self, batch: PackedBatch, shown: Sequence[ShownPair]) -> list[Judgements]:
+        """Return the judgements of what is shown."""
         seeds = [f"{self.protocol.seed}/{one.example.key}/{turn}" for one in shown for turn in one.turns]
         written = iter(self.write(batch, ["<|image_pad|>"], seeds))
 

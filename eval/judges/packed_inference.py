@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from data.preference import text
+from eval.journal import SILENT, Journal, Judging
 from eval.protocol import Example, Verdict
 from models.config import StoredRead
 from models.distributed import gather, max_over_ranks, rank, world_size
@@ -50,30 +51,34 @@ def run_packed(
     encode: Callable[[Item], Group],
     run: Callable[[PackedBatch, list[Item]], Sequence[Found]],
     cost: Cost = attrgetter("cost"),
+    judging: Judging[Found] | None = None,
 ) -> list[Found]:
     """Return what `run` finds for every item, in order, on every rank; all ranks must call together.
 
     `encode` makes an item's group and `cost` says what it takes of the budget; both run in loader workers and must be picklable.
     `run` gets a packed row on the device and its items, and returns one thing for each. Ranks run equally many rows: one without
-    work runs the filler row, with no items, and nothing is taken from it.
+    work runs the filler row, with no items, and nothing is taken from it. What `judging` holds is not run again, and it gets
+    what is found, row by row.
     """
-    share = range(rank(), len(items), world_size())
+    found: dict[int, Found] = {} if judging is None else judging.found
+    keep = found.update if judging is None else judging.add
+    todo = [index for index in range(len(items)) if index not in found]
+    share = todo[rank() :: world_size()]
     loader: DataLoader[list[PackedItems]] = DataLoader(
         [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)],  # type: ignore[arg-type]
         batch_size=None,
         collate_fn=partial(_rows, packed, items, encode, cost),
-        num_workers=packed.workers if len(items) > CHUNK else 0,
+        num_workers=packed.workers if len(todo) > CHUNK else 0,
         generator=torch.Generator(),  # else it draws a seed from the run's own generator: evaluating must not change training
     )
-    found: dict[int, Found] = {}
     chunks = iter(loader)
     for _ in range(max_over_ranks(len(loader), packed.device)):
         rows: list[PackedItems] = next(chunks, [])
         for number in range(max_over_ranks(len(rows), packed.device)):
             batch, inside = rows[number] if number < len(rows) else (packed.encoder.pack([]), [])
-            found |= zip(inside, run(batch.to(packed.device), [items[i] for i in inside]), strict=True)
-    whole = {index: one for part in gather(found) for index, one in part.items()}
-    return [whole[index] for index in range(len(items))]
+            new = run(batch.to(packed.device), [items[i] for i in inside])
+            keep({index: one for part in gather(list(zip(inside, new, strict=True))) for index, one in part})
+    return [found[index] for index in range(len(items))]
 
 
 def _rows(
@@ -110,9 +115,11 @@ class ScalarJudge:
     """What must be said beside its figures."""
 
     @torch.no_grad()
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return both scores of every example, fp32 values; all ranks must call together, and all get all verdicts."""
-        return run_packed(self.packed, examples, ResponsesEncoder(self.packed.encoder, self.read), self._verdicts)
+        encode = ResponsesEncoder(self.packed.encoder, self.read)
+        with journal.judging([example.key for example in examples], Verdict, len(examples)) as judging:
+            return run_packed(self.packed, examples, encode, self._verdicts, judging=judging)
 
     def _verdicts(self, batch: PackedBatch, examples: Sequence[Example]) -> list[Verdict]:
         scores = iter(self.model(**batch.score_inputs()).tolist())

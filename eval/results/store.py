@@ -2,12 +2,12 @@
 
 import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from eval.journal import JOURNAL
 from eval.results.predictions import OWN, difference, read_predictions
 from eval.results.result import Result, read_result
 from eval.results.statistics import Difference
@@ -31,15 +31,19 @@ class Store:
         return self.place(fingerprint).is_dir()
 
     def begin(self, fingerprint: str) -> Path:
-        """Return an empty folder to fill; what a killed sweep left in it is removed."""
+        """Return a folder to fill; of what a killed sweep left in it only the journal of its judgements stays."""
         unfinished = self.folder / f"{fingerprint}.part"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        unfinished.mkdir(parents=True, exist_ok=True)
+        for path in unfinished.rglob("*"):
+            if path.is_file() and path.name != JOURNAL:
+                path.unlink()
         return unfinished
 
     def finish(self, fingerprint: str, about: Mapping[str, Any]) -> None:
         """Say what the filled folder is of, and give it its name in one step."""
         unfinished = self.folder / f"{fingerprint}.part"
+        for journal in unfinished.rglob(JOURNAL):
+            journal.unlink()
         (unfinished / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         unfinished.replace(self.place(fingerprint))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from data.errors import PredictionsError, UserError
 from data.images import grey_like
@@ -18,6 +19,7 @@ from data.preference import EncodedImage, Message
 from data.storage.files import content_digest, write_json
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Origin, macro
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
+from eval.journal import JOURNAL, SILENT, Journal
 from eval.protocol import Example, Images, Judge, ProtocolConfig, Verdict, draw
 from eval.results.predictions import write_predictions
 from eval.results.result import Accuracy, Baseline, Outcomes, Result, Votes, figure, figures, outcomes, worst_mistakes
@@ -55,23 +57,30 @@ class Suite:
             barrier()
         return cls(loaded, protocol)
 
-    def run(self, judge: Judge, folder: Path) -> dict[str, Result]:
+    def run(self, judge: Judge, folder: Path, console: Console | None = None) -> dict[str, Result]:
         """Evaluate `judge` on every benchmark; all ranks call together, and `folder` is filled as `evaluate` says."""
-        return {name: self.evaluate(name, judge, folder) for name in self.benchmarks}
+        return {name: self.evaluate(name, judge, folder, journal=Journal(name, console)) for name in self.benchmarks}
 
-    def evaluate(self, name: str, judge: Judge, folder: Path, notes: Callable[[], Sequence[str]] = tuple) -> Result:
+    def evaluate(
+        self, name: str, judge: Judge, folder: Path, notes: Callable[[], Sequence[str]] = tuple, journal: Journal = SILENT
+    ) -> Result:
         """Evaluate `judge` on one benchmark; the first rank writes `<benchmark>.json` and `<benchmark>/predictions.jsonl`.
 
-        `notes` is asked after judging for what must be said beside the figures.
+        `notes` is asked after judging for what must be said beside the figures. `journal_in` makes a journal that keeps.
         """
         benchmark, rows = self.benchmarks[name]
-        verdicts = judge.judge(ablate(rows.examples, self.protocol.images, self.protocol.seed))
+        verdicts = judge.judge(ablate(rows.examples, self.protocol.images, self.protocol.seed), journal)
         origin = replace(rows.origin, notes=(*rows.origin.notes, *notes()))
         result = evaluate(rows.examples, verdicts, benchmark, self.protocol, origin)
         if not rank():
             write_predictions(rows.examples, verdicts, benchmark, self.protocol, folder / name)
             write_result(result, folder / f"{name}.json")
         return result
+
+
+def journal_in(folder: Path, name: str, mark: str, console: Console) -> Journal:
+    """Return the journal of an evaluation whose results go to `folder`; `mark` is its fingerprint."""
+    return Journal(name, console, folder / name / JOURNAL, mark)
 
 
 def write_result(result: Result, path: Path) -> None:

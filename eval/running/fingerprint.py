@@ -17,6 +17,7 @@ from eval.judges.loading import judge_config
 from eval.protocol import Example, ProtocolConfig
 from models.adapters import is_adapter
 from models.backbone import resolve
+from models.distributed import gather, rank
 
 CONTENTS = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model")
 """What of a checkpoint folder decides what the model computes: weights, configs, tokenizer, processor, chat template."""
@@ -65,6 +66,11 @@ def _checkpoint(path: Path) -> list[str]:
 def _contents(folder: Path) -> list[str]:
     found = {file for pattern in CONTENTS for file in folder.glob(pattern) if file.name not in NO_PART}
     return [f"{file.name} {content_digest(file)}" for file in sorted(found)]
+
+
+def shared_digest(path: Path) -> str:
+    """Return the judge's digest on every rank, read by the first one alone; all ranks must call together."""
+    return gather("" if rank() else judge_digest(path))[0]
 
 
 def rows_digest(examples: Sequence[Example]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eval.journal import SILENT, Journal
 from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations
 
 
@@ -14,7 +15,7 @@ class PositionFollower:
 
     protocol: ProtocolConfig
 
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return a vote for each presentation."""
         return [
             Verdict(votes=tuple(Vote("Answer 1 is better", first, first) for first in presentations(example, self.protocol)))

@@ -150,7 +150,9 @@ def test_a_generative_judge_goes_the_same_way(world: Path, tmp_path: Path, monke
 
     monkeypatch.setitem(judge_loading.JUDGES, "generative", (GenerativeJudgeConfig, load))
     (tmp_path / "judge").mkdir()
-    (tmp_path / "judge" / "config.json").write_text('{"architectures": ["Qwen2_5_VLForConditionalGeneration"]}')
+    config = {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "dtype": "float32"}
+    (tmp_path / "judge" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "judge" / "preprocessor_config.json").write_text('{"min_pixels": 3136, "max_pixels": 3136}')
     main([str(tmp_path / "judge"), "--benchmarks", f"vl_rewardbench={world / 'vl'}", "--protocol", "votes=2"])
     found = result(tmp_path / "judge" / "eval")
     assert (found.micro.ties, found.micro.n, found.notes[-1]) == (10, 10, "a double")

@@ -10,6 +10,7 @@ import pytest
 
 from data.mixture import Mixture, section_of
 from eval import select_pairs
+from eval.journal import SILENT, Journal
 from eval.protocol import Example, Verdict, Vote
 from eval.running.annotation import Annotation, annotate
 from tests.eval.running.test_annotation import read
@@ -48,7 +49,7 @@ def test_by_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pass_rates_are_shares_of_all_votes(tmp_path: Path) -> None:
     class Judge:
-        def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+        def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
             """Name the first response, nobody, and the second."""
             return [Verdict(votes=(Vote("", 0, 0), Vote("", 1, None), Vote("", 0, 1), Vote("", 1, 0))) for _ in examples]
 

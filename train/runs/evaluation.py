@@ -21,6 +21,7 @@ from data.storage.files import write_json_lines
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
 from eval.benchmarks.rows import loaded
+from eval.journal import Journal
 from eval.judges.critic import WritingJudge
 from eval.judges.packed_inference import run_packed
 from eval.results.tables import results_table
@@ -55,7 +56,7 @@ def evaluation(method: Method) -> Evaluate | None:
     def evaluate(model: nn.Module, step: int) -> dict[str, float]:
         judge = method.judge(model)
         with whole_weights(model) if isinstance(judge, WritingJudge) else nullcontext():
-            results = suite.run(judge, evaluation_folder(folder, step))
+            results = suite.run(judge, evaluation_folder(folder, step), console)
         if rank() == 0 and results:
             console.print(results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines))
         cost = judge.spent.figures() if isinstance(judge, WritingJudge) else {}
@@ -136,9 +137,11 @@ class HeldOut:
             return [found if number == 0 else {} for number in range(row.records)]
 
         total: defaultdict[str, float] = defaultdict(float)
-        for part in run_packed(packed, used, partial(encode_held_out, method.encode, self.records), run):
-            for name, value in part.items():
-                total[name] += value
+        encode = partial(encode_held_out, method.encode, self.records)
+        with Journal(HELD_OUT_LOSS, method.console).judging(list(map(str, used)), dict[str, float], len(used)) as judging:
+            for part in run_packed(packed, used, encode, run, judging=judging):
+                for name, value in part.items():
+                    total[name] += value
         return objective.mean_loss(total)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from data.errors import RecordError
 from data.preference import ImagePart, Message, TextPart, placeholders, text
 from data.sources.shared.files import field
+from data.video import ADVICE, PARTS
 
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
@@ -115,7 +116,8 @@ def _message(turn: Any) -> Message:
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind not in ("image", "text"):
-            raise RecordError(f"a part of a turn is of type {kind!r}; required is 'text' or 'image'.")
+            advice = f" {ADVICE}" if kind in PARTS else ""
+            raise RecordError(f"a part of a turn is of type {kind!r}; required is 'text' or 'image'.{advice}")
         parts.append({"type": "image"} if kind == "image" else {"type": "text", "text": field(part, "text", str)})
     return {"role": role, "content": parts}
 

@@ -22,6 +22,7 @@ from data.preference import EncodedImage, Preference
 from data.sources.shared.base import SourceConfig
 from data.storage.archives import Archive, Folder, Images, is_archive, open_images
 from data.storage.tables import Row, Rows, open_rows
+from data.video import ADVICE, COLUMNS, is_video_name
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
 """The name of one file of a set, as the hub writes them: `test-00000-of-00003.parquet`."""
@@ -75,6 +76,8 @@ class SourceRow:
         """
         if isinstance(value, bytes) and value:
             return value
+        if isinstance(value, str) and is_video_name(value):
+            raise ImageError(f"{self.identity}: the image {value!r} is a video. {ADVICE}")
         if isinstance(value, str) and value:
             return from_data_uri(value, self.identity) if value.startswith("data:") else self.images.find(value, self.identity)
         if isinstance(value, dict) and (value.get("bytes") or value.get("path")):
@@ -109,6 +112,8 @@ class FilesConfig(SourceConfig):
     COLUMNS: ClassVar[Sequence[str]] = ()
     """What every parquet or Arrow file must hold."""
     LICENCE: ClassVar[str] = "not stated"
+    VIDEOS: ClassVar[bool] = False
+    """Rows may name videos, which `convert` then shows as frames, or leaves out."""
     BRANCH: ClassVar[str | None] = None
     """The revision on the hub where the recipe names none."""
 
@@ -228,6 +233,9 @@ class TableSource:
         number, slot = divmod(index, self.config.records_per_row)
         identity = f"{self.name}:{number}" + f".{slot}" * (self.config.records_per_row > 1)
         row = SourceRow(identity, self.rows.row(number), self.images, slot)
+        video = next((name for name in COLUMNS if row.columns.get(name)), None)
+        if video is not None and not self.config.VIDEOS:
+            raise RecordError(f"{identity}: the record holds a video under {video!r}. {ADVICE}")
         try:
             return self.config.convert(row)
         except ImageError:  # names the record itself

@@ -83,7 +83,9 @@ def test_of_many_frames_32_are_taken_in_the_order_of_their_names(tmp_path: Path)
 def test_videos_without_frames_are_counted_as_unavailable(tmp_path: Path) -> None:
     found = load(write_file(tmp_path, ROWS))
     assert len(found.examples) == 3
-    assert found.origin.unavailable == (f"mm_rlhf_rewardbench:3 (c): no frames of video/clip under {tmp_path}",)
+    assert found.origin.unavailable == (
+        f"mm_rlhf_rewardbench:3 (c): no frames of video/clip under {tmp_path}: cut them by data/frames.py",
+    )
     assert "1 of 4 rows are unavailable and in no figure." in found.origin.notes
     assert "Group video: 1 rows; the released edition has 25." in found.origin.notes
 

@@ -17,6 +17,7 @@ from data.prompts import with_critique
 from data.synthetic.world import ShapesWorld
 from eval.critique_ablation import checked
 from eval.critique_ablation import main as ablation
+from eval.journal import Journal
 from eval.judges import critic
 from eval.judges.checkpoint import Runtime, load_checkpoint
 from eval.judges.config import CriticJudgeConfig
@@ -142,6 +143,17 @@ def test_what_judging_cost_is_counted(checkpoint: Path) -> None:
     assert figures["tokens_per_critique"] == short.spent.tokens / 14
     assert figures["generated_tokens_per_second"] == pytest.approx(short.spent.tokens / short.spent.seconds)
     assert figures["seconds_per_judgement"] == pytest.approx(short.spent.seconds / 7)
+
+
+def test_a_critic_goes_on_from_its_journal(checkpoint: Path, tmp_path: Path) -> None:
+    journal, whole, first, rest = (Journal(file=tmp_path / "journal.jsonl", mark="m"), *(judge(checkpoint) for _ in range(3)))
+    verdicts = whole.judge(EXAMPLES)
+    first.judge(EXAMPLES[:3], journal)
+    again = rest.judge(EXAMPLES, journal)
+    assert [one.critiques for one in again] == [one.critiques for one in verdicts]
+    torch.testing.assert_close(scores(again), scores(verdicts), atol=1e-6, rtol=0)
+    assert rest.notes() == whole.notes()
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1 + len(EXAMPLES)
 
 
 def test_given_critiques_and_none(checkpoint: Path) -> None:

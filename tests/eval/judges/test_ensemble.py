@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from data.errors import CheckpointError
+from eval.journal import SILENT, Journal
 from eval.judges.ensemble import Combination, EnsembleConfig, EnsembleJudge, combination
 from eval.protocol import Example, Verdict
 from eval.results.result import Result
@@ -27,7 +28,7 @@ class Lengths:
     scale: float
     offset: float = 0.0
 
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return both scores."""
         return [Verdict(scores=(self._score(one.responses[0]), self._score(one.responses[1]))) for one in examples]
 

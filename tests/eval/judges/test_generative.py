@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from data.preference import Message
 from data.prompts import question, write_judgement
+from eval.journal import Journal
 from eval.judges import critic
 from eval.judges.generative import GenerativeJudge, ShownEncoder, by_template, position, showings
 from eval.judges.packed_inference import Packed
@@ -99,6 +101,19 @@ def test_what_it_may_write_counts_when_rows_are_filled(checkpoint: str, monkeypa
     monkeypatch.setattr(critic, "generate", lambda *args, **settings: watched(*args, **settings | {"sampling": short}))
     dataclasses.replace(found, sampling=SamplingConfig(temperature=1.0, max_new_tokens=10_000)).judge(EXAMPLES)
     assert sizes == [1] * (2 * len(EXAMPLES))
+
+
+def test_a_judge_goes_on_from_its_journal(checkpoint: str, tmp_path: Path) -> None:
+    journal, whole = Journal(file=tmp_path / "journal.jsonl", mark="m"), judge(checkpoint, temperature=1.0, votes=3)
+    verdicts = whole.judge(EXAMPLES)
+    judge(checkpoint, temperature=1.0, votes=3).judge(EXAMPLES[:2], journal)
+    lines = (tmp_path / "journal.jsonl").read_text().splitlines()
+    assert len(lines) == 5  # the mark, and two orders of two rows
+    (tmp_path / "journal.jsonl").write_text("\n".join(lines[:4]) + "\n")
+    resumed = judge(checkpoint, temperature=1.0, votes=3)
+    assert resumed.judge(EXAMPLES, journal) == verdicts
+    assert resumed.notes() == whole.notes()
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1 + 2 * len(EXAMPLES)
 
 
 def test_greedy_judgements_are_those_of_plain_generation(checkpoint: str) -> None:

@@ -49,7 +49,7 @@ def test_it_is_the_mean_over_tokens_of_records_with_a_rationale(tmp_path: Path) 
     for budget in (1, 4096):
         packed = Packed(encoder, torch.device("cpu"), budget)
         asked = {"packed": lambda packed=packed: packed, "objective": LanguageModelling(), "encode": encode}
-        method: Any = SimpleNamespace(**asked, needs_rationale=True)
+        method: Any = SimpleNamespace(**asked, needs_rationale=True, console=None)
         found = HeldOut(records).loss(model, method)
         assert found == pytest.approx(total / tokens, rel=1e-4)
 
