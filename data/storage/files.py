@@ -9,8 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from gzip import GzipFile
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
+
+from data.errors import UserError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -67,6 +70,23 @@ def write_whole(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader finds the old file or the new one, never a part."""
     with whole_file(path) as file:
         file.write(text)
+
+
+UNPACKED = 1 << 33
+"""Bytes that one packed table may unpack to: 8 GiB; the largest of a released data set is below one."""
+
+
+def copy_limited(source: IO[bytes] | GzipFile, target: IO[bytes], packed: Path) -> None:
+    """Copy what `packed` unpacks to; raise UserError beyond UNPACKED, before a small file has filled the disk."""
+    left = UNPACKED
+    while block := source.read(1 << 24):
+        left -= len(block)
+        if left < 0:
+            raise UserError(
+                f"{packed}: unpacked, it holds more than {UNPACKED:,} bytes, which only a file made to fill a disk does. If it "
+                "is what you expect, unpack it yourself."
+            )
+        target.write(block)
 
 
 @contextmanager

@@ -166,8 +166,8 @@ def test_mm_rlhf(tmp_path: Path) -> None:
     video = record(source, 2)
     assert asked(video) == [None] * 4 + ["What happens?"]
     assert [path.stem for path in video.images if isinstance(path, Path)] == ["f02", "f07", "f12", "f17"]
-    for row in (3, 4):
-        with pytest.raises(ImageError, match=f"mm_rlhf:{row}.*has no folder of frames"):
+    for row, message in ((3, "has no folder of frames"), (4, "outside of the declared image folder")):
+        with pytest.raises(ImageError, match=f"mm_rlhf:{row}.*{message}"):
             source.record(row)
     assert left_out(source_of(tmp_path, "mm_rlhf", videos="leave_out"), 2) == "not_asked_for"
 
