@@ -236,8 +236,8 @@ class TableSource:
         """Return record `index`, counted through the rows and the records of each; errors name it."""
         number, slot = divmod(index, self.config.records_per_row)
         identity = f"{self.name}:{number}" + f".{slot}" * (self.config.records_per_row > 1)
-        row = SourceRow(identity, self.rows.row(number), self.images, slot, self.config.limits)
         try:
+            row = SourceRow(identity, self.rows.row(number), self.images, slot, self.config.limits)
             return self.config.limits.check(self.config.convert(row))
         except RecordError as error:
             named = str(error) if isinstance(error, ImageError) else f"{identity}: {error}"

@@ -12,8 +12,8 @@ from data.preference import Preference, texts
 class Limits(Section):
     """What one record of a source may hold at most; no record of a released data set comes near the defaults."""
 
-    characters: int = Field(default=1_000_000, ge=1, le=100_000_000)
-    """Of all its texts together. Qwen2.5-VL reads 128,000 tokens, about half a million characters."""
+    characters: int = Field(default=500_000, ge=1, le=100_000_000)
+    """Of all its texts together: about the 128,000 tokens that Qwen2.5-VL reads. To tokenise as many takes a second or two."""
     turns: int = Field(default=500, ge=1, le=100_000)
     """Of its prompt."""
     parts: int = Field(default=10_000, ge=1, le=1_000_000)

@@ -158,3 +158,11 @@ def test_a_critics_prompt_is_read_once_whatever_it_repeats(prompt: str, tmp_path
     with pytest.raises(RecordError, match="none of the three templates"):
         source.record(0)
     assert process_time() - started < 5
+
+
+def test_a_message_about_a_file_whose_name_is_no_text_can_be_printed(tmp_path: Path) -> None:
+    path = tmp_path / "a\udcff.jsonl"
+    path.write_text("{")
+    with pytest.raises(RecordError, match=r"^project:0: a\\udcff\.jsonl, row 0 .*no valid JSON") as caught:
+        open_source(tmp_path / "cache", type="project", path=str(path)).record(0)
+    str(caught.value).encode()

@@ -23,9 +23,9 @@ def turns(count: int, parts: int = 1) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        ("characters", {"chosen": "x" * 1_000_001}),
-        ("characters", {"rationale": "x" * 1_000_001}),
-        ("characters", {"category": "x" * 1_000_001}),
+        ("characters", {"chosen": "x" * 500_001}),
+        ("characters", {"rationale": "x" * 500_001}),
+        ("characters", {"category": "x" * 500_001}),
         ("turns", {"prompt": turns(501)}),
         ("parts", {"prompt": turns(1, 10_001)}),
         ("images", {"images": ["one.png"] * 257}),
