@@ -10,6 +10,10 @@ from dataclasses import dataclass
 class UserError(ValueError):
     """Something that a user can put right; commands end with its message and without a traceback."""
 
+    def __str__(self) -> str:
+        """Return the message in a form that can be printed: it may name a file whose name is no text."""
+        return super().__str__().encode(errors="backslashreplace").decode()
+
 
 class RecordError(UserError):
     """One record that cannot be used: counted, shown and left out, unless the recipe is strict."""

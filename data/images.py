@@ -6,7 +6,6 @@ Every error is a `RecordError` that names the record.
 """
 
 import base64
-import binascii
 import io
 import re
 import struct
@@ -46,20 +45,37 @@ def image_path(root: Path, name: str, record: str) -> Path:
 
     Raises: ImageError if the path leaves the root (by `..`, by being absolute, or through a link) or is no file.
     """
-    boundary = root.resolve()
-    path = (boundary / name).resolve()
+    path, boundary = resolved(root, name, record), root.resolve()
+    if not path.is_file():
+        raise ImageError(
+            f"{record}: the image {_short(name)} is not there ({path} is no file). Is the image folder {boundary} the right one?"
+        )
+    return path
+
+
+def resolved(root: Path, name: str, record: str) -> Path:
+    """Return where `name` under `root` leads once all links are followed, be there something or not; raises as `image_path`."""
+    try:
+        boundary = root.resolve()
+        path = (boundary / name).resolve()
+        path.is_file()  # an over-long name and a folder without access show only here
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle are a RuntimeError, a NUL is a ValueError
+        raise ImageError(
+            f"{record}: the image path {_short(name)} cannot be followed ({type(error).__name__}). Required is the path of a "
+            "file under the image folder, without NUL characters or links in a circle."
+        ) from error
     snapshots = next((folder for folder in boundary.parents if folder.name == "snapshots"), None)
     in_hub_cache = snapshots is not None and path.parent == snapshots.with_name("blobs")
     if not (path.is_relative_to(boundary) or in_hub_cache):
         raise ImageError(
-            f"{record}: the image path {name!r} leads to {path}, outside of the declared image folder {boundary}. "
+            f"{record}: the image path {_short(name)} leads to {path}, outside of the declared image folder {boundary}. "
             "Records may only name files under that folder: correct the path, or declare a folder that holds the images."
         )
-    if not path.is_file():
-        raise ImageError(
-            f"{record}: the image {name!r} is not there ({path} is no file). Is the image folder {boundary} the right one?"
-        )
     return path
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 200 else name[:200] + "…")
 
 
 def from_data_uri(uri: str, record: str) -> bytes:
@@ -73,7 +89,7 @@ def from_data_uri(uri: str, record: str) -> bytes:
         raise ImageError(f"{record}: {uri[:40]!r}… is no image data URI; required is 'data:image/<format>;base64,<data>'.")
     try:
         return base64.b64decode(uri.partition(",")[2], validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # also for letters that are not ASCII
         raise ImageError(f"{record}: the image data URI holds broken base64 ({error}).") from error
 
 

@@ -4,6 +4,7 @@ Everything that trains or is evaluated starts as a `Preference`. Images stay enc
 until a worker needs their pixels, so that a record is small and a data set can be memory-mapped.
 """
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,17 +78,45 @@ class Preference:
 
 CONTROL_TOKENS = (
     TOKEN,
-    "<|im_start|>",
-    "<|im_end|>",
     "<|endoftext|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
+    *("<|im_start|>", "<|im_end|>"),
+    *("<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>"),
 )
-"""Qwen's special tokens, the one for videos first: as text inside a record they would be read as the end of a turn or as the
+"""Qwen2.5-VL's special tokens, the one for videos first: as text inside a record they would be read as the end of a turn or as the
 place of an image."""
+FILLERS = "\u115f\u1160\u3164\uffa0\u2800"
+"""Letters and symbols by their category that leave no ink: Hangul fillers and the Braille blank."""
 LARGEST = float(np.finfo(np.float32).max)
 """The largest margin: the loss is computed in float32."""
+
+
+def control_token(content: str, tokens: Sequence[str] = CONTROL_TOKENS) -> str | None:
+    """Return the first of `tokens` in `content`."""
+    return next((token for token in tokens if token in content), None)
+
+
+def forged(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Iterator[str]:
+    """Yield which text of a record holds one of `tokens`; the parts of a turn are joined, as the chat template does."""
+    notes = {
+        "the chosen response": record.chosen,
+        "the rejected response": record.rejected,
+        "the chosen critique": record.chosen_critique,
+        "the rejected critique": record.rejected_critique,
+        "the rationale": record.rationale,
+    }
+    prompt = (("the prompt", "".join(texts([message]))) for message in record.prompt)
+    for name, content in (*prompt, *notes.items()):
+        if content is not None and (token := control_token(content, tokens)):
+            yield (
+                f"{name} holds {token!r}, which the tokenizer would read as a control token, not as text. "
+                f"Remove it from the record.{f' {ADVICE}' if token == TOKEN else ''}"
+            )
+
+
+def visible(content: str) -> bool:
+    """Say whether a character of `content` leaves ink: no control, format, separator, mark or unassigned one, no blank."""
+    return any(unicodedata.category(one)[0] not in "CZM" and one not in FILLERS for one in content)
 
 
 def validate(record: Preference) -> Preference:
@@ -107,29 +136,19 @@ def _faults(record: Preference) -> Iterator[str]:
             "beginning and ending with the user, after at most one system turn."
         )
     for position, message in enumerate(record.prompt):
-        if not placeholders([message]) and not any(content.strip() for content in texts([message])):
+        images = placeholders([message])
+        if not images and not any(map(visible, texts([message]))):
             yield f"turn {position} of the prompt ({message['role']}) is empty."
+        if images and message["role"] == "assistant":
+            yield f"turn {position} of the prompt (assistant) holds an image; images belong to the turns of the user."
     if (places := placeholders(record.prompt)) != len(record.images):
         yield (
             f"the prompt has {places} image parts for {len(record.images)} images. "
             "Each image needs exactly one place in the prompt."
         )
-    responses = {"the chosen response": record.chosen, "the rejected response": record.rejected}
-    for name, response in responses.items():
-        if not response.strip():
-            yield f"{name} is empty; both responses must hold text."
-    notes = {
-        "the chosen critique": record.chosen_critique,
-        "the rejected critique": record.rejected_critique,
-        "the rationale": record.rationale,
-    }
-    prompt = (("the prompt", content) for content in texts(record.prompt))
-    for name, content in (*prompt, *responses.items(), *notes.items()):
-        found = [token for token in CONTROL_TOKENS if content is not None and token in content]
-        if found:
-            yield (
-                f"{name} holds {found[0]!r}, which the tokenizer would read as a control token, not as text. "
-                f"Remove it from the record.{f' {ADVICE}' if found[0] == TOKEN else ''}"
-            )
+    for name, response in (("the chosen response", record.chosen), ("the rejected response", record.rejected)):
+        if not visible(response):
+            yield f"{name} is empty; both responses must hold text that can be seen."
+    yield from forged(record)
     if record.margin is not None and not abs(record.margin) <= LARGEST:
         yield f"the margin is {record.margin}; required is a finite number of at most {LARGEST:.4g}, or none."

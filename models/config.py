@@ -2,9 +2,10 @@
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, field_validator
 
 from data.config.section import Count, Section
+from data.preference import control_token
 from data.prompts import CRITIQUE_REQUEST
 
 Read = Literal["end_of_turn", "last_token", "mean"]
@@ -28,6 +29,13 @@ class BackboneConfig(Section):
     freeze: list[Literal["vision_tower", "projector", "language_model"]] = Field(default=[])
     attention: Literal["auto", "sdpa", "varlen"] = "auto"
     """`auto` takes the varlen kernel on CUDA in bf16 or fp16 and SDPA elsewhere."""
+
+    @field_validator("system_prompt")
+    @classmethod
+    def _no_control_token(cls, prompt: str | None) -> str | None:
+        if prompt is not None and (token := control_token(prompt)):
+            raise ValueError(f"holds {token!r}, which the tokenizer reads as a control token and not as text: remove it")
+        return prompt
 
 
 class HeadConfig(Section):

@@ -8,9 +8,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.errors import RecordError
+from data.errors import RecordError, UserError
 from data.images import decode
-from data.preference import EncodedImage, Message, placeholders, text, texts
+from data.preference import EncodedImage, Message, Preference, control_token, forged, placeholders, text, texts
 from data.video import ADVICE, TOKEN
 from models.config import BackboneConfig, StoredRead
 from models.packing.groups import Continuation, Group, PackedBatch, VisionTokens, pack
@@ -69,6 +69,9 @@ class Encoder:
         numbers = 3 * image_processor.temporal_patch_size * image_processor.patch_size**2
         shapes = image_processor.merge_size, numbers, image_processor.patch_size, window_size
         self.vision = VisionTokens(start, image, end, *shapes)
+        self.control_tokens = tuple(one.content for one in tokenizer.added_tokens_decoder.values() if one.special)
+        if token := control_token(config.system_prompt or "", self.control_tokens):
+            raise UserError(f"backbone.system_prompt contains {token!r}, a special token of the tokenizer, not text: remove it.")
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
         """Write tokenizer and image processor beside a checkpoint, as transformers reads them; keywords go to both."""
@@ -83,11 +86,13 @@ class Encoder:
         that ends with a user turn is rendered up to the place where the assistant begins to write. The recipe's system
         prompt is used where the record has no system turn; None leaves that to the template.
 
-        Raises RecordError where a text contains a vision token, ValueError where the template rewrites earlier turns.
+        Raises RecordError where a turn's text, its parts joined as the template joins them, contains a vision token;
+        ValueError where the template rewrites earlier turns.
         """
         turns = list(messages)
         for turn in turns:
-            found = [token for token in VISION_TEXT if any(token in part for part in texts([turn]))]
+            content = "".join(texts([turn]))
+            found = [token for token in VISION_TEXT if token in content]
             if found:
                 raise RecordError(
                     f"the {turn['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
@@ -117,6 +122,14 @@ class Encoder:
             _require_prefix(done, opened)
             spans.append(Span(opened[len(done) :]))
         return tuple(spans)
+
+    def refuse_control_tokens(self, record: Preference) -> None:
+        """Raise RecordError for a special token of this tokenizer in a text that is trained on.
+
+        `data.preference.validate` knows Qwen2.5-VL's own only. A benchmark's text is judged as it stands.
+        """
+        for fault in forged(record, self.control_tokens):
+            raise RecordError(f"{record.identity}: {fault}")
 
     def encode_conversations(
         self,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from data.errors import ImageError, LeftOut, RecordError
 from data.images import TOKEN_SIDE, image_size, resized
-from data.preference import Preference, texts, validate
+from data.preference import Preference, texts, validate, visible
 from data.sources.shared.base import Source
 from data.storage.files import content_digest, hash64
 
@@ -113,7 +113,7 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
     for row in rows:
         try:
             record = source.record(row)
-            if record.chosen.strip() and record.rejected.strip():
+            if visible(record.chosen) and visible(record.rejected):
                 entry, its_sizes = _entry(validate(record))
                 found.append(entry)
                 sizes += its_sizes

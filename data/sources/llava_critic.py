@@ -16,16 +16,19 @@ from data.sources.shared.files import FilesConfig, SourceRow, field
 
 NAMES = r"(?:Response 1|Response A|The first response)", r"(?:Response 2|Response B|The second response)"
 BRACKETS = re.compile(
-    rf"^Question: \[(?P<question>.*?)\]\s*^{NAMES[0]}: \[(?P<one>.*?)\]\s*^{NAMES[1]}: \[(?P<two>.*)\]", re.DOTALL | re.MULTILINE
+    rf"(?>.*?^Question: \[)(?>(?P<question>.*?)\]\s*^{NAMES[0]}: \[)(?>(?P<one>.*?)\]\s*^{NAMES[1]}: \[)(?P<two>.*)\]",
+    re.DOTALL | re.MULTILINE,
 )
+"""For `match`, as the other two. The groups are atomic: a text that repeats one mark and lacks the next is read only once."""
 ARENA = re.compile(
-    r"<\|User Prompt\|>(?P<question>.*?)<\|The Start of Assistant A's Answer\|>(?P<one>.*?)<\|The End of Assistant A's Answer\|>"
-    r".*?<\|The Start of Assistant B's Answer\|>(?P<two>.*?)<\|The End of Assistant B's Answer\|>",
+    r"(?>.*?<\|User Prompt\|>)(?>(?P<question>.*?)<\|The Start of Assistant A's Answer\|>)"
+    r"(?>(?P<one>.*?)<\|The End of Assistant A's Answer\|>)(?>.*?<\|The Start of Assistant B's Answer\|>)"
+    r"(?P<two>.*?)<\|The End of Assistant B's Answer\|>",
     re.DOTALL,
 )
 LLAVA_BENCH = re.compile(
-    r"\[Question\](?P<question>.*?)\[Assistant 1\](?P<one>.*?)\[End of Assistant 1\]"
-    r".*?\[Assistant 2\](?P<two>.*?)\[End of Assistant 2\]",
+    r"(?>.*?\[Question\])(?>(?P<question>.*?)\[Assistant 1\])(?>(?P<one>.*?)\[End of Assistant 1\])"
+    r"(?>.*?\[Assistant 2\])(?P<two>.*?)\[End of Assistant 2\]",
     re.DOTALL,
 )
 BETTER = re.compile(r"The better response: \[?(first|second|1|2|A|B)\b", re.IGNORECASE)
@@ -53,7 +56,7 @@ class LlavaCriticConfig(FilesConfig):
         prompt, judgement = (field(turn, "value", str).strip() for turn in turns)
         prompt = prompt.replace(MARKER, "")
         for template, verdict in ((BRACKETS, _better), (ARENA, _arena), (LLAVA_BENCH, _scores)):
-            if shown := template.search(prompt):
+            if shown := template.match(prompt):
                 winner = verdict(judgement)
                 break
         else:

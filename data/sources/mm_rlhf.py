@@ -4,10 +4,12 @@
 which `python data/frames.py IMAGES IMAGES --frames 8` writes (IMAGES being the folder of the images).
 """
 
+from pathlib import Path
 from typing import Literal
 
 from data.config.section import Count
 from data.errors import ImageError, LeftOut
+from data.images import image_path, resolved
 from data.preference import EncodedImage, Preference
 from data.sources.shared.conversation import MARKER, question
 from data.sources.shared.files import ImageFilesConfig, SourceRow
@@ -52,10 +54,13 @@ class MmRlhfConfig(ImageFilesConfig):
             raise LeftOut("not_asked_for", "a video.")
         if not isinstance(row.images, Folder):
             raise ImageError(f"{row.identity}: the frames of a video are read from a folder, not from an archive: unpack it.")
-        root = row.images.root.resolve()
-        places = [(root / video).resolve(), (root / video).with_suffix("").resolve()]
-        folder = next((place for place in places if place.is_dir() and place.is_relative_to(root)), None)
-        frames = [] if folder is None else sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_KINDS)
+        root, named = row.images.root, Path(video)
+        places = [resolved(root, name, row.identity) for name in (video, str(named.parent / named.stem))]
+        folder = next((place for place in places if place.is_dir()), None)
+        try:
+            frames = [] if folder is None else sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_KINDS)
+        except OSError as error:
+            raise ImageError(f"{row.identity}: the frames of the video {video!r} cannot be listed ({error.strerror}).") from error
         if not frames:
             raise ImageError(
                 f"{row.identity}: the video {video!r} has no folder of frames under {root}. "
@@ -63,4 +68,5 @@ class MmRlhfConfig(ImageFilesConfig):
                 "or set `videos: leave_out`."
             )
         count = min(self.frames, len(frames))
-        return tuple(frames[(2 * position + 1) * len(frames) // (2 * count)] for position in range(count))
+        chosen = (frames[(2 * position + 1) * len(frames) // (2 * count)] for position in range(count))
+        return tuple(image_path(root, str(frame), row.identity) for frame in chosen)

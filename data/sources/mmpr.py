@@ -6,19 +6,19 @@ the images in images.zip_aa, _ab, _ac (one zip in parts, read without unpacking)
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
-from data.errors import UserError
+from data.errors import RecordError, UserError
 from data.preference import EncodedImage, Preference
 from data.sources.shared.conversation import question
 from data.sources.shared.files import ImageFilesConfig, LocatedFiles, SourceRow, TableSource
-from data.storage.archives import Archive, Folder, Images
-from data.storage.files import derived, whole_file
+from data.storage.archives import DAMAGED, Archive, Folder, Images
+from data.storage.files import copy_limited, derived, whole_file
+from data.storage.strict_json import parse_json
 from data.storage.tables import Concatenated, JsonLines
 
 
@@ -81,8 +81,8 @@ class SubsetImages:
 
     def find(self, name: str, record: str) -> EncodedImage:
         """Return the image `name` under the root."""
-        parts = (PurePosixPath(self.root) / name).parts
-        paths = [str(PurePosixPath(*parts[start:])) for start in range(3)]
+        root = PurePosixPath(self.root).parts
+        paths = [str(PurePosixPath(*root[start:]) / name) for start in range(min(3, len(root) + 1))]
         return self.images.find(next((path for path in paths if path in self.images), paths[0]), record)
 
 
@@ -91,13 +91,18 @@ def _chosen(located: LocatedFiles, subsets: Sequence[str] | None) -> dict[str, t
     metas = [path for path in located.files if path.name == "meta.json"]
     if len(metas) != 1:
         raise UserError(f"MMPR in {located.root}: {len(metas)} files meta.json; required is exactly one.")
-    meta: dict[str, Any] = json.loads(metas[0].read_text())
+    try:
+        meta = parse_json(metas[0].read_bytes())
+    except RecordError as error:
+        raise UserError(f"{metas[0]}: {error}") from error
+    if not isinstance(meta, dict):
+        raise UserError(f"{metas[0]}: a JSON {type(meta).__name__}; required is an object with an entry for each subset.")
     unknown = [name for name in subsets or [] if name not in meta]
     if unknown:
         raise UserError(f"MMPR has no subset {', '.join(unknown)}; meta.json names {', '.join(meta)}.")
     for name, subset in meta.items():
-        if not isinstance(subset, dict) or not {"root", "annotation"} <= subset.keys():
-            raise UserError(f"{metas[0]}: {name!r} is not an object with 'root' and 'annotation'. Has the data set changed?")
+        if not isinstance(subset, dict) or not all(isinstance(subset.get(key), str) for key in ("root", "annotation")):
+            raise UserError(f"{metas[0]}: {name!r} is not an object of texts 'root' and 'annotation'. Has the data set changed?")
     return {
         name: (PurePosixPath(subset["annotation"]).name, subset["root"])
         for name, subset in meta.items()
@@ -118,8 +123,10 @@ def _annotations(located: LocatedFiles, cache: Path) -> dict[str, Path]:
                         continue
                     if not target.exists():
                         with whole_file(target, "wb") as unpacked:
-                            unpacked.write(file.read(entry))
+                            copy_limited(file.open(entry), unpacked, archive)
                     found[target.name] = target
-        except (zipfile.BadZipFile, OSError) as error:
+        except UserError:
+            raise
+        except DAMAGED as error:
             raise UserError(f"{archive} cannot be read ({error}). Is it complete?") from error
     return found

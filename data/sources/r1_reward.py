@@ -8,7 +8,6 @@ layout of the SFT file. A row of another form is refused.
 """
 
 import base64
-import binascii
 import re
 from typing import Literal
 
@@ -19,10 +18,13 @@ from data.sources.shared.conversation import MARKER, messages, question, text_of
 from data.sources.shared.files import FormatConfig, SourceRow
 
 SHOWN = re.compile(
-    r"\[Question\]:(?P<question>.*?)(?:#+\s*)?\[Response 1\]:(?P<one>.*?)(?:#+\s*)?\[Response 2\]:(?P<two>.*)", re.DOTALL
+    r"(?>.*?\[Question\]:)(?>(?P<question>.*?)(?:(?<!#)#++\s*)?\[Response 1\]:)"
+    r"(?>(?P<one>.*?)(?:(?<!#)#++\s*)?\[Response 2\]:)(?P<two>.*)",
+    re.DOTALL,
 )
+"""For `match`. The groups are atomic: a text that repeats one mark and lacks the next is read once, not once for each mark."""
 ANSWER = re.compile(r"<answer>\s*([12])\s*</answer>")
-THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+THOUGHT = re.compile(r"(?>.*?<think>)(.*?)</think>", re.DOTALL)
 
 
 class R1RewardConfig(FormatConfig):
@@ -39,7 +41,7 @@ class R1RewardConfig(FormatConfig):
         """Columns message, image, answer and others."""
         texts = {turn["role"]: text_of(turn) for turn in messages(row.json("message", list))}
         user, judgement = texts.get("user", ""), texts.get("assistant", "")
-        shown = SHOWN.search(user)
+        shown = SHOWN.match(user)
         if shown is None:
             raise RecordError("the user turn holds no '[Question]:', '[Response 1]:' and '[Response 2]:' in this order.")
         responses = shown["one"].strip(), shown["two"].strip()
@@ -48,7 +50,7 @@ class R1RewardConfig(FormatConfig):
         if len(set(found)) != 1:
             raise RecordError(f"the answer is {answers!r}; required is one <answer>1</answer> or <answer>2</answer>.")
         winner = int(found[0])
-        thought = THOUGHT.search(judgement)
+        thought = THOUGHT.match(judgement)
         reasoning = None if thought is None else thought[1].strip()
         images = self._images(row)
         return Preference(
@@ -68,7 +70,7 @@ class R1RewardConfig(FormatConfig):
             return (row.image(image),)
         try:
             return (base64.b64decode(image, validate=True),)
-        except binascii.Error as error:
+        except ValueError as error:  # also for letters that are not ASCII
             raise ImageError(
                 f"{row.identity}: 'image' is no base64 ({error}); if it is a path, give the source its `images` folder."
             ) from error

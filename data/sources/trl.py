@@ -27,7 +27,7 @@ class TrlConfig(FormatConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns as above."""
-        images = row.all_images(row.columns.get("images") or row.columns.get("image"))
+        images = row.all_images(row.columns.get("images")) or row.all_images(row.columns.get("image"))
         turns, chosen, rejected = _split(row)
         return Preference(row.identity, messages(turns, len(images)), chosen, rejected, images, margin=row.number("margin"))
 

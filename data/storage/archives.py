@@ -4,6 +4,7 @@ The first time, the archive's directory is turned into arrays in the cache, sort
 archive of 270,000 images opens in a moment and costs no memory.
 """
 
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -24,8 +25,15 @@ from data.storage.tables import IndexedFiles
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
 """A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""
+DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error),
+    *(ArithmeticError, EOFError, OSError, RuntimeError, ValueError),
+)
+"""What the readers of damaged archives raise; a zip under a password is a RuntimeError."""
 STORED, DEFLATED, TAR = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, 255
 LOCAL_HEADER = 30
+LARGEST_IMAGE = 1 << 28
+"""Bytes of a file in the archive, unpacked: 256 MiB, as much as the pixels of the largest image that is decoded."""
 
 
 class Images(Protocol):
@@ -48,7 +56,10 @@ class Folder:
 
     def __contains__(self, name: str) -> bool:
         """Tell whether there is such a file."""
-        return (self.root / name).is_file()
+        try:
+            return bool(self.find(name, ""))
+        except ImageError:
+            return False
 
 
 class Archive(IndexedFiles):
@@ -69,8 +80,10 @@ class Archive(IndexedFiles):
             raise ImageError(f"{record}: the image {name!r} is not in {self.parts[0].name}.")
         try:
             return self._content(entry)
-        except (zlib.error, ValueError) as error:
-            raise ImageError(f"{record}: the image {name!r} in {self.parts[0].name} is damaged ({error}).") from error
+        except (zlib.error, ValueError, OSError) as error:
+            raise ImageError(
+                f"{record}: the image {name!r} in {self.parts[0].name} is damaged or too large ({error})."
+            ) from error
 
     def _entry(self, name: str) -> Any:
         names, wanted = self.index["name"], hash64(name)
@@ -79,13 +92,18 @@ class Archive(IndexedFiles):
 
     def _content(self, entry: Any) -> bytes:
         start, stored, kind = (int(entry[name]) for name in ("start", "stored", "kind"))
+        if stored > LARGEST_IMAGE:
+            raise ValueError(f"{stored:,} bytes; read are at most {LARGEST_IMAGE:,}")
         if kind == TAR:
             return self.read(start, stored)
         header = self.read(start, LOCAL_HEADER)
         skip = LOCAL_HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         content = self.read(start + skip, stored)
         if kind == DEFLATED:
-            content = zlib.decompress(content, wbits=-15)
+            unpacking = zlib.decompressobj(wbits=-15)
+            content = unpacking.decompress(content, LARGEST_IMAGE)
+            if unpacking.unconsumed_tail:
+                raise ValueError(f"it unpacks to more than {LARGEST_IMAGE:,} bytes")
         if zlib.crc32(content) != int(entry["crc"]):
             raise ValueError("its checksum does not agree")
         return content
@@ -108,10 +126,10 @@ class Archive(IndexedFiles):
                         for entry in archive.infolist()
                         if not entry.is_dir() and (kind := entry.compress_type) in (STORED, DEFLATED)
                     ]
-        except (zipfile.BadZipFile, tarfile.TarError, OSError) as error:
+            entries = np.array(rows, ENTRY)
+        except DAMAGED as error:
             names = ", ".join(part.name for part in self.parts)
             raise UserError(f"the archive {names} cannot be read ({error}). Are all its parts there and complete?") from error
-        entries = np.array(rows, ENTRY)
         return entries[np.argsort(entries["name"], kind="stable")]
 
 

@@ -31,6 +31,9 @@ ROWS_OF_TEXT, ROWS_OF_BINARY = 64, 4
 """Rows of a batch, which is read whole for one of its rows: some hundred kilobytes either way."""
 Damage = list[tuple[int, int, str]]
 """First row, row after the last, and why they cannot be read."""
+BEYOND_PYTHON = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a value raises that Arrow can hold and Python cannot: text that is no UTF-8, a date beyond all years, a time zone that
+nobody knows, a struct with a field twice. Arrow's own errors are among them."""
 
 
 class ArrowTable:
@@ -67,7 +70,10 @@ class ArrowTable:
         if self._last[0] != number:  # the last batch is kept for reading in order
             self._last = (number, self._reader.get_batch(number))
         batch = self._last[1]
-        row: dict[str, Any] = batch.slice(index - int(self.ends[number] - batch.num_rows), 1).to_pylist()[0]
+        try:
+            row: dict[str, Any] = batch.slice(index - int(self.ends[number] - batch.num_rows), 1).to_pylist()[0]
+        except BEYOND_PYTHON as error:
+            raise RecordError(f"{self.original.name}, row {index}: a value that Python cannot hold ({error}).") from error
         return row
 
     def fingerprint(self) -> str:
@@ -82,6 +88,10 @@ def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> l
     """
     for path in paths:
         found = _opened(path, [])[0].names
+        if double := sorted({column for column in found if found.count(column) > 1}):
+            raise UserError(
+                f"{path}: the column {double[0]!r} stands there twice, and nobody can tell which one counts. Rename or drop one."
+            )
         missing = [column for column in columns if column not in found]
         if missing:
             raise UserError(

@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from gzip import GzipFile
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
+
+from data.errors import UserError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -82,6 +85,23 @@ def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
 def read_json(path: Path) -> Any:
     """Return what a JSON file holds."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+UNPACKED = 1 << 33
+"""Bytes that one packed table may unpack to: 8 GiB; the largest of a released data set is below one."""
+
+
+def copy_limited(source: IO[bytes] | GzipFile, target: IO[bytes], packed: Path) -> None:
+    """Copy what `packed` unpacks to; raise UserError beyond UNPACKED, before a small file has filled the disk."""
+    left = UNPACKED
+    while block := source.read(1 << 24):
+        left -= len(block)
+        if left < 0:
+            raise UserError(
+                f"{packed}: unpacked, it holds more than {UNPACKED:,} bytes, which only a file made to fill a disk does. If it "
+                "is what you expect, unpack it yourself."
+            )
+        target.write(block)
 
 
 @contextmanager

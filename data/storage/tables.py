@@ -4,10 +4,9 @@ Neither is held in memory. What is derived (the offsets, the Arrow copy of a par
 that holds the file's size and time of change.
 """
 
+import codecs
 import gzip
-import json
 import os
-import shutil
 import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -22,10 +21,13 @@ import numpy.typing as npt
 
 from data.errors import RecordError, UserError
 from data.storage.arrow import open_tables
-from data.storage.files import derived, digest, stamp, whole_file
+from data.storage.files import copy_limited, derived, digest, stamp, whole_file
+from data.storage.strict_json import items, parse_json
 
 READ = 1 << 26
 """Bytes read at once while looking for line ends."""
+LONGEST_ROW = 1 << 28
+"""Bytes of a line of JSON: 256 MiB are dozens of large images inside it."""
 KINDS = (".jsonl", ".json", ".gz", ".parquet", ".arrow")
 Row = Mapping[str, Any]
 """One row of a table as it was read: column name to value."""
@@ -121,10 +123,12 @@ class JsonLines(IndexedFiles):
         """Return the object on line `index`; raise RecordError if it is not one."""
         start, stop = map(int, self.index[index])
         where = f"{self.path.name}, row {index} (byte {start})"
+        if stop - start > LONGEST_ROW:
+            raise RecordError(f"{where}: a line of {stop - start:,} bytes; read are at most {LONGEST_ROW:,}.")
         try:
-            row = json.loads(self.read(start, stop - start))
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"{where}: no valid JSON ({error}).") from error
+            row = parse_json(self.read(start, stop - start))
+        except RecordError as error:
+            raise RecordError(f"{where}: {error}") from error
         if not isinstance(row, dict):
             raise RecordError(f"{where}: a JSON {type(row).__name__}; required is an object.")
         return row
@@ -186,18 +190,22 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
 def _as_lines(path: Path, cache: Path) -> Path:
     """Return a file as JSON lines: itself if it is such already, else its copy in the cache, unpacked or a line each item."""
     with path.open("rb") as file:
-        if path.suffix == ".jsonl" or (path.suffix == ".json" and file.read(64).lstrip()[:1] != b"["):
-            return path
-    lines = derived(path, cache, "lines", ".jsonl")
+        head = b"" if path.suffix == ".jsonl" else file.read(READ).removeprefix(codecs.BOM_UTF8).lstrip()
+    if path.suffix != ".gz" and not head.startswith(b"["):
+        return path
+    lines = derived(path, cache, "unpacked", ".jsonl")
     if lines.exists():
         return lines
     try:
         with whole_file(lines, "wb") as target:
             if path.suffix == ".gz":
                 with gzip.open(path) as source:
-                    shutil.copyfileobj(source, target, READ)
-            else:
-                target.writelines(json.dumps(row).encode() + b"\n" for row in json.loads(path.read_bytes()))
+                    copy_limited(source, target, path)
+            else:  # a byte that is no UTF-8 goes through to the line, and makes that row alone unreadable
+                text = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
+                target.writelines(item.encode(errors="surrogateescape") + b"\n" for item in items(text))
+    except UserError:
+        raise
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: the file is no valid JSON ({error}). Is it complete?") from error
     except (OSError, EOFError, zlib.error) as error:

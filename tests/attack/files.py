@@ -202,12 +202,16 @@ def archives() -> dict[str, Write]:
 
 
 def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None = None) -> None:
-    """Attack with all files, or with the one of the name `only`; of `bad` ones no row may be used."""
-    encode = encoder()
+    """Attack with all files, or with the one of the name `only`."""
     bad = rows() | whole() | tables() | archives()
-    for name, (write, expected) in [*sound().items(), *((name, (write, 0)) for name, write in bad.items())]:
-        if only not in (None, f"file {name}"):
-            continue
+    found = sound() | {name: (write, 0) for name, write in bad.items()}
+    run(tally, folder, {name: case for name, case in found.items() if only in (None, f"file {name}")})
+
+
+def run(tally: Tally, folder: Path, found: dict[str, tuple[Write, int]]) -> None:
+    """Attack with some files, each with the number of its rows that must be used."""
+    encode = encoder()
+    for name, (write, expected) in found.items():
         place = folder / f"file {name}".replace("/", "-")
         place.mkdir(parents=True)
         (place / "one.png").write_bytes(RED)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.attack import arrangements, predictions, records, signals
+from tests.attack import arrangements, files, predictions, records, signals
 from tests.attack.outcomes import Attempt, Tally, TimeIsUp, kind_of
 from tests.attack.pictures import pictures
 from tests.attack.samples import SAMPLES
@@ -31,6 +32,22 @@ def test_odd_pictures_are_used_or_counted(kind: str, stored: bool, tmp_path: Pat
     assert tally.clean, tally.report("")
     assert sum(tally.counts.values()) == len(found)
     assert tally.counts["worked"] > 20
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_mutated_rows_are_used_as_written_or_counted(kind: str, tmp_path: Path) -> None:
+    tally = Tally("records")
+    records.Attack(tally, kind, tmp_path, records.encoder()).run(records.cases(kind, 60, 1))
+    assert tally.clean, tally.report("")
+    assert tally.counts["counted"] > 5
+
+
+@pytest.mark.parametrize("rows", [files.rows, files.tables])
+def test_files_of_bad_rows_cost_these_rows_and_no_more(rows: Callable[[], dict[str, files.Write]], tmp_path: Path) -> None:
+    tally = Tally("files")
+    files.run(tally, tmp_path, files.sound() | {name: (write, 0) for name, write in rows().items() if "10 MB" not in name})
+    assert tally.clean, tally.report("")
+    assert tally.counts["worked"] == len(files.sound())
 
 
 def test_cases_are_the_same_for_the_same_seed() -> None:

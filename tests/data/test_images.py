@@ -230,3 +230,18 @@ def test_damage_is_always_an_image_error(data: st.DataObject, kind: str) -> None
     for function in (decode, image_size):
         with suppress(ImageError):  # anything else fails the test
             function(bytes(broken[:cut]), "fuzz:0")
+
+
+def test_a_path_that_cannot_be_followed_is_an_error_of_its_record(tmp_path: Path) -> None:
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    for name in ("a\0b.png", "n" * 5000, "a/" * 3000 + "b.png", "\ud800.png", "loop.png", "loop.png/one.png"):
+        with pytest.raises(ImageError, match=r"^project:4: the image .*(cannot be followed|is not there)") as caught:
+            image_path(tmp_path, name, "project:4")
+        assert len(str(caught.value)) < 1000
+        str(caught.value).encode()
+
+
+@pytest.mark.parametrize("data", ["@@@", "\u00e9\u00e9", "\u2800", "abc"])
+def test_base64_that_is_none_is_an_error_of_its_record(data: str) -> None:
+    with pytest.raises(ImageError, match=r"row 2: .*broken base64"):
+        from_data_uri("data:image/png;base64," + data, "row 2")

@@ -32,6 +32,7 @@ def test_a_good_record_comes_back_unchanged() -> None:
         ({"rejected": ""}, "the rejected response is empty"),
         ({"prompt": ()}, "beginning and ending with the user"),
         ({"prompt": (text("system", "Be brief."),)}, "beginning and ending with the user"),
+        ({"prompt": (text("user", "Draw."), text("assistant", "So:", 1), text("user", "?"))}, r"turn 1 .* holds an image"),
         ({"prompt": (IMAGE, text("assistant", "A cat."))}, "beginning and ending with the user"),
         ({"prompt": (IMAGE, text("user", "And this?"))}, "in alternation"),
         ({"prompt": (text("assistant", "Hello."), IMAGE)}, "in alternation"),
@@ -75,3 +76,26 @@ def test_images_are_counted_over_all_turns(parts: list[int], images: int) -> Non
     else:
         with pytest.raises(RecordError, match="set:1"):
             validate(record)
+
+
+@pytest.mark.parametrize("token", CONTROL_TOKENS)
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_control_tokens_are_refused_over_the_parts_of_a_turn(token: str, pieces: int) -> None:
+    """The chat template writes the parts of a turn one behind the other."""
+    size = -(-len(token) // pieces)
+    parts: list[TextPart | ImagePart] = [
+        {"type": "text", "text": token[start : start + size]} for start in range(0, len(token), size)
+    ]
+    with pytest.raises(RecordError, match=r"^set:7: the prompt holds .* control token"):
+        validate(dataclasses.replace(GOOD, prompt=({"role": "user", "content": parts},), images=()))
+
+
+@pytest.mark.parametrize(
+    "unseen", ["\u200b\u200d\u2060", "\ufeff", "\u00ad", "\u3164", "\u2800", "\ufe0f", "\U000e0041", "\u202e \n"]
+)
+def test_a_text_that_nobody_can_see_is_empty(unseen: str) -> None:
+    with pytest.raises(RecordError, match="the chosen response is empty"):
+        validate(dataclasses.replace(GOOD, chosen=unseen))
+    with pytest.raises(RecordError, match="turn 0 of the prompt"):
+        validate(dataclasses.replace(GOOD, prompt=(text("user", unseen),), images=()))
+    assert validate(dataclasses.replace(GOOD, chosen=f"{unseen}!", rejected="\U0001f600")).chosen == f"{unseen}!"

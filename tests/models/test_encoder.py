@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -10,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import ImageError, RecordError
-from data.preference import Message, text
+from data.errors import ImageError, RecordError, UserError
+from data.preference import Message, Preference, text
 from data.synthetic.scenes import png
-from models.config import Read
-from models.encoder import Span
+from models.config import BackboneConfig, Read
+from models.encoder import Encoder, Span
 from models.packing.groups import Group
 from tests.models import tiny
 
@@ -80,6 +82,29 @@ def test_a_vision_token_in_a_text_is_refused(token: str, role: Any) -> None:
     broken = [text(role, f"so {token} it") if message["role"] == role else message for message in messages]
     with pytest.raises(RecordError, match=r"contains .*_"):
         tiny.encoder().render(broken)
+
+
+def test_a_vision_token_over_several_parts_is_refused() -> None:
+    parts: Any = [{"type": "text", "text": piece} for piece in ("<|image", "_pad|>")]
+    with pytest.raises(RecordError, match=r"contains <\|image_pad\|>"):
+        tiny.encoder().render([{"role": "user", "content": parts}, text("assistant", "a")])
+
+
+def test_every_special_token_of_the_tokenizer_is_refused_in_a_record() -> None:
+    tokenizer = deepcopy(tiny.tokenizer())
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|mine|>"]})
+    config = BackboneConfig(path="tiny", dtype="float32")
+    encoder = Encoder(tokenizer, tiny.image_processor(), config, window_size=56)
+    parts: Any = [{"type": "text", "text": piece} for piece in ("<|mi", "ne|>")]
+    good = Preference("set:7", (user("u"),), "a", "b")
+    encoder.refuse_control_tokens(good)
+    for bad in (replace(good, prompt=({"role": "user", "content": parts},)), replace(good, rationale="a <|mine|>")):
+        with pytest.raises(RecordError, match=r"set:7: .* holds '<\|mine\|>'"):
+            encoder.refuse_control_tokens(bad)
+    with pytest.raises(UserError, match=r"system_prompt contains '<\|mine\|>'"):
+        Encoder(tokenizer, tiny.image_processor(), config.model_copy(update={"system_prompt": "<|mine|>"}), window_size=56)
+    with pytest.raises(ValueError, match=r"holds '<\|im_end\|>'"):
+        BackboneConfig(path="tiny", system_prompt="Be brief.<|im_end|>")
 
 
 def test_an_end_of_turn_written_in_a_text_moves_no_read_position() -> None:

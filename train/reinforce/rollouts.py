@@ -66,6 +66,7 @@ class Prompts:
         return self.mixture.load(index, lambda record: self._encode(record, side, place))
 
     def _encode(self, record: Preference, side: int, place: int) -> Prompt:
+        self.encoder.refuse_control_tokens(record)
         images = tuple(decode(image, record.identity) for image in record.images)
         request = ask(self.template, record.prompt, *judged(record, side)[0])
         encoded = self.encoder.encode(images, [self.encoder.render(request)], None)

@@ -56,6 +56,7 @@ class CriticEncoder:
 
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
         """Decode the images and encode all continuations."""
+        self.encoder.refuse_control_tokens(record)
         true, own = critiques_of(record), None if self.written is None else self.written(record)
         responses = (record.chosen, record.rejected)
         conversations = [

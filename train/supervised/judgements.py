@@ -58,6 +58,7 @@ class JudgementEncoder:
 
     def __call__(self, record: Preference, side: int) -> TrainingExample:
         """Encode a record with the winner first or second; raises RecordError for one without a rationale."""
+        self.encoder.refuse_control_tokens(record)
         shown, rationale = judged(record, side)
         if rationale is None:
             raise RecordError(

@@ -229,6 +229,7 @@ class PairEncoder:
 
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
         """Decode the images and encode both responses; raises RecordError as decoding and encoding do."""
+        self.encoder.refuse_control_tokens(record)
         conversations = [(*record.prompt, text("assistant", response)) for response in (record.chosen, record.rejected)]
         group = self.encoder.encode_conversations(record.images, conversations, self.read, record.identity)
         return TrainingExample(group, record.margin or 0.0, response_tokens(self.encoder, record), record=record.identity)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -20,12 +19,18 @@ from data.errors import ImageError, RecordError, UserError
 from data.images import from_data_uri
 from data.preference import EncodedImage, Preference
 from data.sources.shared.base import SourceConfig
+from data.sources.shared.limits import DEFAULTS, Limits
 from data.storage.archives import Archive, Folder, Images, is_archive, open_images
+from data.storage.strict_json import parse_json
 from data.storage.tables import Row, Rows, open_rows
 from data.video import ADVICE, COLUMNS, is_video_name
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
 """The name of one file of a set, as the hub writes them: `test-00000-of-00003.parquet`."""
+MESSAGE = 1000
+"""Characters of a message about a record: more would be the record itself."""
+ODD_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a value of a form that an adapter did not think of can raise: it costs its record, not the run."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class SourceRow:
     images: Images
     slot: int = 0
     """Which record of the row is asked for, where a row gives several."""
+    limits: Limits = DEFAULTS
 
     def value(self, name: str, kind: type | UnionType) -> Any:
         """Return a column as `field` does."""
@@ -62,9 +68,9 @@ class SourceRow:
     def json(self, name: str, kind: type) -> Any:
         """Return a column of JSON text, parsed; raise RecordError if it is none, or not of type `kind`."""
         try:
-            found = json.loads(self.text(name))
-        except ValueError as error:
-            raise RecordError(f"{name!r} is no JSON ({error}); required is a {kind.__name__}.") from error
+            found = parse_json(self.text(name))
+        except RecordError as error:
+            raise RecordError(f"{name!r} is no JSON that is read: {error} Required is a {kind.__name__}.") from error
         if not isinstance(found, kind):
             raise RecordError(f"{name!r} is a JSON {type(found).__name__}; required is a {kind.__name__}.")
         return found
@@ -97,8 +103,10 @@ class SourceRow:
         return self.image(value["bytes"])
 
     def all_images(self, values: Any) -> tuple[EncodedImage, ...]:
-        """Return the images that `values` stands for: a list, a single one, or nothing."""
-        return tuple(map(self.image, values if isinstance(values, list) else [values] if values else []))
+        """Return the images that `values` stands for: a list, a single one, or None for nothing; an empty text is an error."""
+        listed = values if isinstance(values, list) else [] if values is None else [values]
+        self.limits.refuse("images", len(listed))
+        return tuple(map(self.image, listed))
 
 
 class FilesConfig(SourceConfig):
@@ -123,6 +131,7 @@ class FilesConfig(SourceConfig):
     """The data set's id on the hub."""
     revision: str | None = None
     """Commit, tag or branch on the hub; None takes the newest and the data card says which that was."""
+    limits: Limits = DEFAULTS
 
     @model_validator(mode="after")
     def _place_given(self) -> FilesConfig:
@@ -232,17 +241,19 @@ class TableSource:
         """Return record `index`, counted through the rows and the records of each; errors name it."""
         number, slot = divmod(index, self.config.records_per_row)
         identity = f"{self.name}:{number}" + f".{slot}" * (self.config.records_per_row > 1)
-        row = SourceRow(identity, self.rows.row(number), self.images, slot)
-        video = next((name for name in COLUMNS if row.columns.get(name)), None)
-        if video is not None and not self.config.VIDEOS:
-            raise RecordError(f"{identity}: the record holds a video under {video!r}. {ADVICE}")
         try:
-            return self.config.convert(row)
-        except ImageError:  # names the record itself
-            raise
+            row = SourceRow(identity, self.rows.row(number), self.images, slot, self.config.limits)
+            video = next((name for name in COLUMNS if row.columns.get(name)), None)
+            if video is not None and not self.config.VIDEOS:
+                raise RecordError(f"the record holds a video under {video!r}. {ADVICE}")
+            return self.config.limits.check(self.config.convert(row))
         except RecordError as error:
-            error.args = (f"{identity}: {error}",)
+            named = str(error) if isinstance(error, ImageError) else f"{identity}: {error}"
+            error.args = (named[:MESSAGE],)
             raise
+        except ODD_VALUES as error:
+            said = f"{identity}: the row cannot be read as {self.config.type} ({type(error).__name__}: {error})"
+            raise RecordError(said[:MESSAGE]) from error
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the table's files and the settings."""
@@ -299,8 +310,9 @@ def field(columns: Any, name: str, kind: type | UnionType) -> Any:
     if name not in columns:
         raise RecordError(f"there is no {name!r}; found are {', '.join(map(repr, sorted(columns)))}.")
     value = columns[name]
-    if not isinstance(value, kind):
-        required = " or ".join(one.__name__ for one in get_args(kind) or (kind,))
+    kinds = get_args(kind) or (kind,)
+    if not isinstance(value, kind) or (isinstance(value, bool) and not {bool, object} & {*kinds}):  # True is an int to Python
+        required = " or ".join(one.__name__ for one in kinds)
     elif isinstance(value, int) and abs(value) > sys.float_info.max:
         required = f"a number of at most {sys.float_info.max:.4g}"
     else:

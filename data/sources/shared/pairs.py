@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from dataclasses import replace
 from itertools import combinations
+from math import isfinite, nan
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -88,7 +89,10 @@ def mean_rating(completion: dict[str, Any]) -> float | None:
         if rating is None or str(rating).strip().upper() in ("N/A", "NA", ""):
             continue
         try:
-            ratings.append(float(rating))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise RecordError(f"the rating {rating!r} is no number.") from error
+            number = nan if isinstance(rating, bool) else float(rating)
+        except (TypeError, ValueError, OverflowError):
+            number = nan
+        if not isfinite(number):
+            raise RecordError(f"the rating {rating!r} is no number.")
+        ratings.append(number)
     return sum(ratings) / len(ratings) if ratings and len(ratings) == len(aspects) else None

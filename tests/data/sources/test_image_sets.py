@@ -166,8 +166,8 @@ def test_mm_rlhf(tmp_path: Path) -> None:
     video = record(source, 2)
     assert asked(video) == [None] * 4 + ["What happens?"]
     assert [path.stem for path in video.images if isinstance(path, Path)] == ["f02", "f07", "f12", "f17"]
-    for row in (3, 4):
-        with pytest.raises(ImageError, match=f"mm_rlhf:{row}.*has no folder of frames"):
+    for row, message in ((3, "has no folder of frames"), (4, "outside of the declared image folder")):
+        with pytest.raises(ImageError, match=f"mm_rlhf:{row}.*{message}"):
             source.record(row)
     assert left_out(source_of(tmp_path, "mm_rlhf", videos="leave_out"), 2) == "not_asked_for"
 
@@ -300,3 +300,16 @@ def test_mmpr_with_a_part_missing_says_so(tmp_path: Path) -> None:
     (tmp_path / "set" / "images.zip_ac").unlink()
     with pytest.raises(UserError, match="Are all its parts there"):
         source_of(tmp_path, "mmpr")
+
+
+def test_mmpr_takes_no_image_of_the_same_name_elsewhere(tmp_path: Path) -> None:
+    """Folders may be missing from a subset's root, not from the name that a row gives."""
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "meta.json").write_text(json.dumps({"a": {"root": ".", "annotation": "a.jsonl"}}))
+    row = {"question": "?", "chosen": "a", "rejected": "b"}
+    write_jsonl(tmp_path / "set" / "annotations" / "a.jsonl", [row | {"image": name} for name in ("gone/one.png", "one.png")])
+    write_images(tmp_path / "set", one=RED)
+    source = source_of(tmp_path, "mmpr", images=str(tmp_path / "set"))
+    with pytest.raises(ImageError, match=r"mmpr:a:0: the image .*gone/one\.png"):
+        source.record(0)
+    assert len(record(source, 1).images) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data.errors import RecordError
+from data.errors import ImageError, RecordError
 from tests.data.sources.fixtures import BLUE, RED, asked, image_struct, open_source, record, write_jsonl, write_parquet
 
 
@@ -114,3 +114,16 @@ def test_standard_texts(tmp_path: Path) -> None:
 def test_a_wrong_row_names_itself(row: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=f"trl:0: .*{message}"):
         record(open_source(tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", [row]))))
+
+
+def test_an_image_that_is_an_empty_text_is_not_no_image(tmp_path: Path) -> None:
+    pair = {"prompt": "?", "chosen": "a", "rejected": "b"}
+    rows = [
+        pair | images
+        for images in ({"image": ""}, {"images": ""}, {"images": [], "image": ""}, {"images": None}, {"image": None})
+    ]
+    source = open_source(tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", rows)))
+    for row in range(3):
+        with pytest.raises(ImageError, match=f"trl:{row}: an image is an empty str"):
+            source.record(row)
+    assert [record(source, row).images for row in (3, 4)] == [(), ()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import pickle
 import tarfile
@@ -9,15 +11,19 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.errors import ImageError, UserError
-from data.storage import tables
+from data.errors import ImageError, RecordError, UserError
+from data.storage import archives, tables
+from data.storage import files as files_module
 from data.storage.archives import Archive, Folder, open_images
 from data.storage.files import whole_file, write_whole
 from data.storage.tables import JsonLines, open_rows
+from tests.data.sources.fixtures import write_jsonl
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 
@@ -134,3 +140,87 @@ def test_what_is_no_place_for_images_stops(tmp_path: Path) -> None:
         open_images([tmp_path / "b.zip"], tmp_path)
     with pytest.raises(UserError, match="in no place"):
         open_images([], tmp_path)
+
+
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b" \n" * 100])
+def test_a_list_may_begin_behind_a_mark_or_blanks(before: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(before + b'[{"a": 1},\n {"a": 2}]')
+    rows = open_rows([path], tmp_path / "cache")
+    assert [rows.row(index) for index in range(len(rows))] == [{"a": 1}, {"a": 2}]
+
+
+def test_a_bad_item_of_a_list_costs_one_row(tmp_path: Path) -> None:
+    """A key twice, half a character and a byte that is no UTF-8 are still there when the row is read."""
+    path = tmp_path / "a.json"
+    path.write_bytes(rb'[{"a": 1, "a": 2}, {"a": "\ud800"}, {"a": "' + b"\xff" + b'"}, [' + b"9" * 5000 + b'], {"a": 3}]')
+    rows = open_rows([path], tmp_path / "cache")
+    assert len(rows) == 5
+    for index, message in enumerate(["stands twice", "half of a character", "no valid JSON", "no valid JSON"]):
+        with pytest.raises(RecordError, match=f"row {index} .*{message}"):
+            rows.row(index)
+    assert rows.row(4) == {"a": 3}
+
+
+def test_a_line_or_a_packed_file_of_any_size_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "LONGEST_ROW", 20)
+    rows = JsonLines(write_jsonl(tmp_path / "a.jsonl", [{"a": "x" * 20}, {"a": "x"}]), tmp_path / "cache")
+    with pytest.raises(RecordError, match=r"row 0 .*a line of 29 bytes; read are at most 20"):
+        rows.row(0)
+    assert rows.row(1) == {"a": "x"}
+    monkeypatch.setattr(files_module, "UNPACKED", 1000)
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b" " * 1001))
+    with pytest.raises(UserError, match=r"a\.jsonl\.gz: unpacked, it holds more than 1,000 bytes.*unpack it yourself"):
+        open_rows([path], tmp_path / "cache")
+    assert not list((tmp_path / "cache" / "unpacked").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_image_that_unpacks_to_too_much_names_the_record(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "LARGEST_IMAGE", 1000)
+    place = tmp_path / f"a.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("large.png", b"x" * 1001)
+            archive.writestr("small.png", b"x" * 1000)
+    else:
+        with tarfile.open(place, "w") as tar:
+            for name, size in (("large.png", 1001), ("small.png", 1000)):
+                entry = tarfile.TarInfo(name)
+                entry.size = size
+                tar.addfile(entry, io.BytesIO(b"x" * size))
+    images = open_images([place], tmp_path / "cache")
+    with pytest.raises(ImageError, match=r"row 8: the image 'large\.png' .* at most 1,000|more than 1,000 bytes"):
+        images.find("large.png", "row 8")
+    assert images.find("small.png", "row 8") == b"x" * 1000
+
+
+@pytest.mark.parametrize("name", ["a\0b.png", "n" * 5000, "loop.png", "loop.png/one.png", "../a", "."])
+def test_a_folder_can_be_asked_for_any_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    assert name not in Folder(tmp_path)
+
+
+def test_a_value_that_python_cannot_hold_costs_one_row(tmp_path: Path) -> None:
+    broken = pa.array([b"R\xff\xfe", b"red"], pa.binary()).view(pa.string())
+    odd: dict[str, pa.Array] = {
+        "text": broken,
+        "nested": pa.StructArray.from_arrays([broken], ["a"]),
+        "date": pa.array([2**50, 0], pa.timestamp("ms")),
+        "zone": pa.array([1, None], pa.timestamp("us", tz="Mars/Olympus")),
+        "field": pa.StructArray.from_arrays([pa.array([1, 2]), pa.array([1, 2])], ["a", "a"], mask=pa.array([False, True])),
+    }
+    for name, column in odd.items():
+        pq.write_table(pa.table({"a": [1, 2], name: column}), tmp_path / f"{name}.parquet")
+        rows = open_rows([tmp_path / f"{name}.parquet"], tmp_path / "cache")
+        with pytest.raises(RecordError, match=rf"{name}\.parquet, row 0: a value that Python cannot hold"):
+            rows.row(0)
+        assert rows.row(1)["a"] == 2, name
+
+
+def test_a_column_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
+    with pytest.raises(UserError, match=r"a\.parquet: the column 'a' stands there twice"):
+        open_rows([path], tmp_path / "cache")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from data.errors import UserError
-from tests.data.sources.fixtures import image_struct, open_source, write_parquet
+from data.errors import RecordError, UserError
+from data.preference import Preference
+from data.sources.project import ProjectConfig
+from data.sources.shared.files import MESSAGE, SourceRow
+from tests.data.sources.fixtures import image_struct, open_source, write_jsonl, write_parquet
 
+JUDGE = "[Question]: q\n[Response 1]: a\n[Response 2]: b"
 ROW = {"image": image_struct(), "question": "?", "chosen": "a", "rejected": "b"}
 
 
@@ -76,3 +82,87 @@ def test_a_copy_in_folders_is_searched_by_the_path_inside(tmp_path: Path) -> Non
     assert len(open_source(tmp_path / "cache", type="rlaif_v", path=str(tmp_path / "copy"))) == 1
     with pytest.raises(UserError, match=r"no file like \*dpo_pairs\.jsonl \(1 other files\)"):
         open_source(tmp_path / "cache", type="mm_rlhf", path=str(tmp_path / "copy"))
+
+
+def test_a_truth_value_is_no_number(tmp_path: Path) -> None:
+    rows = [{"prompt": "?", "chosen": "a", "rejected": "b", "margin": margin} for margin in (True, 2)]
+    source = open_source(tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", rows)))
+    with pytest.raises(RecordError, match="project:0: 'margin' is bool True; required is int or float"):
+        source.record(0)
+    assert source.record(1).margin == 2
+
+
+@pytest.mark.parametrize("rating", [True, "nan", "inf", "9" * 400, [5]])
+def test_a_rating_is_a_finite_number(rating: Any, tmp_path: Path) -> None:
+    row = {"instruction": "?", "completions": [{"response": one, "annotations": {"help": {"Rating": rating}}} for one in "ab"]}
+    source = open_source(tmp_path / "cache", type="ultrafeedback", path=str(write_jsonl(tmp_path / "a.jsonl", [row])))
+    with pytest.raises(RecordError, match=r"ultrafeedback:0: the rating .* is no number"):
+        source.record(0)
+
+
+@pytest.mark.parametrize("error", [TypeError("odd"), KeyError("odd"), RecursionError("odd"), AttributeError("odd")])
+def test_a_value_that_no_adapter_thought_of_costs_its_record(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert(self: ProjectConfig, row: SourceRow) -> Preference:
+        raise error
+
+    monkeypatch.setattr(ProjectConfig, "convert", convert)
+    source = open_source(tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", [{}])))
+    with pytest.raises(RecordError, match=rf"^project:0: the row cannot be read as project \({type(error).__name__}: .*odd"):
+        source.record(0)
+
+
+def test_a_message_is_not_as_long_as_its_record(tmp_path: Path) -> None:
+    row = {"domain": "d", "winner": "x" * 100_000, "history": "?", "labels": 1, "x" * 100_000: 1}
+    source = open_source(tmp_path / "cache", type="shp", path=str(write_jsonl(tmp_path / "train.json", [row])))
+    with pytest.raises(RecordError, match=r"^shp:0: ") as caught:
+        source.record(0)
+    assert len(str(caught.value)) <= MESSAGE
+
+
+@pytest.mark.parametrize("mark", ["[Response 1]:", "#", "# ", "<think>", "[Question]:"])
+def test_a_judges_prompt_is_read_once_whatever_it_repeats(mark: str, tmp_path: Path) -> None:
+    """Quadratic in the text, 300,000 of the shortest mark would take a quarter of an hour."""
+    prompt = "[Question]: q " + mark * (300_000 // len(mark))
+    rows = [
+        {"message": json.dumps([{"role": "user", "content": prompt}]), "image": ""},
+        {
+            "message": json.dumps([{"role": "user", "content": JUDGE}, {"role": "assistant", "content": mark * 20_000}]),
+            "image": "",
+        },
+    ]
+    source = open_source(tmp_path / "cache", type="r1_reward", path=str(write_jsonl(tmp_path / "train.jsonl", rows)))
+    started = process_time()
+    for row in (0, 1):
+        with pytest.raises(RecordError, match=f"^r1_reward:{row}: "):
+            source.record(row)
+    assert process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Question: [q]\n" + "Response 1: [a]\n" * 20_000,
+        "Question: [q]\n" * 20_000,
+        "<|User Prompt|>" * 20_000,
+        "<|User Prompt|><|The Start of Assistant A's Answer|>" + "<|The End of Assistant A's Answer|>" * 20_000,
+        "[Question][Assistant 1]" + "[End of Assistant 1]" * 20_000,
+    ],
+)
+def test_a_critics_prompt_is_read_once_whatever_it_repeats(prompt: str, tmp_path: Path) -> None:
+    row = {"conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": "[[A>B]]"}], "image": image_struct()}
+    write_parquet(tmp_path / "a-pairwise.parquet", [row])
+    source = open_source(tmp_path / "cache", type="llava_critic", path=str(tmp_path / "a-pairwise.parquet"))
+    started = process_time()
+    with pytest.raises(RecordError, match="none of the three templates"):
+        source.record(0)
+    assert process_time() - started < 5
+
+
+def test_a_message_about_a_file_whose_name_is_no_text_can_be_printed(tmp_path: Path) -> None:
+    path = tmp_path / "a\udcff.jsonl"
+    path.write_text("{")
+    with pytest.raises(RecordError, match=r"^project:0: a\\udcff\.jsonl, row 0 .*no valid JSON") as caught:
+        open_source(tmp_path / "cache", type="project", path=str(path)).record(0)
+    str(caught.value).encode()

@@ -1,0 +1,53 @@
+"""No paradigm trains on a text that its tokenizer reads as a control token: the record is refused, and so counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from data.errors import RecordError
+from data.mixture import Mixture, MixtureConfig
+from data.preference import Preference, text
+from data.sources.shapes import ShapesConfig
+from models.config import BackboneConfig
+from models.encoder import Encoder
+from tests.models import tiny
+from train.reinforce.rollouts import Prompts
+from train.supervised.critic import CriticEncoder
+from train.supervised.judgements import JudgementEncoder
+from train.supervised.steps import PairEncoder
+
+
+def encoder() -> Encoder:
+    """Return one whose tokenizer knows a special token that is not Qwen's."""
+    tokenizer = deepcopy(tiny.tokenizer())
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|mine|>"]})
+    return Encoder(tokenizer, tiny.image_processor(), BackboneConfig(path="tiny", dtype="float32"), window_size=56)
+
+
+def prompts() -> Prompts:
+    source = ShapesConfig(type="shapes", level="demo", rows=1)
+    return Prompts(Mixture(MixtureConfig(sources=[source])), encoder(), "short", 10_000)
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda record: PairEncoder(encoder(), "end_of_turn")(record),
+        lambda record: JudgementEncoder(encoder(), "short")(record, 0),
+        lambda record: CriticEncoder(encoder(), "judge it.")(record),
+        lambda record: prompts()._encode(record, 0, 0),
+    ],
+    ids=["naive", "judgement", "critic", "rollout"],
+)
+def test_a_token_of_this_tokenizer_is_refused(encode: Callable[[Preference], Any]) -> None:
+    good = Preference("set:7", (text("user", "Which?"),), "This.", "That.", rationale="Response 1 is better.")
+    encode(good)
+    pieces: Any = [{"type": "text", "text": piece} for piece in ("<|mi", "ne|>")]
+    for bad in (replace(good, prompt=({"role": "user", "content": pieces},)), replace(good, rejected="a <|mine|>")):
+        with pytest.raises(RecordError, match=r"set:7: .* holds '<\|mine\|>', which the tokenizer would read as a control token"):
+            encode(bad)
