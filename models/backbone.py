@@ -16,28 +16,14 @@ from transformers import AutoTokenizer, BitsAndBytesConfig, Qwen2_5_VLConfig, Qw
 
 from data.errors import CheckpointError, UserError
 from models.compatibility import check_transformers
-from models.config import BackboneConfig, CritiqueConfig, HeadConfig
+from models.config import BackboneConfig, CritiqueConfig, HeadConfig, resolve
 from models.encoder import Encoder, assistant_turn
 from models.packing.attention import TEXT, VISION, Kernel, register
 from models.portable.critic import CriticRewardModel
 from models.portable.language_model import LanguageModel
 from models.portable.reward import ScalarRewardModel
 
-EMBEDDED = Path(__file__).parent / "embedded"
 TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-
-
-def resolve(path: str) -> str:
-    """Return the folder or hub id that `path` means; raises CheckpointError for a folder that is not there."""
-    folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
-    if folder.is_dir():
-        return str(folder)
-    if path.count("/") != 1 or path.startswith(("/", ".", "~")):  # no hub id
-        raise CheckpointError(
-            f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give a folder with config.json and "
-            "the weights, a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`."
-        )
-    return path
 
 
 def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) -> Encoder:

@@ -143,9 +143,11 @@ RULES = {
     "official": ScoringRule("Kwai's and R1-Reward's scorer: Acc and Acc+, ties wrong", "official", official_score),
     "ties_right": ScoringRule("the official scorer with ties right", "official", partial(official_score, ties_right=True)),
 }
+PUBLISHED = Published(NAME, "MM-RLHF-RewardBench", HUB, FILES, None, KNOWN, _example)
 MM_RLHF_REWARDBENCH = Benchmark(
     name=NAME,
-    load=Published(NAME, "MM-RLHF-RewardBench", HUB, FILES, None, KNOWN, _example).load,
+    load=PUBLISHED.load,
+    look=PUBLISHED.look,
     formats={"official": reward_records},
     rules=RULES,
     known=KNOWN,

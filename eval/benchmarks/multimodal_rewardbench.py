@@ -218,9 +218,11 @@ RULES = {
         partial(rewards_score, ties_right=True),
     ),
 }
+PUBLISHED = Published(NAME, "Multimodal RewardBench", HUB, FILES, "Image", KNOWN, _example)
 MULTIMODAL_REWARDBENCH = Benchmark(
     name=NAME,
-    load=Published(NAME, "Multimodal RewardBench", HUB, FILES, "Image", KNOWN, _example).load,
+    load=PUBLISHED.load,
+    look=PUBLISHED.look,
     formats={"official": official_records, "rewards": reward_records},
     rules=RULES,
     known=KNOWN,

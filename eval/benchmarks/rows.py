@@ -76,6 +76,11 @@ class Published:
     convert: Callable[[Row, Path, str], Example]
     """Makes an example of a row, the folder of image files and the row's identity."""
 
+    def look(self, where: Location) -> None:
+        """Raise UserError for a local place that holds no file of the benchmark."""
+        if where.location not in ("hub", "embedded"):
+            find_files(where.location, self.files, self.title)
+
     def load(self, where: Location) -> LoadedBenchmark:
         """Return the rows; raises UserError or RecordError for files that are not there, or rows that cannot be used."""
         place, root = f"{self.hub}@{where.revision or 'main'}", Path()

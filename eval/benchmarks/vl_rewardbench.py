@@ -390,9 +390,11 @@ RULES = {
         partial(rewards_score, group=unified_group),
     ),
 }
+PUBLISHED = Published(NAME, "VL-RewardBench", HUB, FILES, "image", KNOWN, _example)
 VL_REWARDBENCH = Benchmark(
     name=NAME,
-    load=Published(NAME, "VL-RewardBench", HUB, FILES, "image", KNOWN, _example).load,
+    load=PUBLISHED.load,
+    look=PUBLISHED.look,
     formats={"official": official_records, "rewards": reward_records},
     rules=RULES,
     known=KNOWN,
