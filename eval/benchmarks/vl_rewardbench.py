@@ -366,9 +366,7 @@ def rewards_score(records: Records, group: Callable[[str], str], ties_right: boo
 
 
 RULES = {
-    "official": ScoringRule(
-        "cal.py: unreadable and split items leave the denominator; groups 183/749/318", "official", official_score
-    ),
+    "official": ScoringRule("cal.py: unreadable and split items leave the denominator; 183/749/318", "official", official_score),
     "all_rows": ScoringRule(
         "the official groups over all rows, ties and unreadable wrong, as VLMEvalKit and lmms-eval divide",
         "rewards",

@@ -171,7 +171,8 @@ class OutputConfig(Section):
     log_every_steps: Count = 10
     resume: str = "never"
     """`never` starts a new run and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
-    any; a path continues from that checkpoint. Continuing with other settings than the checkpoint's own is refused."""
+    any; a path continues from that checkpoint, which must be one that you trust like a program: DeepSpeed unpickles its states.
+    Continuing with other settings than the checkpoint's own is refused."""
     push_to_hub: str | None = None
     """The hub repository that receives the best checkpoint at the end of the run; where there is none, a private one is made
     before the first step, so that a missing login is noticed then."""

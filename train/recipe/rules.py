@@ -31,13 +31,13 @@ def check(
 ) -> list[Problem]:
     """Return which rules `recipe`, read from `tree`, breaks; rules that read a key which is `wrong` in itself are left out.
 
-    Where the script `entry` that runs it is known, that includes what the recipe names on this machine; `start` says that it is
-    no dry run.
+    Where the script `entry` that runs it is known, that includes the length of the run and what the recipe names on this machine;
+    `start` says that it is no dry run.
     """
     skipped = [f"{dotted(path)}." for path in wrong]
     found = []
-    sections = (model_rules, critic_rules, reinforce_rules, optim_rules, length_rules, evaluation_rules, language_model_rules)
-    inputs = input_rules(recipe, start=start) if entry else ()
+    sections = (model_rules, critic_rules, reinforce_rules, optim_rules, evaluation_rules, language_model_rules)
+    inputs = chain(length_rules(recipe), input_rules(recipe, start=start)) if entry else ()
     for message, *keys in chain(*(rules(recipe) for rules in sections), start_rules(recipe, entry, world_size), inputs):
         read = [f"{key}." for key in keys]
         if any(key.startswith(other) or other.startswith(key) for key in read for other in skipped):

@@ -84,6 +84,7 @@ def chosen_checkpoint(folder: Path) -> Path:
 def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
     """Return the checkpoint to continue from: None for `never`, and for `auto` where there is none yet.
 
+    DeepSpeed unpickles its states, which can run any code: a checkpoint is trusted like a program.
     Checkpoints that were cut off are removed, with a line each: the run will write them again.
     Raises: UserError for a path that is not a whole checkpoint.
     """
@@ -96,6 +97,8 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
                 f"output.resume: {resume} is not a whole checkpoint (it has no file `{COMPLETE}`, which is written last). "
                 "Give a checkpoint-N folder of a finished save, or `auto`."
             )
+        if rank() == 0:
+            console.print(f"continuing from {path}, which is trusted like code: DeepSpeed unpickles its states", soft_wrap=True)
         return path
     whole = whole_checkpoints(folder)
     barrier()
