@@ -211,10 +211,16 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         """Load as trl does, and this rank's rollout buffer: a resume inside a rollout batch goes on with the same one."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            with torch.serialization.safe_globals([Prompt, Group, Continuation, Image]):  # and no other object, no code
-                state = torch.load(Path(checkpoint) / ROLLOUTS.format(rank=rank()), weights_only=True, map_location="cpu")
+            state = stored_rollouts(Path(checkpoint))
             self._step, self._asked = state["step"], state["prompts"]
             self._buffered_inputs = [{name: value.to(self.args.device) for name, value in one.items()} for one in state["buffer"]]
+
+
+def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
+    """Return this rank's rollout buffer in a checkpoint: tensors, plain values and these classes, for which no code is run."""
+    with torch.serialization.safe_globals([Prompt, Group, Continuation, Image]):
+        state: dict[str, Any] = torch.load(checkpoint / ROLLOUTS.format(rank=rank()), weights_only=True, map_location="cpu")
+    return state
 
 
 def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[str, Any]:
