@@ -16,14 +16,25 @@ from transformers import AutoTokenizer, BitsAndBytesConfig, Qwen2_5_VLConfig, Qw
 
 from data.errors import CheckpointError, UserError
 from models.compatibility import check_transformers
-from models.config import BackboneConfig, CritiqueConfig, HeadConfig, resolve
+from models.config import BACKBONES, HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import Encoder, assistant_turn
 from models.packing.attention import TEXT, VISION, Kernel, register
 from models.portable.critic import CriticRewardModel
 from models.portable.language_model import LanguageModel
 from models.portable.reward import ScalarRewardModel
 
+EMBEDDED = Path(__file__).parent / "embedded"
 TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+
+
+def resolve(path: str) -> str:
+    """Return the folder or hub id that `path` means; raises CheckpointError for a folder that is not there."""
+    folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if not HUB_ID.fullmatch(path):
+        raise CheckpointError(f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give {BACKBONES}.")
+    return path
 
 
 def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) -> Encoder:

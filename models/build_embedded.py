@@ -24,7 +24,7 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Q
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.synthetic.world import ShapesWorld
-from models.config import EMBEDDED
+from models.backbone import EMBEDDED
 
 SPECIAL = (
     "<|endoftext|>",

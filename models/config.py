@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from data.config.section import Section, Temperature, Tokens
-from data.errors import CheckpointError
 from data.prompts import CRITIQUE_REQUEST
 
 Read = Literal["end_of_turn", "last_token", "mean"]
@@ -19,23 +17,12 @@ StoredRead = Read | Literal["last_response_token"]
 """And the response's last own token: what `last_token` means in a config.json that names no `assistant_turn`."""
 
 
-EMBEDDED = Path(__file__).parent / "embedded"
 BACKBONES = (
     "a folder with a Qwen2.5-VL model (config.json of the model_type qwen2_5_vl, *.safetensors, a tokenizer and "
     "preprocessor_config.json), a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`"
 )
 """What a run can start from."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
-
-
-def resolve(path: str) -> str:
-    """Return the folder or hub id that `path` means; raises CheckpointError for a folder that is not there."""
-    folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
-    if folder.is_dir():
-        return str(folder)
-    if not HUB_ID.fullmatch(path):
-        raise CheckpointError(f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give {BACKBONES}.")
-    return path
 
 
 class BackboneConfig(Section):

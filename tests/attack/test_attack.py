@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.attack import arrangements, records, signals
+from tests.attack import arrangements, recipes, records, signals
 from tests.attack.outcomes import Attempt, Tally, TimeIsUp, kind_of
 from tests.attack.pictures import pictures
 from tests.attack.samples import SAMPLES
@@ -31,6 +32,16 @@ def test_odd_pictures_are_used_or_counted(kind: str, stored: bool, tmp_path: Pat
     assert tally.clean, tally.report("")
     assert sum(tally.counts.values()) == len(found)
     assert tally.counts["worked"] > 20
+
+
+def test_hostile_and_mutated_recipes_are_refused_or_planned(tmp_path: Path) -> None:
+    """All that is hostile, in this process (the whole attack starts some in one of their own), and 40 mutations."""
+    tally = Tally("recipes")
+    found = [replace(case, alone=False) for case in recipes.hostile(tmp_path)] + recipes.mutated(tmp_path, 40, 1)
+    for case in found:
+        recipes.try_recipe(tally, case, tmp_path)
+    assert tally.clean, tally.report("")
+    assert sum(tally.counts.values()) == len(found) > 120
 
 
 def test_cases_are_the_same_for_the_same_seed() -> None:

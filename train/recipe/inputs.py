@@ -15,7 +15,7 @@ from data.errors import UserError
 from data.preparation.filters import read_fingerprints
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
-from models.config import BACKBONES, HUB_ID, resolve
+from models.config import BACKBONES, HUB_ID
 from train.recipe.memory import shape_of
 from train.recipe.methods import CheckpointJudge, StableReinforceConfig
 from train.recipe.recipe import Recipe
@@ -100,7 +100,9 @@ def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
 
 def look_at_model(path: str) -> None:
     """Raise UserError unless the folder `path` holds a Qwen2.5-VL model, as far as its names and config.json tell."""
-    folder = Path(resolve(path))
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; required is {BACKBONES}")
     shape_of(path)
     for what, names in NEEDED.items():
         if not any(found.is_file() for name in names for found in folder.glob(name)):

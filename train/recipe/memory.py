@@ -15,12 +15,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from data.config.validation import format_validation_error
 from data.errors import CheckpointError
-from models.config import BACKBONES, EMBEDDED, HeadConfig
+from models.config import BACKBONES, HeadConfig
 from train.recipe.deepspeed_config import NONE, offloads, stage
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.recipe import Recipe
 
 GIB = 2**30
+EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 Size = Annotated[int, Field(ge=1, le=10**7)]
 
 
