@@ -78,7 +78,7 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
                 for byte in content[:40] if planned == "drip" else b"":  # never silent, never done
                     self.wfile.write(bytes([byte]))
                     time.sleep(0.05)
-                self.wfile.write(content)
+                self.wfile.write(content[40:] if planned == "drip" else content)
             except (BrokenPipeError, ConnectionResetError):  # the client's patience was shorter
                 pass
 
