@@ -60,7 +60,7 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
                 planned = state.always or (state.failures.pop(0) if state.failures else 200)
             assert self.path == "/v1/chat/completions"
             if planned == "slow":
-                time.sleep(0.4)
+                time.sleep(1.5)
             time.sleep(0.005)
             with state.lock:
                 state.at_once["now"] -= 1

@@ -93,7 +93,7 @@ def test_what_was_answered_is_not_asked_again(server: Server, tmp_path: Path) ->
 @pytest.mark.parametrize("failure", [429, 500, 503, 408, "garbage", "empty", "slow", "drip"])
 def test_what_may_pass_is_tried_again_and_never_kept(server: Server, tmp_path: Path, failure: int | str) -> None:
     server.failures = [failure, failure]
-    asked = judge(server, tmp_path, concurrency=1, timeout_seconds=0.2)
+    asked = judge(server, tmp_path, concurrency=1, timeout_seconds=1.0)
     verdicts = asked.judge(EXAMPLES[:1])
     assert [vote.names for vote in verdicts[0].votes] == [0, 1]
     assert len(server.requests) == 4
