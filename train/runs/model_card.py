@@ -3,8 +3,6 @@
 The best checkpoint goes to the Hugging Face hub with its card.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
