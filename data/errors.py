@@ -3,6 +3,7 @@
 A message says what was found, what is required, why, and what to do.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,6 +51,12 @@ class PredictionsError(UserError):
     """A predictions file that a scoring rule cannot read."""
 
 
+SHOWN = 200
+"""Characters of a value that are shown in an error."""
+URL = re.compile(r"://(?:\S*@)?([^?\s]*)(?:\?\S*)?")
+"""An address; user, password and query, which may be secret, are not shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong with a recipe; `found` is the value as written, empty where there is none."""
@@ -62,8 +69,10 @@ class Problem:
 
     def __str__(self) -> str:
         """Return the two lines that a person reads."""
-        value = f" = {self.found}" if self.found else ""
-        return f"{self.where}  {self.key}{value}\n    {self.message}"
+        shown = URL.sub(r"://\1", self.found)
+        shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}…"
+        value = f" = {shown}" if shown else ""
+        return f"{self.where}  {self.key[:SHOWN]}{value}\n    {self.message}"
 
 
 class RecipeError(UserError):

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import BaseModel, Field, model_validator
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.config.section import Count, Section
+from data.config.section import Processes, Ratio, Records, Section
 from data.config.validation import read_section
 from data.errors import RecordError, UserError
 from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE
@@ -96,22 +96,22 @@ class MixtureConfig(Section):
     """The `data` section of a recipe."""
 
     sources: list[AnySource] = Field(min_length=1)
-    validation: NonNegativeInt = 0
+    validation: int = Field(default=0, ge=0, le=10**8)
     """Held-out records, drawn uniformly over the sources; no training record shares a prompt with them."""
     images: Literal["real", "grey"] = "real"
     """`grey` replaces every image by a grey one of its size: what is learnt then comes from the text alone (an ablation)."""
-    seed: NonNegativeInt = 0
-    records: Count | None = None
+    seed: int = Field(default=0, ge=0)
+    records: Records | None = None
     """Records of one epoch; None takes the sum of the sources' sizes (or, with stages, of the stages')."""
-    temperature: PositiveFloat = 1.0
+    temperature: float = Field(default=1.0, ge=0.05, le=1e6)
     """A source's share is weight · size^(1/temperature): 1 draws by size, large values draw all sources alike."""
-    text_per_multimodal: PositiveFloat | None = None
+    text_per_multimodal: Ratio | None = None
     """Text-only records drawn for each record with images; None leaves the sources' own ratio. Not for stages of one kind."""
     stages: list[StageConfig] = Field(default_factory=list)
     """Parts of every epoch in succession; empty is one stage over everything."""
     filters: FilterConfig = FilterConfig()
     bad_records: BadRecordConfig = BadRecordConfig()
-    workers: Count | None = None
+    workers: Processes | None = None
     """Processes for the first reading; None takes all cores."""
     cache: str | None = None
     """Folder for indices, tables and what the first reading found; None takes `.cache/data` in the clone."""

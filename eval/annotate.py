@@ -42,9 +42,9 @@ def main() -> None:
         config = read_section(options.endpoint, EndpointConfig)
         mixture = Mixture(section_of(options.recipe))
         indices = track(range(min(len(mixture), options.limit or len(mixture))), "annotating")
-        with open_client(config) as client:
-            ask = Annotator(client.answer, config.model, options.template, options.temperatures, options.max_tokens)
-            done = annotate(mixture, indices, ask, options.out, options.failures)
+        client = open_client(config)
+        ask = Annotator(client.answer, config.model, options.template, options.temperatures, options.max_tokens)
+        done = annotate(mixture, indices, ask, options.out, options.failures)
         lines = read_journal(journal_of(options.out), mixture)
     right = sum(line["right"] for line in lines)
     Console().print(f"{done:,} records done now, {len(lines):,} in all, {right:,} of them got right; saved as {options.out}")

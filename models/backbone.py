@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, BitsAndBytesConfig, Qwen2_5_VLConfig, Qw
 
 from data.errors import CheckpointError, UserError
 from models.compatibility import check_transformers
-from models.config import BackboneConfig, CritiqueConfig, HeadConfig
+from models.config import BACKBONES, HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import Encoder, assistant_turn
 from models.packing.attention import TEXT, VISION, Kernel, register
 from models.portable.critic import CriticRewardModel
@@ -30,11 +30,8 @@ def resolve(path: str) -> str:
     folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
     if folder.is_dir():
         return str(folder)
-    if path.count("/") != 1 or path.startswith(("/", ".", "~")):  # no hub id
-        raise CheckpointError(
-            f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give a folder with config.json and "
-            "the weights, a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`."
-        )
+    if not HUB_ID.fullmatch(path):
+        raise CheckpointError(f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give {BACKBONES}.")
     return path
 
 

@@ -1,10 +1,11 @@
 """Settings of the backbone and of the reward head; imports no torch, so that a recipe is checked in a moment."""
 
+import re
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, field_validator
+from pydantic import Field, field_validator
 
-from data.config.section import Count, Section
+from data.config.section import Section, Temperature, Tokens
 from data.preference import control_token
 from data.prompts import CRITIQUE_REQUEST
 
@@ -15,6 +16,14 @@ StoredRead = Read | Literal["last_response_token"]
 """And the response's last own token: what `last_token` means in a config.json that names no `assistant_turn`."""
 
 
+BACKBONES = (
+    "a folder with a Qwen2.5-VL model (config.json of the model_type qwen2_5_vl, *.safetensors, a tokenizer and "
+    "preprocessor_config.json), a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`"
+)
+"""What a run can start from."""
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
+
+
 class BackboneConfig(Section):
     """Which Qwen2.5-VL checkpoint to start from, and how it sees."""
 
@@ -22,8 +31,8 @@ class BackboneConfig(Section):
     """A hub id or a folder; `embedded` is the tiny backbone in this repository."""
     revision: str | None = None
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    min_pixels: int = Field(default=3136, ge=784)
-    max_pixels: int = Field(default=1003520, ge=784)
+    min_pixels: int = Field(default=3136, ge=784, le=10**8)
+    max_pixels: int = Field(default=1003520, ge=784, le=10**8)
     system_prompt: str | None = None
     """Used where a record has no system turn; None leaves the chat template's own."""
     freeze: list[Literal["vision_tower", "projector", "language_model"]] = Field(default=[])
@@ -43,7 +52,7 @@ class HeadConfig(Section):
 
     layers: int = Field(default=2, ge=1, le=8)
     activation: Literal["none", "tanh", "relu", "silu", "gelu"] = "silu"
-    width: Count | None = None
+    width: int | None = Field(default=None, ge=1, le=2**17)
     """Width of the hidden layers; None takes the backbone's hidden size (the paper does not say; default ours)."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     read: Read = "end_of_turn"
@@ -53,15 +62,14 @@ class CritiqueConfig(Section):
     """How a critic is asked for a critique; it is kept in a critic's config.json, so that a checkpoint brings it along."""
 
     request: str = CRITIQUE_REQUEST
-    max_new_tokens: Count = 512
+    max_new_tokens: Tokens = 512
     """Longest critique that it may write."""
 
 
 class SamplingConfig(Section):
     """How tokens are chosen; the default is greedy."""
 
-    temperature: NonNegativeFloat = 0.0
-    """0 takes the likeliest token."""
+    temperature: Temperature = 0.0
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Only the likeliest tokens that together hold this probability."""
-    max_new_tokens: Count = 512
+    max_new_tokens: Tokens = 512

@@ -37,7 +37,7 @@ from train.ablation.variants import (
     state,
     train,
 )
-from train.recipe.dry_run import known_steps
+from train.recipe.epoch import known_steps
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,6 +6,7 @@ keys over both. Every value keeps its file and line, so that an error found afte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from data.errors import Problem, RecipeError
+from data.errors import SHOWN, Problem, RecipeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,11 @@ def lay(base: Located, patch: Located) -> Located:
 COMMAND_LINE = "command line"
 PLAIN_TAGS, TEXT_TAGS = ("null", "bool", "int", "float"), ("str", "timestamp", "merge", "value")
 """Scalars that are not text in YAML 1.2, and those that are; another tag was written by hand."""
+SIZE, VALUES, DEPTH, CHAIN, DIGITS = 2**18, 20_000, 40, 20, 1000
+"""What a recipe may have: bytes, keys and values (each alias counted as what it stands for), levels of nesting, recipes that
+extend one another, characters of a number. The largest recipe here has 4 kB and 6 levels."""
+NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+"""Characters that neither a path nor a prompt can hold; escapes such as "\\0" write them."""
 
 
 class Reader:
@@ -87,13 +94,23 @@ class Reader:
 
     def recipe(self, path: Path, extended_by: tuple[Path, ...] = (), where: str = COMMAND_LINE) -> Located:
         """Return the recipe at `path`, laid over the one that it extends."""
-        if path.resolve() in extended_by:
-            return self._refuse(where, "extends", str(path), "the recipe extends itself; remove one `extends` of the circle")
+        key, hint = "extends" if extended_by else "recipe", "give the path of a YAML file"
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            key = "extends" if extended_by else "recipe"
-            return self._refuse(where, key, str(path), f"the recipe cannot be read ({error}); give the path of a YAML file")
+            if not path.is_file():
+                reason = "is no regular file" if path.exists() else "is not there"
+                return self._refuse(where, key, str(path), f"the recipe cannot be read: it {reason}; {hint}")
+            if path.resolve() in extended_by:
+                return self._refuse(where, key, str(path), "the recipe extends itself; remove one `extends` of the circle")
+            if len(extended_by) > CHAIN:
+                return self._refuse(where, key, str(path), f"more than {CHAIN} recipes extend one another; join some of them")
+            if (size := path.stat().st_size) > SIZE:
+                return self._refuse(
+                    where, key, str(path), f"the recipe has {size:,} bytes, and at most {SIZE:,} are read; {hint}"
+                )
+            with path.open("rb") as file:  # a file of the kernel's states no size, and may have no end
+                text = file.read(size).decode()
+        except (OSError, ValueError) as error:
+            return self._refuse(where, key, str(path), f"the recipe cannot be read ({error}); {hint}")
         tree = self._tree(text, str(path), "recipe", Located({}, f"{path}:1"))
         if not isinstance(tree.value, dict):
             message = "a recipe is a mapping of sections such as `backbone:`"
@@ -107,9 +124,12 @@ class Reader:
         """Return `section.key=value` as a recipe of that one key; the value is written as in YAML."""
         key, equals, value = text.partition("=")
         names = key.split(".")
-        if not equals or not all(names):
-            message = "an override is written section.key=value, for example optim.learning_rate=1e-6"
-            return self._refuse(COMMAND_LINE, text, "", message)
+        if not equals or not all(names) or len(names) > DEPTH or len(text) > SIZE:
+            message = (
+                f"an override is written section.key=value, for example optim.learning_rate=1e-6, with at most {DEPTH} names "
+                f"and {SIZE:,} characters"
+            )
+            return self._refuse(COMMAND_LINE, text[:SHOWN], "", message)
         known = len(self.problems)
         tree = self._tree(value, "", key, Located(None, COMMAND_LINE))
         if len(self.problems) > known:
@@ -120,28 +140,52 @@ class Reader:
 
     def _tree(self, text: str, file: str, key: str, empty: Located) -> Located:
         """Return the text with its places, `empty` if it holds nothing."""
-        self._file = file
+        self._file, self._values = file, 0
         try:
+            self._measure(text)
             node = self._yaml.compose(text)
+            return empty if node is None else self._located(node, node, ())
         except YAMLError as error:
             mark, reason = None, str(error)
             if isinstance(error, MarkedYAMLError):
                 mark, reason = error.problem_mark or error.context_mark, error.problem
             return self._refuse(self._where(mark), key, "" if file else text, f"this cannot be read as YAML: {reason}")
-        return empty if node is None else self._located(node, node, ())
+
+    def _measure(self, text: str) -> None:
+        """Raise YAMLError where a text holds too much, before its nodes are made one inside another."""
+        depth = values = 0
+        for event in self._yaml.parse(text):
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            values += isinstance(event, CollectionStartEvent | ScalarEvent | AliasEvent)
+            self._limit(depth, values, event.start_mark)
+
+    def _limit(self, depth: int, values: int, mark: StringMark | None) -> None:
+        if depth > DEPTH or values > VALUES:
+            reason = f"it is nested more than {DEPTH} deep" if depth > DEPTH else f"it holds more than {VALUES:,} keys and values"
+            raise MarkedYAMLError(problem=reason, problem_mark=mark)
 
     def _located(self, node: Node, key: Node, path: tuple[str, ...]) -> Located:
         """Return `node` with its places; a value stands where its `key` stands, also when it begins on the next line."""
         where = self._where(key.start_mark)
+        self._values += 1
+        self._limit(len(path), self._values, key.start_mark)
         if isinstance(node, MappingNode):
             return Located(self._mapping(node, path), where)
         if isinstance(node, SequenceNode):
             return Located([self._located(item, item, (*path, str(i))) for i, item in enumerate(node.value)], where)
         tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
         if tag in PLAIN_TAGS:
-            return Located(self._yaml.constructor.construct_object(node), where)
+            try:
+                if len(node.value) > DIGITS:
+                    raise ValueError(f"it has {len(node.value):,} characters")
+                return Located(self._yaml.constructor.construct_object(node), where)
+            except (ValueError, KeyError) as error:
+                return self._refuse(where, ".".join(path), node.value, f"this is no value of the tag {tag}: {error}")
         if tag not in TEXT_TAGS:
             self._refuse(where, ".".join(path), node.value, f"the tag {node.tag} means nothing in a recipe; leave it out")
+        if NOT_TEXT.search(node.value):
+            message = "the text holds a NUL or half of a surrogate pair, which no path and no prompt can hold; remove it"
+            return self._refuse(where, ".".join(path), repr(node.value), message)
         return Located(node.value, where)
 
     def _mapping(self, node: MappingNode, path: tuple[str, ...]) -> dict[str, Located]:

@@ -61,9 +61,12 @@ def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
     """
     if path is None:
         return np.empty(0, np.uint64)
+    file = Path(path).expanduser()
     try:
-        content = Path(path).expanduser().read_text()
-    except OSError as error:
+        if file.exists() and not file.is_file():
+            raise OSError("it is no regular file")
+        content = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"filters.leave_out: the file of fingerprints {path} cannot be read ({error}).") from error
     if WRITER in content and SCHEME not in content:
         raise UserError(

@@ -6,9 +6,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import PositiveFloat
 
-from data.config.section import Section
+from data.config.section import Ratio, Section
 from data.errors import UserError
 from data.sources.shared.base import SourceConfig
 
@@ -22,7 +21,7 @@ class StageConfig(Section):
     sources: list[str] | None = None
     """Names of sources; None takes all."""
     modality: Literal["all", "multimodal", "text"] = "all"
-    repeat: PositiveFloat = 1.0
+    repeat: Ratio = 1.0
     """The stage's length relative to the size of what it draws from."""
 
 

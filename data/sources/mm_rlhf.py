@@ -7,7 +7,8 @@ which `python data/frames.py IMAGES IMAGES --frames 8` writes (IMAGES being the 
 from pathlib import Path
 from typing import Literal
 
-from data.config.section import Count
+from pydantic import Field
+
 from data.errors import ImageError, LeftOut
 from data.images import image_path, resolved
 from data.preference import EncodedImage, Preference
@@ -26,7 +27,7 @@ class MmRlhfConfig(ImageFilesConfig):
     type: Literal["mm_rlhf"]
     hub: str | None = "yifanzhang114/MM-RLHF"
     videos: Literal["frames", "leave_out"] = "frames"
-    frames: Count = 8
+    frames: int = Field(default=8, ge=1, le=1024)
     """At most this many frames of a video, evenly spaced."""
 
     def convert(self, row: SourceRow) -> Preference:

@@ -33,6 +33,11 @@ class MmprConfig(ImageFilesConfig):
     subsets: list[str] | None = None
     """Names in meta.json; None takes all."""
 
+    def look(self) -> None:
+        """Look at meta.json and at the subsets that it names."""
+        if self.path is not None:
+            _chosen(self.locate(), self.subsets)
+
     def open(self, cache: Path) -> MmprSource:
         """Open the annotations and the images."""
         located = self.locate()

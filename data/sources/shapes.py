@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from data.config.section import Count
+from data.config.section import Records
 from data.preference import Preference
 from data.sources.shared.base import Source, SourceConfig
 from data.synthetic.questions import QUESTION_TYPES
@@ -23,7 +23,7 @@ class ShapesConfig(SourceConfig):
     type: Literal["shapes"]
     level: str
     split: str = "train"
-    rows: Count
+    rows: Records
     """How many of the endless items belong to the source."""
     seed: int = 0
     text_only: float = Field(default=0.15, ge=0, le=1)

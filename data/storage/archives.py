@@ -164,11 +164,15 @@ def open_images(places: Sequence[Path], cache: Path) -> Archive | Folder:
 
     Raises: UserError for anything else, as a compressed tar, which cannot be read image by image.
     """
-    if len(places) == 1 and places[0].is_dir():
-        return Folder(places[0])
-    if places and all(is_archive(place) and place.is_file() for place in places):
-        return Archive(sorted(places), cache)
-    raise UserError(
-        f"images in {', '.join(map(str, places)) or 'no place'}: required is a folder, a .zip (whole, or all parts of .zip_aa, "
-        ".zip_ab, …) or an uncompressed .tar. Unpack anything else into a folder."
-    )
+    check_places(places)
+    return Folder(places[0]) if places[0].is_dir() else Archive(sorted(places), cache)
+
+
+def check_places(places: Sequence[Path]) -> None:
+    """Raise UserError unless `places` are what `open_images` takes, by their kinds and names."""
+    folder = len(places) == 1 and places[0].is_dir()
+    if not folder and not (places and all(is_archive(place) and place.is_file() for place in places)):
+        raise UserError(
+            f"images in {', '.join(map(str, places)) or 'no place'}: required is a folder, a .zip (whole, or all parts of "
+            ".zip_aa, .zip_ab, …) or an uncompressed .tar. Unpack anything else into a folder."
+        )

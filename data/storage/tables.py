@@ -169,6 +169,15 @@ def located(ends: Sequence[int], index: int) -> tuple[int, int]:
     return part, index - (ends[part - 1] if part else 0)
 
 
+def kind_of(paths: Sequence[Path]) -> str:
+    """Return the kind of files by the end of their names; raise UserError unless it is the same for all, and one that is read."""
+    kinds = sorted({path.suffix for path in paths})
+    if len(kinds) != 1 or kinds[0] not in KINDS:
+        names = ", ".join(str(path) for path in paths[:3])
+        raise UserError(f"{names}: files of kind {', '.join(kinds) or 'none'}: required is one kind of {', '.join(KINDS)}.")
+    return kinds[0]
+
+
 def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -> Rows:
     """Open files of one kind (.jsonl, .jsonl.gz, .json with a list or with lines, .parquet, .arrow) as one table.
 
@@ -176,11 +185,8 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
 
     Raises: UserError for another kind of file, a damaged file, or a missing column.
     """
-    kinds = sorted({path.suffix for path in paths})
-    if len(kinds) != 1 or kinds[0] not in KINDS:
-        raise UserError(f"files of kind {', '.join(kinds)}: required is one kind of {', '.join(KINDS)}.")
     tables: Sequence[Rows]
-    if kinds[0] in (".parquet", ".arrow"):
+    if kind_of(paths) in (".parquet", ".arrow"):
         tables = open_tables(paths, cache, columns)
     else:
         tables = [JsonLines(_as_lines(path, cache), cache) for path in paths]

@@ -144,6 +144,8 @@ class Benchmark:
     name: str
     load: Callable[[Location], LoadedBenchmark]
     """Raises UserError or RecordError for files that are not there, not in a known schema, or without their images."""
+    look: Callable[[Location], object]
+    """Raises UserError where the local files that `load` would read are not there; reads nothing and asks no hub."""
     formats: Mapping[str, Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]]
     """Name of a predictions format to the function that makes its records; `official` is the benchmark's own."""
     rules: Mapping[str, ScoringRule]

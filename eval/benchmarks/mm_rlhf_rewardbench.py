@@ -182,6 +182,7 @@ RULES = {
 MM_RLHF_REWARDBENCH = Benchmark(
     name=NAME,
     load=load,
+    look=lambda where: _published(where).look(where),
     read=lambda where: _published(where).read(where),
     files=FILES_SCORED,
     formats={"official": reward_records},

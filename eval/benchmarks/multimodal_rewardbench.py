@@ -249,11 +249,12 @@ RULES = {
         "that script stores [1, 0] for a tie, here it stays one and counts",
     ),
 }
-_PUBLISHED = Published(NAME, "Multimodal RewardBench", HUB, FILES, "Image", KNOWN, _example)
+PUBLISHED = Published(NAME, "Multimodal RewardBench", HUB, FILES, "Image", KNOWN, _example)
 MULTIMODAL_REWARDBENCH = Benchmark(
     name=NAME,
-    load=_PUBLISHED.load,
-    read=_PUBLISHED.read,
+    load=PUBLISHED.load,
+    look=PUBLISHED.look,
+    read=PUBLISHED.read,
     files=FILES_SCORED,
     formats={"official": official_records, "rewards": reward_records},
     rules=RULES,

@@ -34,18 +34,25 @@ UNSORTED = "uncategorised"
 """The group of records without a category; not `all`, which would look like the total."""
 
 
-def load(where: Location) -> LoadedBenchmark:
-    """Return the records at `where.location`, which must be a path; a UserError lists those that cannot be used."""
+def look(where: Location) -> ProjectConfig:
+    """Return where the records lie; raise UserError unless that is a path with files that are read."""
     if where.location in ("hub", "embedded"):
         raise UserError(
             f"{NAME}: the location is {where.location!r}; required is the path of a file or folder of preference records: this "
             "benchmark is the user's own."
         )
+    found = ProjectConfig(type="project", name=NAME, path=where.location, images=where.image_root)
+    found.look()
     if problem := shards_problem([path for path in [Path(where.location).expanduser()] if path.is_file()]):
         raise UserError(f"{NAME}: {problem} (The location of a set is its folder.)")
+    return found
+
+
+def load(where: Location) -> LoadedBenchmark:
+    """Return the records at `where.location`, which must be a path; a UserError lists those that cannot be used."""
     examples, problems = [], []
     with tempfile.TemporaryDirectory() as cache:
-        source = ProjectConfig(type="project", name=NAME, path=where.location, images=where.image_root).open(Path(cache))
+        source = look(where).open(Path(cache))
         for number in limited(len(source), where.limit):
             try:
                 examples.append(as_example(distinct(validate(source.record(number)))))
@@ -89,6 +96,7 @@ def score(records: Records) -> dict[str, Any]:
 PREFERENCE_FOLDER = Benchmark(
     name=NAME,
     load=load,
+    look=look,
     formats={"rewards": reward_records},
     rules={"plain": ScoringRule("no official scorer: accuracy over all rows, ties wrong", "rewards", score, "no script")},
     files={

@@ -88,6 +88,11 @@ class Published:
     videos: bool = False
     """Rows may name videos, of which `convert` takes the frames."""
 
+    def look(self, where: Location) -> None:
+        """Raise UserError for a local place that holds no file of the benchmark."""
+        if where.location not in ("hub", "embedded"):
+            find_files(where.location, self.files, self.title)
+
     def load(self, where: Location) -> LoadedBenchmark:
         """Return the rows; raises UserError or RecordError for files that are not there, or rows that cannot be used."""
         examples, place = self._rows(where)

@@ -160,11 +160,12 @@ def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> 
     ]
 
 
-_PUBLISHED = Published(NAME, "VL-RewardBench", HUB, FILES, "image", KNOWN, _example)
+PUBLISHED = Published(NAME, "VL-RewardBench", HUB, FILES, "image", KNOWN, _example)
 VL_REWARDBENCH = Benchmark(
     name=NAME,
-    load=_PUBLISHED.load,
-    read=_PUBLISHED.read,
+    load=PUBLISHED.load,
+    look=PUBLISHED.look,
+    read=PUBLISHED.read,
     files=FILES_SCORED,
     formats={"official": official_records, "rewards": reward_records},
     rules=RULES,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from data.config.section import Count, Section
+from data.config.section import Processes, Seconds, Section, Temperature, Tokens
 from data.prompts import JudgeTemplate
 from models.config import Read, SamplingConfig
 
@@ -17,7 +17,7 @@ class JudgingConfig(SamplingConfig):
     Several votes need a temperature above 0, as greedy ones are all alike.
     """
 
-    max_new_tokens: Count = 1024
+    max_new_tokens: Tokens = 1024
     """A judgement that is longer is cut off; without an answer it then counts as unreadable."""
 
 
@@ -63,10 +63,9 @@ class CriticJudgeConfig(Section):
     """`none` scores the bare response: what remains without a critique."""
     samples: int = Field(default=1, ge=1, le=64)
     """Critiques of each response; their scores are averaged."""
-    temperature: NonNegativeFloat = 0.0
-    """0 is greedy."""
+    temperature: Temperature = 0.0
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    max_new_tokens: Count | None = None
+    max_new_tokens: Tokens | None = None
     """None takes the checkpoint's own limit."""
     seed: int = 0
     """Of the sampling; together with a response's place it alone decides the draws."""
@@ -81,6 +80,18 @@ class CriticJudgeConfig(Section):
 NotNegative = Field(default=None, ge=0.0, allow_inf_nan=False)
 
 
+def _without_secrets(url: str) -> str:
+    if "@" in url or "?" in url:
+        raise ValueError(
+            "an address is printed and kept beside results, so it may hold no user, password or query; a key belongs into an "
+            "environment variable, which `key_variable` of an endpoint names"
+        )
+    return url
+
+
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/]"), AfterValidator(_without_secrets)]
+
+
 class EndpointConfig(Section):
     """A judge behind an OpenAI-compatible endpoint: who is asked, how, and at what price.
 
@@ -91,7 +102,7 @@ class EndpointConfig(Section):
     """
 
     type: Literal["endpoint"]
-    url: str = Field(pattern=r"^https?://.+")
+    url: Url
     """The base of the interface; `/chat/completions` is added."""
     model: str
     key_variable: str | None = None
@@ -99,13 +110,13 @@ class EndpointConfig(Section):
     request: dict[str, Any] = Field(default={})
     """Laid over every request, for what a provider names otherwise: `{max_tokens: null, max_completion_tokens: 4096}`;
     null takes a key out."""
-    concurrency: Count = 8
+    concurrency: Processes = 8
     """Requests under way at one time, over all ranks."""
-    timeout_seconds: PositiveFloat = 300.0
+    timeout_seconds: Seconds = 300.0
     """How long an answer may take."""
-    retries: NonNegativeInt = 6
+    retries: int = Field(default=6, ge=0, le=100)
     """After a time-out, a broken connection, an unreadable answer, or HTTP 408, 425, 429 and 5xx."""
-    first_delay_seconds: PositiveFloat = 1.0
+    first_delay_seconds: Seconds = 1.0
     """Before the first retry; doubled before each further one up to a minute, and drawn between half and whole."""
     cache: str = ".cache/endpoint"
     """Folder of the answers, by a digest of the request; what it holds is not asked again."""

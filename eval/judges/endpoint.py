@@ -3,16 +3,17 @@
 Requests are repeated where that helps, and answers are kept on disk.
 """
 
+import asyncio
 import base64
 import hashlib
 import io
 import json
 import os
 import random
+import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ REFUSED = (400, 413, 422)
 """Statuses that are about one request (a content filter, too long a prompt), not about the caller."""
 LONGEST_DELAY = 60.0
 CONNECT_SECONDS = 20.0
+LARGEST = 2**24
+"""Bytes of an answer, which is read whole; one of 100,000 tokens has a thirtieth of them."""
 QUOTED = 300
 
 Body = Mapping[str, Any]
@@ -66,8 +69,9 @@ class Client:
     """Asks one endpoint; any number of threads may share it."""
 
     config: EndpointConfig
-    http: httpx.Client
     cache: Path
+    key: str = field(default="", repr=False)
+    trust: ssl.SSLContext = field(default_factory=httpx.create_ssl_context, repr=False)
 
     def answer(self, body: Body) -> Answer:
         """Return the answer to a request, from the cache if it is there; what fails or is refused is not kept.
@@ -88,46 +92,67 @@ class Client:
         for attempt in range(self.config.retries + 1):
             retry_after = ""
             try:
-                response = self.http.post("chat/completions", json=body)
-            except httpx.TransportError as error:
+                status, retry_after, content = asyncio.run(self._post(body))
+            except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
                 reason = f"{type(error).__name__} {error}".strip()
             else:
-                status, quoted = response.status_code, response.text[:QUOTED]
+                quoted = content.decode(errors="replace")
                 reason = f"HTTP {status}: {quoted}"
                 if status in REFUSED:
-                    return Answer("", False, 0, 0, refusal=reason)
-                if status in AGAIN or status >= 500:
-                    retry_after = response.headers.get("retry-after", "")
-                elif status != 200:
+                    return Answer("", False, 0, 0, refusal=self._shown(reason))
+                if status != 200 and status not in AGAIN and status < 500:
                     raise EndpointError(
-                        f"{self.config.url} said {reason}. Check `url`, `model` and the key "
+                        f"{self.config.url} said {self._shown(reason)}. Check `url`, `model` and the key "
                         f"(`key_variable: {self.config.key_variable}`)."
                     )
-                elif answer := read_answer(response.content):
+                if status == 200 and (answer := read_answer(content)):
                     return answer
-                else:
-                    reason = f"an answer that is no chat completion: {quoted!r}"
+                if status == 200:
+                    reason = f"an answer that is no chat completion: {quoted[:QUOTED]!r}"
             if attempt < self.config.retries:
                 asked = int(retry_after) if retry_after.isdigit() else 0  # seconds; a date is not read
                 time.sleep(max(min(LONGEST_DELAY, asked), delay(self.config.first_delay_seconds, attempt)))
         raise EndpointError(
-            f"{self.config.url} failed {self.config.retries + 1} times for one request, the last time with: {reason}. Nothing "
-            "is scored from part of the answers. Those received are in the cache: run the same command again to go on."
+            f"{self.config.url} failed {self.config.retries + 1} times for one request, the last time with: "
+            f"{self._shown(reason)}. Nothing is scored from part of the answers. Those received are in the cache: run the same "
+            "command again to go on."
         )
 
+    def _shown(self, text: str) -> str:
+        """Return the beginning of what the endpoint said, without the key that it may repeat."""
+        return (text.replace(self.key, "***") if self.key else text)[:QUOTED]
 
-@contextmanager
-def open_client(config: EndpointConfig) -> Iterator[Client]:
-    """Give a client for `config`; raises EndpointError if the key's environment variable is not set."""
-    headers = {}
-    if config.key_variable is not None:
-        if not (key := os.environ.get(config.key_variable)):
-            raise EndpointError(f"the environment variable {config.key_variable} is not set; put the key of {config.url} there.")
-        headers["Authorization"] = f"Bearer {key}"
-    timeout = httpx.Timeout(config.timeout_seconds, connect=min(CONNECT_SECONDS, config.timeout_seconds), pool=None)
-    limits = httpx.Limits(max_connections=config.concurrency)
-    with httpx.Client(base_url=config.url, headers=headers, timeout=timeout, limits=limits) as http:
-        yield Client(config, http, Path(config.cache).expanduser())
+    async def _post(self, body: Body) -> tuple[int, str, bytes]:
+        """Return status, `retry-after` and the bytes of the answer.
+
+        Raises: TimeoutError if not all of it is there in `timeout_seconds`, however lively it arrives.
+        """
+        config, content = self.config, bytearray()
+        headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
+        timeout = httpx.Timeout(config.timeout_seconds, connect=min(CONNECT_SECONDS, config.timeout_seconds))
+        client = httpx.AsyncClient(base_url=config.url, headers=headers, timeout=timeout, verify=self.trust)
+        async with (
+            asyncio.timeout(config.timeout_seconds),
+            client as http,
+            http.stream("POST", "chat/completions", json=body) as response,
+        ):
+            async for piece in response.aiter_raw():
+                content += piece
+                if len(content) > LARGEST:
+                    raise EndpointError(f"{config.url} sent an answer of more than {LARGEST:,} bytes, which is no judgement.")
+            return response.status_code, response.headers.get("retry-after", ""), bytes(content)
+
+
+def open_client(config: EndpointConfig) -> Client:
+    """Return a client for `config`; raises EndpointError if the key's environment variable holds none."""
+    key = os.environ.get(config.key_variable, "").strip() if config.key_variable is not None else ""
+    if config.key_variable is not None and not key:
+        raise EndpointError(f"the environment variable {config.key_variable} is not set; put the key of {config.url} there.")
+    if not (key.isascii() and key.isprintable()):
+        raise EndpointError(
+            f"the environment variable {config.key_variable} holds characters that no header can send; copy it anew."
+        )
+    return Client(config, Path(config.cache).expanduser(), key)
 
 
 def delay(first: float, attempt: int) -> float:
@@ -205,7 +230,8 @@ class EndpointJudge:
 
         threads = max(1, self.config.concurrency // world_size())
         try:
-            with open_client(self.config) as client, ThreadPoolExecutor(threads) as pool:
+            client = open_client(self.config)
+            with ThreadPoolExecutor(threads) as pool:
                 for number, answer in enumerate(pool.map(ask, questions)):
                     if answer is not None:
                         judging.add({number: answer})

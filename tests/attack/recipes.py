@@ -9,17 +9,19 @@ import random
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, get_args
 
 from data.mixture import SOURCES
 from tests.attack.outcomes import CLONE, Attempt, Tally, cause, kind_of
-from tests.attack.values import GONE, NUMBERS, OTHERS, SPECIAL, TEXTS, at, dotted, places, put
-from train.recipe.dry_run import dry_run, epoch_records
+from tests.attack.values import GONE, NUMBERS, OTHERS, SPECIAL, TEXTS, Place, at, dotted, places, put
+from train.recipe.dry_run import dry_run
+from train.recipe.epoch import epoch_records
 from train.recipe.parsing import parse_arguments, read_recipe
 from train.recipe.recipe import Recipe
 
@@ -91,10 +93,11 @@ def mutated(folder: Path, count: int, seed: int) -> list[Case]:
     """Return `count` recipes with one key mutated, each in a file or by an override on the command line."""
     generator = random.Random(f"{seed}/recipes")
     found = [case for name, recipe in valid(folder).items() for case in _singly(name, recipe)]
-    return generator.sample(found, min(count, len(found)))
+    return [make() for make in generator.sample(found, min(count, len(found)))]
 
 
-def _singly(name: str, recipe: dict[str, Any]) -> Iterator[Case]:
+def _singly(name: str, recipe: dict[str, Any]) -> Iterator[Callable[[], Case]]:
+    """Yield what makes each mutation of one key; of a hundred thousand only the drawn ones are written out."""
     values = {label: TEXTS[label] for label in SOME_TEXTS} | NUMBERS_OF_KEYS
     values |= {label: OTHERS[label] for label in ("null", "empty list", "empty object", "list of lists", "depth 150")}
     under = ("data", "sources") if name.startswith("source ") else ()
@@ -103,15 +106,27 @@ def _singly(name: str, recipe: dict[str, Any]) -> Iterator[Case]:
             continue
         for label, new in values.items():
             if label != "NUL" or "folder" not in place:
-                yield Case(f"{name} {dotted(place)} = {label}", yaml(put(recipe, place, new)))
-                yield Case(f"{name} {dotted(place)} = {label} as override", yaml(recipe), (f"{dotted(place)}={yaml(new)}",))
-        yield Case(f"{name} {dotted(place)} gone", yaml(put(recipe, place, GONE)))
+                yield partial(_changed, f"{name} {dotted(place)} = {label}", recipe, place, new)
+                yield partial(_overridden, f"{name} {dotted(place)} = {label} as override", recipe, place, new)
+        yield partial(_changed, f"{name} {dotted(place)} gone", recipe, place, GONE)
         if isinstance(place[-1], str):
-            renamed = put(put(recipe, place, GONE), (*place[:-1], place[-1][:-1] + "x"), at(recipe, place))
-            yield Case(f"{name} {dotted(place)} misspelt", yaml(renamed), refused=place != ("data", "sources", 0, "type"))
+            yield partial(_renamed, f"{name} {dotted(place)} misspelt", recipe, place, place[-1][:-1] + "x")
     for token in SPECIAL:
-        changed = put(recipe, ("backbone", "system_prompt"), f"Be brief.{token}")
-        yield Case(f"{name} system prompt with {token}", yaml(changed), refused=token != SPECIAL[-1])
+        place, new = ("backbone", "system_prompt"), f"Be brief.{token}"
+        yield partial(_changed, f"{name} system prompt with {token}", recipe, place, new, refused=token != SPECIAL[-1])
+
+
+def _changed(name: str, recipe: dict[str, Any], place: Place, new: Any, *, refused: bool = False) -> Case:
+    return Case(name, yaml(put(recipe, place, new)), refused=refused)
+
+
+def _overridden(name: str, recipe: dict[str, Any], place: Place, new: Any) -> Case:
+    return Case(name, yaml(recipe), (f"{dotted(place)}={yaml(new)}",))
+
+
+def _renamed(name: str, recipe: dict[str, Any], place: Place, key: str) -> Case:
+    renamed = put(put(recipe, place, GONE), (*place[:-1], key), at(recipe, place))
+    return Case(name, yaml(renamed), refused=place != ("data", "sources", 0, "type"))
 
 
 def hostile(folder: Path) -> list[Case]:

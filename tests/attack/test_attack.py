@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.attack import arrangements, files, predictions, records, signals
+from tests.attack import arrangements, files, predictions, recipes, records, signals
 from tests.attack.outcomes import Attempt, Tally, TimeIsUp, kind_of
 from tests.attack.pictures import pictures
 from tests.attack.samples import SAMPLES
@@ -48,6 +49,16 @@ def test_files_of_bad_rows_cost_these_rows_and_no_more(rows: Callable[[], dict[s
     files.run(tally, tmp_path, files.sound() | {name: (write, 0) for name, write in rows().items() if "10 MB" not in name})
     assert tally.clean, tally.report("")
     assert tally.counts["worked"] == len(files.sound())
+
+
+def test_hostile_and_mutated_recipes_are_refused_or_planned(tmp_path: Path) -> None:
+    """All that is hostile, in this process (the whole attack starts some in one of their own), and 40 mutations."""
+    tally = Tally("recipes")
+    found = [replace(case, alone=False) for case in recipes.hostile(tmp_path)] + recipes.mutated(tmp_path, 40, 1)
+    for case in found:
+        recipes.try_recipe(tally, case, tmp_path)
+    assert tally.clean, tally.report("")
+    assert sum(tally.counts.values()) == len(found) > 120
 
 
 def test_cases_are_the_same_for_the_same_seed() -> None:

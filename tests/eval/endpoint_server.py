@@ -21,10 +21,13 @@ class Server:
 
     url: str = ""
     failures: list[int | str] = field(default_factory=list)
-    """What the next requests get, one each: an HTTP status, `slow`, `garbage`, `empty` or `cut`; then every one is answered."""
+    """What the next requests get, one each: an HTTP status, `slow`, `drip`, `garbage`, `empty` or `cut`; then every one is
+    answered."""
     always: int | None = None
     """A status that every request gets."""
     text: str = RIGHT
+    repeats_key: bool = False
+    """Answers that are errors repeat the header with the key."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     at_once: Counter[str] = field(default_factory=Counter)
@@ -57,7 +60,7 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
                 planned = state.always or (state.failures.pop(0) if state.failures else 200)
             assert self.path == "/v1/chat/completions"
             if planned == "slow":
-                time.sleep(0.4)
+                time.sleep(1.5)
             time.sleep(0.005)
             with state.lock:
                 state.at_once["now"] -= 1
@@ -66,11 +69,16 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
         def _send(self, planned: int | str) -> None:
             status = planned if isinstance(planned, int) else 200
             content = b"<html>busy</html>" if planned == "garbage" or status != 200 else json.dumps(_completion(planned)).encode()
+            if status != 200 and state.repeats_key:
+                content = f"wrong key: {self.headers['Authorization']}".encode()
             try:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(content)
+                for byte in content[:40] if planned == "drip" else b"":  # never silent, never done
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(0.05)
+                self.wfile.write(content[40:] if planned == "drip" else content)
             except (BrokenPipeError, ConnectionResetError):  # the client's patience was shorter
                 pass
 

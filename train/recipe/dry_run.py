@@ -7,33 +7,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
-from data.mixture import MixtureConfig
-from data.sources.shapes import ShapesConfig
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
-from data.sources.ultrafeedback import UltraFeedbackConfig
 from eval.benchmarks.table import BENCHMARKS
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage
+from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
+from train.recipe.inputs import absent
 from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
 RANKS = (1, 8, 64)
 """Numbers of ranks that the memory table always shows."""
-
-STATED_ROWS = {
-    "OpenGVLab/MMPR-v1.2": 3_000_000,
-    "allenai/llama-3.1-tulu-3-8b-preference-mixture": 271_409,
-    "allenai/olmo-2-1124-7b-preference-mix": 378_341,
-    "nvidia/HelpSteer3": 38_459,
-    "openbmb/RLAIF-V-Dataset": 83_132,
-    "openbmb/UltraFeedback": 63_967,
-    "trl-lib/rlaif-v": 83_132,
-    "yifanzhang114/R1-Reward-RL": 17_261,
-}
-"""Rows of public data sets as their cards state them; what a run really reads is in its data card."""
-
-UNKNOWN = "known once the data are read (python data/mixture.py RECIPE --plan)"
 
 
 def dry_run(launch: Launch) -> None:
@@ -80,6 +65,7 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
             f"a checkpoint every {output.save_every_steps:,} steps, the newest {output.keep_checkpoints} are kept",
             f"the best one goes to {output.push_to_hub}" if output.push_to_hub else "",
         ],
+        "missing": [f"{path} ({key}); a start needs it, from an earlier run or a download" for key, path in absent(recipe)],
     }
 
 
@@ -119,12 +105,6 @@ def step_lines(recipe: Recipe, records: int | None) -> list[str]:
         seen = epochs * records + min(more * per_step, records)
         length = f"{steps:,} steps: {seen:,} records, {seen / records:.2f} epochs"
     return [f"{per_step:,} records a step, packed into rows of {budget}", length, f"tokens {UNKNOWN}"]
-
-
-def known_steps(recipe: Recipe) -> int | None:
-    """Return the optimizer steps of a run, None where only the data can tell."""
-    records, _ = epoch_records(recipe.data)
-    return None if recipe.optim.max_steps is None and records is None else recipe.steps(records or 0)
 
 
 def optimisation_lines(recipe: Recipe) -> list[str]:
@@ -181,30 +161,3 @@ def source_line(source: SourceConfig) -> str:
     place = f" from {source.path or source.hub}" if isinstance(source, FilesConfig) else ""
     rows, origin = source_rows(source)
     return f"{source.label}{kind}{place}: {number(rows)} rows ({origin})"
-
-
-def source_rows(source: SourceConfig) -> tuple[int | None, str]:
-    """Return the rows that an epoch draws from `source` before anything is left out, and how that is known."""
-    several = isinstance(source, UltraFeedbackConfig) and source.pairs == "all"  # pairs a row
-    if isinstance(source, ShapesConfig):
-        rows, origin = source.rows, "generated"
-    elif isinstance(source, FilesConfig) and source.path is None and source.hub in STATED_ROWS and not several:
-        rows, origin = STATED_ROWS[source.hub], "stated by its card"
-    else:
-        return None, "counted at the first reading"
-    if source.cap is not None and source.cap < rows:
-        rows, origin = source.cap, f"{origin}, capped"
-    return round(rows * source.repeat), origin
-
-
-def epoch_records(data: MixtureConfig) -> tuple[int | None, str]:
-    """Return the length of an epoch, None if it depends on data that nobody has read, and how it is known."""
-    if data.records is not None:
-        return data.records, "data.records"
-    known = {source.label: rows for source in data.sources if (rows := source_rows(source)[0]) is not None}
-    if len(known) < len(data.sources) or any(part.modality != "all" for part in data.stages):
-        return None, UNKNOWN
-    if data.stages:
-        drawn = [part.repeat * sum(known[name] for name in part.sources or known) for part in data.stages]
-        return round(sum(drawn)), "the sum of its stages, before filters"
-    return sum(known.values()) - data.validation, "the sum of its sources less validation, before filters"

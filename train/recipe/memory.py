@@ -7,41 +7,45 @@ import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
-from models.config import HeadConfig
+from data.config.validation import format_validation_error
+from data.errors import CheckpointError
+from models.config import BACKBONES, HeadConfig
 from train.recipe.deepspeed_config import NONE, offloads, stage
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.recipe import Recipe
 
 GIB = 2**30
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
+Size = Annotated[int, Field(ge=1, le=10**7)]
 
 
 @dataclass(frozen=True, slots=True)
 class VisionShape:
     """The numbers of `vision_config` on which the parameter count of the vision tower depends; here those of 3B and 7B."""
 
-    hidden_size: int = 1280
-    depth: int = 32
-    intermediate_size: int = 3420
-    in_channels: int = 3
-    temporal_patch_size: int = 2
-    patch_size: int = 14
-    spatial_merge_size: int = 2
+    hidden_size: Size = 1280
+    depth: Size = 32
+    intermediate_size: Size = 3420
+    in_channels: Size = 3
+    temporal_patch_size: Size = 2
+    patch_size: Size = 14
+    spatial_merge_size: Size = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The numbers of a Qwen2.5-VL config.json on which its parameter count depends, called as they are there."""
 
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    intermediate_size: int
-    vocab_size: int
+    hidden_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    intermediate_size: Size
+    vocab_size: Size
     tie_word_embeddings: bool = False
     vision_config: VisionShape = VisionShape()
 
@@ -59,13 +63,23 @@ def shape_of(path: str) -> Shape | None:
     """Return the shape of a released checkpoint or of a local folder; None for anything whose config is not at hand.
 
     config.json may have the released layout (flat) or the current one (`text_config`).
+    Raises: CheckpointError for a folder that holds no such config, or that of another model.
     """
-    file = (EMBEDDED if path == "embedded" else Path(path).expanduser()) / "config.json"
-    if path in PUBLISHED or not file.is_file():
+    folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
+    if path in PUBLISHED or not folder.is_dir():
         return PUBLISHED.get(path)
-    config = json.loads(file.read_text(encoding="utf-8"))
-    whole = {key: config[key] for key in ("tie_word_embeddings", "vision_config") if key in config}
-    return TypeAdapter(Shape).validate_python({**config.get("text_config", config), **whole})
+    file = folder / "config.json"
+    if not file.is_file():
+        raise CheckpointError(f"{folder} holds no config.json; required is {BACKBONES}")
+    try:
+        config = TypeAdapter(dict[str, Any]).validate_json(file.read_bytes())
+        if config.get("model_type") != "qwen2_5_vl":
+            raise CheckpointError(f"{file} is of the model_type {config.get('model_type')!r}; required is {BACKBONES}")
+        text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+        whole = {key: config[key] for key in ("tie_word_embeddings", "vision_config") if key in config}
+        return TypeAdapter(Shape).validate_json(json.dumps({**text, **whole}), strict=True)
+    except ValidationError as error:
+        raise CheckpointError(f"{file} is broken ({format_validation_error(error)}); required is {BACKBONES}") from error
 
 
 @dataclass(frozen=True, slots=True)

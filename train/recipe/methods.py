@@ -5,11 +5,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import Field
 
-from data.config.section import Count, Fraction, Section
+from data.config.section import Count, Fraction, Seconds, Section, Tokens, Weight
 from data.prompts import CRITIQUE_REQUEST, JudgeTemplate
+from eval.judges.config import Url
 from models.config import CritiqueConfig
+
+Bound = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 
 class NaiveConfig(Section):
@@ -18,7 +21,7 @@ class NaiveConfig(Section):
     type: Literal["naive"]
     margin: bool = False
     """Ask for `chosen - rejected` to exceed the record's own margin; records without one have margin 0."""
-    zero_coefficient: NonNegativeFloat = 0.0
+    zero_coefficient: Weight = 0.0
     """Weight of mean((chosen + rejected)^2), which centres the rewards. BaseReward tried 0.1, 0.01 and 0.001 [Q]."""
     length_normalisation: bool = False
     """Divide both scores by log(tokens + 1) before the loss; BaseReward found no gain [Q]."""
@@ -48,9 +51,9 @@ class LanguageModelConfig(Section):
     asked_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """For lessons with verdicts: the share of verdicts given in a turn of their own, in critiques and in comparisons of two
     answers, instead of directly after the answer."""
-    most_things: Count | None = None
+    most_things: int | None = Field(default=None, ge=1, le=100)
     """For lessons: images of at most so many shapes, with nothing written; null takes the level's own."""
-    questions: Count = 12
+    questions: int = Field(default=12, ge=1, le=1000)
     """Questions about one image, for lessons."""
     template: JudgeTemplate = "r1_reward"
     """For judgements: what the judge is asked; R1-Reward's prompt [Q], or a short one for the embedded world."""
@@ -68,15 +71,15 @@ class CriticConfig(Section):
     """A critique is written, then the head scores it (MM-RLHF-Reward, arXiv 2502.10391)."""
 
     type: Literal["critic"]
-    cross_entropy_weight: NonNegativeFloat = 1.0
+    cross_entropy_weight: Weight = 1.0
     """Weight of the cross-entropy on critique tokens, per token [Q]."""
-    score_weight: NonNegativeFloat = 1.0
+    score_weight: Weight = 1.0
     """Weight of the Bradley-Terry loss, per pair [Q]."""
-    zero_coefficient: NonNegativeFloat = 0.0
+    zero_coefficient: Weight = 0.0
     """As in the naive method; the paper has none [Q], its released code 0.01 [Q]."""
     margin: bool = False
     """As in the naive method."""
-    score_warmup_steps: NonNegativeInt = 0
+    score_warmup_steps: int = Field(default=0, ge=0, le=10**9)
     """Optimizer steps on the critique loss alone, before the score loss sets in."""
     critique_request: str | None = None
     """What the critic is asked after the response; null takes ours, `data.prompts.CRITIQUE_REQUEST`."""
@@ -87,11 +90,11 @@ class CriticConfig(Section):
     """Share of the records that are scored on the model's own critique, for `mixture`."""
     refresh_every_steps: Count = 200
     """Optimizer steps after which the model writes its own critiques again, for `own` and `mixture`."""
-    warmup_steps: NonNegativeInt = 0
+    warmup_steps: int = Field(default=0, ge=0, le=10**9)
     """Optimizer steps on ground-truth critiques before the first of its own is used, for `own` and `mixture`."""
     records_without_critique: Literal["refuse", "score_only"] = "refuse"
     """Stop at a record that lacks a critique, or train its score on the bare response."""
-    critique_max_tokens: Count = 512
+    critique_max_tokens: Tokens = 512
     """Longest critique that the model may write; the inference of the paper is greedy [Q]."""
 
     @property
@@ -109,9 +112,9 @@ class CriticConfig(Section):
 class PreClipConfig(Section):
     """Bounds on the probability ratio before the exponential is taken: exp(clip(log ratio, log lowest, log highest))."""
 
-    lowest: PositiveFloat = 1e-3
+    lowest: Bound = 1e-3
     """[Q]."""
-    highest: PositiveFloat = 1e3
+    highest: Bound = 1e3
     """[Q]."""
 
 
@@ -120,7 +123,7 @@ class AdvantageConfig(Section):
 
     normalisation: Literal["batch", "group", "leave_one_out"] = "batch"
     """Over the whole rollout batch [Q], over the judgements of one prompt, or against the mean of the others."""
-    filter: PositiveFloat | None = 3.0
+    filter: Bound | None = 3.0
     """Standard deviations beyond which an advantage counts as 0 [Q]; null switches the filter off."""
     filter_variant: Literal["paper", "r1_released"] = "paper"
     """What the bound is compared with: the standardised advantage [Q], or, as in the released code, the distance of the raw
@@ -145,9 +148,9 @@ class ServerJudge(Section):
     """A server with an OpenAI-compatible interface reads the last lines of the reasoning."""
 
     type: Literal["server"]
-    url: str
+    url: Url
     model: str
-    timeout_seconds: PositiveFloat = 60.0
+    timeout_seconds: Seconds = 60.0
 
 
 class RewardsConfig(Section):
@@ -155,9 +158,9 @@ class RewardsConfig(Section):
 
     variant: Literal["paper", "r1_released"] = "paper"
     """`r1_released` scores consistency +1, -1 or 0 as the released code does; neither ever pays for an error."""
-    consistency_weight: NonNegativeFloat = 0.5
+    consistency_weight: Weight = 0.5
     """[Q]."""
-    format_weight: NonNegativeFloat = 0.5
+    format_weight: Weight = 0.5
     """[Q]."""
     consistency: Annotated[RuleJudge | CheckpointJudge | ServerJudge, Field(discriminator="type")] = RuleJudge(type="rule")
     """Who says whether the reasoning agrees with the answer; the paper asks Qwen2.5-VL-7B-Instruct [Q], the default does not."""
@@ -171,35 +174,35 @@ class StableReinforceConfig(Section):
     """What the judge is asked; R1-Reward's prompt [Q], or a short one for the embedded world."""
     epsilon: Fraction = 0.2
     """PPO clips the ratio to 1 - epsilon ... 1 + epsilon [Q]."""
-    epsilon_high: PositiveFloat | None = None
+    epsilon_high: Bound | None = None
     """Upper clip of its own ("clip higher"); null takes `epsilon`, as the paper does."""
-    dual_clip: Annotated[float, Field(gt=1.0)] | None = None
+    dual_clip: Annotated[float, Field(gt=1.0, le=1e6)] | None = None
     """Bound of the loss for negative advantages (dual-clip PPO); null as in the paper."""
     pre_clip: PreClipConfig | None = PreClipConfig()
     """Null switches the pre-clip off."""
     advantages: AdvantageConfig = AdvantageConfig()
-    kl_coefficient: NonNegativeFloat = 0.0
+    kl_coefficient: Weight = 0.0
     """0 in the paper [Q], 1e-3 in the released script [Q]; above 0 a frozen reference model is kept."""
     kl_form: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of the divergence, in the names of John Schulman's note."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Add it to the loss of every token, or take its sum over a judgement off the reward, as the released script does."""
     rewards: RewardsConfig = RewardsConfig()
-    num_generations: Count = 1
+    num_generations: int = Field(default=1, ge=1, le=1024)
     """Judgements sampled for a pair; 1 in the released script [Q]."""
     pairs_per_pass: Count = 1
     """Pairs, each with all its judgements, in one forward and backward of a rank; it bounds the memory, not the result."""
-    steps_per_rollout: Count = 2
+    steps_per_rollout: int = Field(default=2, ge=1, le=10_000)
     """Optimizer steps on one batch of rollouts; the paper trains batches of 128 on rollouts of 256 [Q]."""
-    temperature: PositiveFloat = 1.0
+    temperature: float = Field(default=1.0, ge=0.01, le=100.0)
     """[Q]."""
-    max_new_tokens: Count = 1024
+    max_new_tokens: Tokens = 1024
     """[Q]."""
-    max_prompt_tokens: Count = 20480
+    max_prompt_tokens: Tokens = 20480
     """[Q]."""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
     """What samples the judgements; the released script uses vLLM [Q]."""
-    vllm_url: str = "http://localhost:8000"
+    vllm_url: Url = "http://localhost:8000"
     """Where `trl vllm-serve` listens, for the engine vllm_server."""
     vllm_memory: Fraction = 0.3
     """Share of the GPU for the engine vllm_colocate."""
@@ -209,7 +212,7 @@ class StableReinforceConfig(Section):
     importance_correction: Literal["none", "token_truncate", "sequence_mask"] = "token_truncate"
     """How the loss is weighted by (probability in training / probability in vLLM), for the vLLM engines: not at all; every
     token, by at most 3; every judgement, dropped above 3. The share truncated or dropped is logged as `importance/...`."""
-    rollouts_shown: NonNegativeInt = 2
+    rollouts_shown: int = Field(default=2, ge=0, le=1000)
     """Judgements printed at every log line; all of them go to the run folder, and to wandb where it is on."""
 
     @property

@@ -32,10 +32,13 @@ class Launch:
     """The command line as it was given, without the script."""
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = (), *, entry: Entry | None = None, world_size: int = 1) -> Recipe:
+def read_recipe(
+    path: Path, overrides: Sequence[str] = (), *, entry: Entry | None = None, world_size: int = 1, start: bool = False
+) -> Recipe:
     """Return the recipe at `path` with `overrides` (`section.key=value`, YAML values) laid over it.
 
-    `entry` is the script that is to run it, `world_size` its number of ranks. Paths in a recipe start at the working
+    `entry` is the script that is to run it, `world_size` its number of ranks; where it is known, what the recipe names on this
+    machine is looked at too, and what is to `start` must be there. Paths in a recipe start at the working
     directory, but for `extends`, which starts at the recipe's own folder.
     Raises RecipeError with everything that is wrong: text, keys, values, combinations.
     """
@@ -46,10 +49,18 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), *, entry: Entry | Non
     if (variants := tree.child(VARIANTS)) is not None:
         message = "a recipe with variants is a list of runs; start it with train/ablate.py"
         raise RecipeError(str(path), [*reader.problems, Problem(variants.where, VARIANTS, "", message)])
-    return required(path, tree, reader.problems, entry, world_size)
+    return required(path, tree, reader.problems, entry, world_size, start=start)
 
 
-def required(path: Path, tree: Located, problems: Sequence[Problem], entry: Entry | None = None, world_size: int = 1) -> Recipe:
+def required(
+    path: Path,
+    tree: Located,
+    problems: Sequence[Problem],
+    entry: Entry | None = None,
+    world_size: int = 1,
+    *,
+    start: bool = False,
+) -> Recipe:
     """Return the recipe that `tree` holds, read from `path` with `problems` in its text; raise RecipeError if any is wrong."""
     if any(problem.key == "recipe" for problem in problems):
         raise RecipeError(str(path), problems)
@@ -59,7 +70,7 @@ def required(path: Path, tree: Located, problems: Sequence[Problem], entry: Entr
     rest, broken = salvage(Recipe, raw, STAND_IN)  # a whole recipe is left as it is
     found = [*problems, *by_path.values()]
     if rest is not None:
-        found += check(rest, tree, [*by_path, *broken], entry, world_size)
+        found += check(rest, tree, [*by_path, *broken], entry, world_size, start=start)
     if recipe is None or found:
         raise RecipeError(str(path), sorted(found, key=_place))
     return recipe
@@ -110,11 +121,11 @@ def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Laun
     overrides = [*arguments.overrides, *(["output.resume=auto"] if arguments.resume else [])]
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     try:
-        recipe = read_recipe(arguments.recipe, overrides, entry=entry, world_size=world_size)
+        recipe = read_recipe(arguments.recipe, overrides, entry=entry, world_size=world_size, start=not arguments.dry_run)
         if not arguments.dry_run:
             refuse_finished_folder(recipe)
     except RecipeError as error:
-        if os.environ.get("RANK", "0") == "0":
+        if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":  # another node may lack other files
             print(error, file=sys.stderr)
         raise SystemExit(2) from None
     return Launch(recipe, arguments.recipe, tuple(overrides), arguments.dry_run, tuple(argv))

@@ -9,9 +9,10 @@ from __future__ import annotations
 from math import ceil
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat
+from pydantic import Field
 
-from data.config.section import Count, Fraction, Section, Share
+from data.config.section import Count, Rate, Ratio, Section, Share
+from data.errors import UserError
 from data.mixture import MixtureConfig
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.config import JudgingConfig
@@ -54,7 +55,7 @@ class Recipe(Section):
     """The name of a file in recipes/deepspeed, or `none`."""
     evaluation: EvaluationConfig = EvaluationConfig()
     output: OutputConfig
-    workers: NonNegativeInt = 2
+    workers: int = Field(default=2, ge=0, le=1024)
     """Processes of each rank that decode and tokenise ahead of the step; 0 does it in between."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Of the head's first weights, dropout and sampling; the data have a seed of their own."""
@@ -84,10 +85,20 @@ class Recipe(Section):
         return figures[self.entry] if self.data.validation else ()
 
     def steps(self, records: int) -> int:
-        """Return the optimizer steps of a run over an epoch of `records` records, whose last step may be a smaller one."""
+        """Return the optimizer steps of a run over an epoch of `records` records, whose last step may be a smaller one.
+
+        Raises: UserError where there is none.
+        """
         if self.optim.max_steps is not None:
             return self.optim.max_steps
-        return int((self.optim.epochs or 0.0) * ceil(records / self.optim.records_per_step))
+        epochs, size = self.optim.epochs or 0.0, self.optim.records_per_step
+        steps = int(epochs * ceil(records / size))
+        if not steps:
+            raise UserError(
+                f"{epochs:g} epochs of {records:,} records in steps of {size:,} are 0 steps: nothing would be trained; raise "
+                "optim.epochs or add records"
+            )
+        return steps
 
     def resolved(self) -> dict[str, Any]:
         """Return every key of use to the method with its value, as plain data that parses to the same recipe."""
@@ -108,8 +119,8 @@ STAND_IN: dict[str, Any] = {
 class LoraConfig(Section):
     """Low-rank adapters on the language model's projections; the head, if there is one, is trained and saved in full."""
 
-    rank: Count = 64
-    alpha: Count = 128
+    rank: int = Field(default=64, ge=1, le=2**14)
+    alpha: int = Field(default=128, ge=1, le=2**20)
     dropout: Share = 0.0
     quantise: Literal["none", "nf4"] = "none"
     """`nf4` keeps the frozen backbone in 4 bits (QLoRA); it needs CUDA and the `quantisation` extra."""
@@ -119,14 +130,14 @@ class OptimConfig(Section):
     """The optimizer, its schedule and the size of a step."""
 
     optimizer: Literal["adamw"] = "adamw"
-    learning_rate: Fraction
-    head_learning_rate: Fraction | None = None
+    learning_rate: Rate
+    head_learning_rate: Rate | None = None
     """Null takes `learning_rate`."""
-    vision_learning_rate: Fraction | None = None
+    vision_learning_rate: Rate | None = None
     """For the vision tower and the projector; null takes `learning_rate`."""
     records_per_step: Count
     """The batch: preference pairs (or lessons of the language model) of one optimizer step on all ranks together."""
-    epochs: PositiveFloat | None = None
+    epochs: Ratio | None = None
     """Passes over the data; give either this or `max_steps`."""
     max_steps: Count | None = None
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
@@ -136,7 +147,7 @@ class OptimConfig(Section):
     weight_decay: Share = 0.0
     """On matrices only: norms and biases are never decayed."""
     betas: tuple[Share, Share] = (0.9, 0.999)
-    max_grad_norm: PositiveFloat = 1.0
+    max_grad_norm: float = Field(default=1.0, ge=1e-6, le=1e9)
     token_budget: Count | Literal["auto"] = "auto"
     """What one packed row may hold, which bounds the memory of a forward: LM tokens, and a vision patch counted as 0.4 of one.
     `auto` finds what fits from the memory of the second step on CUDA, and takes 4096 on a CPU; under ZeRO-3 a number is reached
@@ -160,7 +171,8 @@ class OutputConfig(Section):
     log_every_steps: Count = 10
     resume: str = "never"
     """`never` starts a new run and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
-    any; a path continues from that checkpoint. Continuing with other settings than the checkpoint's own is refused."""
+    any; a path continues from that checkpoint, which must be one that you trust like a program: DeepSpeed unpickles its states.
+    Continuing with other settings than the checkpoint's own is refused."""
     push_to_hub: str | None = None
     """The hub repository that receives the best checkpoint at the end of the run; where there is none, a private one is made
     before the first step, so that a missing login is noticed then."""

@@ -1,13 +1,17 @@
 """What the keys of a recipe must be to one another; every message says the way out."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from data.config.layers import Located
 from data.config.validation import Path, dotted, written
-from data.errors import Problem
+from data.errors import Problem, UserError
+from data.sources.shapes import ShapesConfig
 from train.recipe.deepspeed_config import deepspeed_names, stage
+from train.recipe.epoch import epoch_records
+from train.recipe.inputs import input_rules
 from train.recipe.methods import ENTRIES, CriticConfig, LanguageModelConfig, StableReinforceConfig
 from train.recipe.recipe import Recipe
 
@@ -20,12 +24,19 @@ Broken = Iterator[tuple[str, ...]]
 """For each broken rule a message and the keys that the rule reads, the one to look at first."""
 
 
-def check(recipe: Recipe, tree: Located, wrong: Iterable[Path], entry: str | None, world_size: int) -> list[Problem]:
-    """Return which rules `recipe`, read from `tree`, breaks; rules that read a key which is `wrong` in itself are left out."""
+def check(
+    recipe: Recipe, tree: Located, wrong: Iterable[Path], entry: str | None, world_size: int, *, start: bool = False
+) -> list[Problem]:
+    """Return which rules `recipe`, read from `tree`, breaks; rules that read a key which is `wrong` in itself are left out.
+
+    Where the script `entry` that runs it is known, that includes the length of the run and what the recipe names on this machine;
+    `start` says that it is no dry run.
+    """
     skipped = [f"{dotted(path)}." for path in wrong]
     found = []
     sections = (model_rules, critic_rules, reinforce_rules, optim_rules, evaluation_rules, language_model_rules)
-    for message, *keys in chain(*(rules(recipe) for rules in sections), start_rules(recipe, entry, world_size)):
+    inputs = chain(length_rules(recipe), input_rules(recipe, start=start)) if entry else ()
+    for message, *keys in chain(*(rules(recipe) for rules in sections), start_rules(recipe, entry, world_size), inputs):
         read = [f"{key}." for key in keys]
         if any(key.startswith(other) or other.startswith(key) for key in read for other in skipped):
             continue
@@ -45,6 +56,9 @@ def model_rules(recipe: Recipe) -> Broken:
     if backbone.attention == "varlen" and backbone.dtype != "bfloat16":
         message = "the varlen kernel takes bfloat16 only; set backbone.dtype=bfloat16 or backbone.attention=auto"
         yield message, "backbone.attention", "backbone.dtype"
+    if forged := re.findall(r"<\|\w+\|>", backbone.system_prompt or ""):
+        message = f"the prompt holds {', '.join(forged)}, which the backbone would take for its own control tokens; remove them"
+        yield message, "backbone.system_prompt"
     if recipe.has_head:
         return
     if set(backbone.freeze) == {"vision_tower", "projector", "language_model"}:
@@ -133,6 +147,25 @@ def optim_rules(recipe: Recipe) -> Broken:
     elif optim.lora is not None and optim.lora.quantise != "none" and stage(recipe.deepspeed) == 3:
         message = "ZeRO-3 does not partition 4-bit weights; set deepspeed=zero2 (or none), or optim.lora.quantise=none"
         yield message, "optim.lora.quantise", "deepspeed"
+
+
+def length_rules(recipe: Recipe) -> Broken:
+    """Check that there are records for every step, where their number is known before they are read."""
+    data, size = recipe.data, recipe.optim.records_per_step
+    half = [source.rows // 2 for source in data.sources if isinstance(source, ShapesConfig)]
+    if len(half) == len(data.sources) and data.validation > sum(half):
+        message = f"{data.validation:,} records cannot be withheld: at most half of each source, here {sum(half):,}; lower it"
+        yield message, "data.validation", "data.sources"
+        return
+    records, _ = epoch_records(data)
+    if records is not None and records < size:
+        message = f"a step takes {size:,} records and an epoch has {records:,}, so that none is whole; lower it, or add records"
+        yield message, "optim.records_per_step", "data"
+    elif records is not None:
+        try:
+            recipe.steps(records)
+        except UserError as error:
+            yield str(error), "optim.epochs", "optim", "data"
 
 
 def evaluation_rules(recipe: Recipe) -> Broken:

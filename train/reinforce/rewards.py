@@ -97,7 +97,8 @@ def server_replies(judge: ServerJudge, cache: Path, questions: Sequence[str]) ->
     """
     asked = judge.model_dump(include={"url", "model", "timeout_seconds"})
     config = EndpointConfig(type="endpoint", **asked, retries=RETRIES, cache=str(cache))
-    with open_client(config) as client, ThreadPoolExecutor(config.concurrency) as pool:
+    client = open_client(config)
+    with ThreadPoolExecutor(config.concurrency) as pool:
 
         def answer(question: str) -> str:
             turn = {"role": "user", "content": question}

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL.Image import Image
 from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import prepare_deepspeed
 
 from models.config import SamplingConfig
 from models.distributed import rank, sum_over_ranks
+from models.packing.groups import Continuation, Group
 from train.recipe.methods import IMPORTANCE_CAP, StableReinforceConfig
 from train.reinforce.losses import compute_advantages, kl_divergence, policy_loss, pre_clipped, sequence_mean
 from train.reinforce.rollouts import Prompt, Prompts, generate_packed, log_probabilities, to_write
@@ -208,10 +210,16 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         """Load as trl does, and this rank's rollout buffer: a resume inside a rollout batch goes on with the same one."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            # Our own file, written beside the weights; it holds the prompts' objects, not only tensors.
-            state = torch.load(Path(checkpoint) / ROLLOUTS.format(rank=rank()), weights_only=False, map_location="cpu")
+            state = stored_rollouts(Path(checkpoint))
             self._step, self._asked = state["step"], state["prompts"]
             self._buffered_inputs = [{name: value.to(self.args.device) for name, value in one.items()} for one in state["buffer"]]
+
+
+def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
+    """Return this rank's rollout buffer in a checkpoint: tensors, plain values and these classes, for which no code is run."""
+    with torch.serialization.safe_globals([Prompt, Group, Continuation, Image]):
+        state: dict[str, Any] = torch.load(checkpoint / ROLLOUTS.format(rank=rank()), weights_only=True, map_location="cpu")
+    return state
 
 
 def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[str, Any]:

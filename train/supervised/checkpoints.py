@@ -118,7 +118,8 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
     """Return the checkpoint to continue from: None for `never`, and for `auto` where there is none yet.
 
     Checkpoints that were cut off are removed, with a line each: the run will write them again. For `auto` a damaged one is set
-    aside and the one before it taken. All ranks call together; the first one looks, and all check the files.
+    aside and the one before it taken. All ranks call together; the first one looks, and all check the files. DeepSpeed unpickles
+    its states, which can run any code: a checkpoint is trusted like a program.
     Raises: UserError for a path that is not a whole checkpoint or is damaged, and where no checkpoint of a run is undamaged.
     """
     if resume == "never":
@@ -137,6 +138,8 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
                 f"output.resume: {path} is damaged: {'; '.join(lines)}. Copy these files again, or give another checkpoint "
                 f"(of this run: {others})."
             )
+        if rank() == 0:
+            console.print(f"continuing from {path}, which is trusted like code: DeepSpeed unpickles its states", soft_wrap=True)
         return path
     if rank() == 0:
         for path in [path for path in checkpoints(folder) if path not in whole]:

@@ -7,14 +7,15 @@ Attention stays as it is: its plan changes with every row. Shapes are dynamic, a
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from data.errors import NonFiniteError
@@ -162,7 +163,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
             guilty = [number for number, (its, _) in enumerate(ranks) if not isfinite(its)] or range(len(ranks))
             if rank() in guilty:
                 folder.mkdir(parents=True, exist_ok=True)
-                torch.save(passes, folder / f"non-finite-step-{step}-rank-{rank()}.pt")
+                torch.save(_plain(passes), folder / f"non-finite-step-{step}-rank-{rank()}.pt")
             lines = [f"  rank {number}: loss {ranks[number][0]:g}, records {', '.join(ranks[number][1])}" for number in guilty]
             message = "\n".join([f"Not finite at step {step}: gradient norm {float(norm):g}, and", *lines, advice(folder)])
             raise NonFiniteError(f"{message} The batches are in {folder}/non-finite-step-{step}-rank-*.pt.")
@@ -173,6 +174,17 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         with room_for_checkpoint(model, Path(self.args.output_dir)):
             super()._save_checkpoint(model, trial)
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` with objects as dictionaries, so that torch.load reads it with weights_only=True; the rest as its words."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(child) for name, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(child) for child in value]
+    return value if value is None or isinstance(value, Tensor | str | int | float) else repr(value)
 
 
 class FiniteWeights(TrainerCallback):  # type: ignore[misc]

@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 
-from data.config.section import Count, Section
+from data.config.section import Ratio, Records, Section
 from data.preference import Preference
 
 
@@ -40,11 +40,11 @@ class SourceConfig(Section, ABC):
     type: str
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
     """In the data card and in stages; None takes the type. Two sources of one mixture must differ."""
-    weight: PositiveFloat = 1.0
+    weight: Ratio = 1.0
     """Share of the epoch relative to the other sources, on top of the share that the size gives."""
-    cap: Count | None = None
+    cap: Records | None = None
     """At most this many records, drawn once by the mixture's seed."""
-    repeat: PositiveFloat = 1.0
+    repeat: Ratio = 1.0
     """How often each record counts towards the source's size; 0.5 counts half of the records."""
 
     @property

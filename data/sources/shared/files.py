@@ -20,9 +20,9 @@ from data.images import from_data_uri
 from data.preference import EncodedImage, Preference
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.limits import DEFAULTS, Limits
-from data.storage.archives import Archive, Folder, Images, is_archive, open_images
+from data.storage.archives import Archive, Folder, Images, check_places, is_archive, open_images
 from data.storage.strict_json import parse_json
-from data.storage.tables import Row, Rows, open_rows
+from data.storage.tables import Row, Rows, kind_of, open_rows
 from data.video import ADVICE, COLUMNS, is_video_name
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
@@ -161,6 +161,11 @@ class FilesConfig(SourceConfig):
         tables = [path for path in located.files if not is_archive(path)]
         return TableSource(self, located.revision, open_rows(tables, cache, self.COLUMNS), self.open_images(located, cache))
 
+    def look(self) -> None:
+        """Raise UserError if local files are missing or of a kind that is not read; opens none of them, nor asks the hub."""
+        if self.path is not None:
+            kind_of([path for path in self.locate().files if not is_archive(path)])
+
     def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
         """Return where the images lie that rows name: in the data set's own folder."""
         return Folder(located.root)
@@ -206,12 +211,21 @@ class ImageFilesConfig(FilesConfig):
     None takes the data set's archives of images, or else the folder of the data set or file.
     """
 
+    def look(self) -> None:
+        """Look at the files, and at the images that the recipe names."""
+        super().look()
+        if self.images is not None:
+            check_places(self._named())
+
     def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
         """Return what the recipe names, or the data set's own archives or folder."""
+        return open_images(self._named() or list(filter(is_archive, located.files)) or [located.root], cache)
+
+    def _named(self) -> list[Path]:
         if self.images is None:
-            return open_images(list(filter(is_archive, located.files)) or [located.root], cache)
+            return []
         place = Path(self.images).expanduser()
-        return open_images([place] if place.exists() else sorted(place.parent.glob(f"{place.name}*")) or [place], cache)
+        return [place] if place.exists() else sorted(place.parent.glob(f"{place.name}*")) or [place]
 
 
 class FormatConfig(ImageFilesConfig):

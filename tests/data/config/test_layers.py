@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.config.layers import Located, Reader, lay
+from data.config.layers import CHAIN, SIZE, VALUES, Located, Reader, lay
 from tests.train.minimal import write
 
 
@@ -92,12 +93,74 @@ def test_an_override_that_cannot_be_read_is_reported(text: str) -> None:
     assert reader.problems[0].where == "command line"
 
 
-VALUES = st.recursive(
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (LAUGHS, f"more than {VALUES:,}"),
+        ("a: &a [x, x, x, x, x, x, x, x, x]\nb: &b [" + "*a, " * 900 + "]\nc: [" + "*b, " * 900 + "]", f"more than {VALUES:,}"),
+        ("a: [" + "1, " * (VALUES + 1) + "]", f"more than {VALUES:,}"),
+        ("a: &a [*a]", "nested more than"),
+        ("a: &a {b: *a}", "nested more than"),
+        ("a: " + "[" * 50_000, "nested more than"),
+        ("".join(" " * i + "a:\n" for i in range(300)), "nested more than"),
+        ("a: " + "x" * SIZE, f"at most {SIZE:,}"),
+        ("a: " + "9" * 5000, "5,000 characters"),
+        ("a: 0x" + "f" * 5000, "5,002 characters"),
+        ("a: !!int abc", "no value of the tag int"),
+        ("a: !!float abc", "no value of the tag float"),
+        ("a: !!bool maybe", "no value of the tag bool"),
+        ('a: "b\\0"', "NUL"),
+        ('a: "\\ud800"', "surrogate"),
+        ("extends: " + "a/" * 5000, "cannot be read"),
+    ],
+)
+def test_what_would_hang_or_crash_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    messages = read(tmp_path, text)[1]
+    assert len(messages) == 1
+    assert reason in messages[0]
+
+
+def test_an_alias_within_limits_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path, "a: &a {x: 1}\nb: *a\n") == ({"a": {"x": 1}, "b": {"x": 1}}, [])
+
+
+def test_only_regular_files_of_a_small_size_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "two").write_bytes(b"a: \xff")
+    for path in (tmp_path / "pipe", tmp_path / "loop", tmp_path, tmp_path / "none", Path("/dev/zero"), tmp_path / "two"):
+        reader = Reader()
+        reader.recipe(path)
+        assert "cannot be read" in reader.problems[0].message
+    reader = Reader()
+    assert reader.recipe(Path("/proc/self/status")).plain() == {}  # states no size, so that nothing of it is read
+
+
+def test_a_chain_of_recipes_has_an_end(tmp_path: Path) -> None:
+    for number in range(CHAIN + 5):
+        write(tmp_path, f"extends: {number + 1}.yaml\nk{number}: 1\n", f"{number}.yaml")
+    reader = Reader()
+    reader.recipe(tmp_path / "0.yaml")
+    assert f"more than {CHAIN} recipes" in reader.problems[0].message
+
+
+@pytest.mark.parametrize("text", [".".join(["a"] * 5000) + "=1", "a=" + "x" * SIZE, "a=" + "9" * 6000, "a=" + "[" * 20_000])
+def test_an_override_has_limits_too(text: str) -> None:
+    reader = Reader()
+    reader.override(text)
+    assert len(reader.problems) == 1
+    assert len(str(reader.problems[0])) < 1000
+
+
+ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda child: st.lists(child, max_size=3) | st.dictionaries(st.sampled_from("abcd"), child, max_size=2),
     max_leaves=5,
 )
-TREES = st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
+TREES = st.dictionaries(st.sampled_from("abcd"), ANY, max_size=4)
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from data.errors import EndpointError
+from data.errors import EndpointError, RecipeError
 from data.images import decode
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
@@ -20,8 +20,8 @@ from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, ask
 from eval.judges.checkpoint import Runtime
 from eval.judges.config import EndpointConfig
-from eval.judges.endpoint import EndpointJudge, data_uri, delay, endpoint_judge, read_answer
-from eval.judges.loading import load_judge
+from eval.judges.endpoint import EndpointJudge, data_uri, delay, endpoint_judge, open_client, read_answer
+from eval.judges.loading import judge_config, load_judge
 from eval.protocol import ProtocolConfig
 from tests.eval.endpoint_server import RIGHT, Server, serve
 from tests.eval.make import example, png
@@ -90,10 +90,10 @@ def test_what_was_answered_is_not_asked_again(server: Server, tmp_path: Path) ->
     assert len(server.requests) == 12
 
 
-@pytest.mark.parametrize("failure", [429, 500, 503, 408, "garbage", "empty", "slow"])
+@pytest.mark.parametrize("failure", [429, 500, 503, 408, "garbage", "empty", "slow", "drip"])
 def test_what_may_pass_is_tried_again_and_never_kept(server: Server, tmp_path: Path, failure: int | str) -> None:
     server.failures = [failure, failure]
-    asked = judge(server, tmp_path, concurrency=1, timeout_seconds=0.2)
+    asked = judge(server, tmp_path, concurrency=1, timeout_seconds=1.0)
     verdicts = asked.judge(EXAMPLES[:1])
     assert [vote.names for vote in verdicts[0].votes] == [0, 1]
     assert len(server.requests) == 4
@@ -162,6 +162,37 @@ def test_the_key_comes_from_the_environment_and_is_written_nowhere(
     asked.judge(EXAMPLES)
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer secret"}
     assert not any("secret" in text for text in (*asked.notes(), *(path.read_text() for path in files(tmp_path))))
+
+
+def test_a_key_that_the_endpoint_repeats_is_not_shown(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "secret-of-mine\n")
+    server.repeats_key, server.always = True, 401
+    with pytest.raises(EndpointError, match=r"wrong key: Bearer \*\*\*") as caught:
+        judge(server, tmp_path, key_variable="JUDGE_KEY").judge(EXAMPLES[:1])
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(open_client(config(server, tmp_path, key_variable="JUDGE_KEY")))
+    for broken in ("secret\nkey", "secret\u00e9"):
+        monkeypatch.setenv("JUDGE_KEY", broken)
+        with pytest.raises(EndpointError, match="JUDGE_KEY holds characters") as caught:
+            judge(server, tmp_path, key_variable="JUDGE_KEY").judge(EXAMPLES[:1])
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://me:hush@host/v1", "https://host/v1?key=hush", "htp://me:hush@host"])
+def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "judge.yaml"
+    file.write_text(f"type: endpoint\nurl: {url}\nmodel: judge\n")
+    with pytest.raises(RecipeError, match="url") as caught:
+        judge_config(file)
+    assert "hush" not in str(caught.value)
+
+
+def test_an_answer_has_a_size(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eval.judges.endpoint.LARGEST", 5000)
+    server.text = "long" * 5000
+    with pytest.raises(EndpointError, match="an answer of more than 5,000 bytes"):
+        judge(server, tmp_path, concurrency=1).judge(EXAMPLES[:1])
+    assert len(server.requests) == 1
 
 
 def test_a_benchmark_without_a_prompt_is_asked_in_words_of_another_and_says_so(server: Server, tmp_path: Path) -> None:

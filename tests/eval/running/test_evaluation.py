@@ -29,6 +29,7 @@ def no_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list
 PLAIN = Benchmark(
     name="plain",
     load=MULTIMODAL_REWARDBENCH.load,
+    look=MULTIMODAL_REWARDBENCH.look,
     formats={"lines": no_records},
     rules={
         "count": ScoringRule("how many", "lines", lambda records: {"micro": len(records)}),

@@ -72,6 +72,7 @@ def test_counts_equal_the_stock_models(tmp_path: Path, tied: bool) -> None:
 
 def test_the_released_layout_is_read_too(tmp_path: Path) -> None:
     released = {
+        "model_type": "qwen2_5_vl",
         "hidden_size": 2048,
         "num_hidden_layers": 36,
         "num_attention_heads": 16,

@@ -26,6 +26,7 @@ CASES = {
         ["backbone.min_pixels=4000", "backbone.max_pixels=3000"],
         ["backbone.min_pixels=3000"],
     ),
+    "no_control_tokens": ("backbone.system_prompt", ["backbone.system_prompt='a<|im_end|>b'"], ["backbone.system_prompt=ab"]),
     "varlen_dtype": ("backbone.attention", ["backbone.attention=varlen"], ["backbone.dtype=bfloat16"]),
     "something_to_train": ("backbone.freeze", [JUDGE, ALL_FROZEN], ["backbone.freeze=[vision_tower]"]),
     "head_used": ("head", [JUDGE, "head={layers: 1}"], ["method={type: naive}"]),
@@ -97,9 +98,9 @@ CASES = {
 
 
 def test_every_rule_has_a_case() -> None:
-    """Those of the start, the entry script and the number of ranks, have tests of their own."""
+    """Those of the start (the entry script, the number of ranks, three of the run's length) have tests of their own."""
     written = [node for node in ast.walk(ast.parse(inspect.getsource(rules))) if isinstance(node, ast.Yield)]
-    assert len(written) == len(CASES) + 2
+    assert len(written) == len(CASES) + 2 + 3
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -43,7 +43,7 @@ def test_what_is_not_finite_on_one_rank_ends_the_run(tmp_path: Path, entry: str,
     assert ("  rank 0: loss 0." in said) == (kind == "gradient")  # no rank is known for gradients, which are summed already
     found = sorted(path.name for path in folder.glob("non-finite-*"))
     assert found == [f"non-finite-step-3-rank-{rank}.pt" for rank in range(kind == "loss", 2)]
-    records = torch.load(folder / found[-1], weights_only=False)[0]["records"]
+    records = torch.load(folder / found[-1], weights_only=True)[0]["records"]
     assert len(records) == 2
     assert ", ".join(records) in said
 
