@@ -141,8 +141,10 @@ class RewardHead(nn.Sequential):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map (..., hidden) to scores (..., 1) fp32."""
-        scores: Tensor = super().forward(F.dropout(hidden, self.dropout, self.training))
-        return scores
+        hidden = F.dropout(hidden, self.dropout, self.training)
+        for layer in self:
+            hidden = layer(hidden)
+        return hidden
 
 
 class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from data.sources.ultrafeedback import UltraFeedbackConfig
 from eval.benchmarks.table import BENCHMARKS
-from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage
+from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
@@ -35,6 +35,7 @@ STATED_ROWS = {
 }
 """Rows of public data sets as their cards state them; what a run really reads is in its data card."""
 
+SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3 sum them in fp32"
 UNKNOWN = "known once the data are read (python data/mixture.py RECIPE --plan)"
 
 
@@ -75,7 +76,10 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
         "data": [*map(source_line, recipe.data.sources), f"an epoch has {number(records)} records ({origin})"],
         "steps": step_lines(recipe, records),
         "optimisation": optimisation_lines(recipe),
-        "deepspeed": [deepspeed_line(recipe.deepspeed)],
+        "deepspeed": [
+            deepspeed_line(recipe.deepspeed),
+            "" if sums_in_fp32(recipe.deepspeed) or recipe.backbone.dtype == "float32" else SUMMED_IN_BF16,
+        ],
         "evaluation": evaluation_lines(recipe) if recipe.evaluates else ["none"],
         "output": [
             f"{output.folder}{' (exists)' if Path(output.folder).exists() else ''}, resume {output.resume}",
