@@ -7,8 +7,6 @@ python data/browse.py recipes/basereward.yaml --find                       # sus
 Suspicious are unusable records, pairs that prefer nothing, and labels that contradict each other.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import io

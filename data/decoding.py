@@ -3,8 +3,6 @@
 This file travels with every checkpoint that has a reward head, so it imports Pillow and nothing else.
 """
 
-from __future__ import annotations
-
 from PIL import Image
 
 ORIENTATION_TAG = 0x0112

@@ -3,8 +3,6 @@
 A message says what was found, what is required, why, and what to do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ the number of pixels is checked before anything is decoded, and a path may not l
 Every error is a `RecordError` that names the record.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

@@ -4,8 +4,6 @@ Everything that trains or is evaluated starts as a `Preference`. Images stay enc
 until a worker needs their pixels, so that a record is small and a data set can be memory-mapped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

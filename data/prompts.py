@@ -7,8 +7,6 @@ assistant's own turn after the question, the place at which a backbone has learn
 `read` and `conclusion` fail closed: what is not clearly one choice names no response.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

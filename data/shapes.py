@@ -6,8 +6,6 @@ python data/shapes.py --write FOLDER --rows 2000         # own-format files and 
 Every item is a function of (level, seed, split, index) alone. Splits share no scene.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

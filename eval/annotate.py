@@ -8,8 +8,6 @@ order and asked about once for each temperature, until the answer is right. The 
 FILE's journal holds the tries of every record, its difficulty, for eval/select_pairs.py. Run it again to go on.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ Three figures for every question type: greedy answers that are right word for wo
 ("is this answer right?") that are right, and pairs in which the right answer is the likelier one under the language model.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

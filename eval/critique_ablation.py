@@ -8,8 +8,6 @@ what a judgement costs beside the scalar judge's; writes the same as JSON, by de
 CHECKPOINT/eval/critique_ablation.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

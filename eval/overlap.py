@@ -16,8 +16,6 @@ A question inside a long instruction of a source's own is not recognised as the 
 Memory does not grow with the training data. A run that was stopped continues where it was if it is started again.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -4,8 +4,6 @@ python eval/report.py runs/shapes/naive                              # writes ru
 python eval/report.py runs/shapes/naive --output naive.html
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ python eval/select_pairs.py pass-rate RECIPE CHECKPOINT --out rl.jsonl --votes 4
 generative judge (or a judge's YAML file) judge every pair several times in both orders and keeps those within the band.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterable, Sequence

@@ -9,8 +9,6 @@ names: sweep.csv, sweep.json, sweep.md, sweep.png, and results/<fingerprint>/ wi
 what is there is not computed again, so that a killed sweep is continued by the same command.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import sys

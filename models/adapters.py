@@ -1,7 +1,5 @@
 """Puts the adapters of a LoRA checkpoint on their base, completely or not at all."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

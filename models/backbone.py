@@ -3,8 +3,6 @@
 The backbone in 4 bits (QLoRA, arXiv 2305.14314): the language model's matrices only, on a CUDA device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path

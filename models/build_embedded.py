@@ -6,8 +6,6 @@ The folder is an ordinary Hugging Face checkpoint. What is small is width and de
 attention, the tied LM head, the special tokens and the chat template are Qwen2.5-VL's.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

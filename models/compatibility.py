@@ -1,7 +1,5 @@
 """Checks, on two layers of a few numbers, that the installed transformers offers what packed attention stands on."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

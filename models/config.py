@@ -1,7 +1,5 @@
 """Settings of the backbone and of the reward head; imports no torch, so that a recipe is checked in a moment."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat

@@ -1,7 +1,5 @@
 """The few collectives that this project calls itself; each is the identity in a single process."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import torch

@@ -5,8 +5,6 @@ What was generated ends with the end-of-turn token, which is fed as well: its hi
 so that a critique and its score cost one pass. Ranks decode in lock-step, as ZeRO-3 needs.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

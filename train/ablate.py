@@ -10,8 +10,6 @@ reported and the others go on; the exit status is then 1 (2 for a list that cann
 .json and .png.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -3,8 +3,6 @@
 python train/merge.py runs/lora/best merged     # judges to rounding as the adapters do: python eval/run.py merged
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ deepspeed train/rl.py recipes/shapes/judge_rl.yaml                   # the embed
 python train/rl.py recipes/r1_reward_rl.yaml --dry-run
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ python train/rm.py recipes/basereward.yaml --dry-run                 # the plan;
 deepspeed train/rm.py recipes/shapes/naive.yaml optim.learning_rate=1e-4 --resume
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

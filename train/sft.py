@@ -4,8 +4,6 @@ deepspeed train/sft.py recipes/shapes/backbone.yaml                  # pretrain 
 python train/sft.py recipes/shapes/backbone.yaml --dry-run
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -7,8 +7,6 @@ A run that stops because its numbers are not finite any more counts as diverged.
 each has its console in log.txt. The figure and its numbers go into the recipe's folder: stress.png and stress.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -9,8 +9,6 @@ All variants run the same random weights and the same pairs (train/speed/workloa
 against the rate of large matrix products in this process: what a variant computes twice lowers it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

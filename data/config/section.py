@@ -1,7 +1,5 @@
 """The base of every section of a recipe; each component keeps its own section beside itself."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -1,7 +1,5 @@
 """A recipe's values as a pydantic model, or everything that is wrong: where, which key, what is allowed, what was meant."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The data card: what went into a mixture and what was left out, by source; printed, and saved as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

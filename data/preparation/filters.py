@@ -1,7 +1,5 @@
 """Which rows of a source a mixture leaves out: vectorised over the row index, so that a change costs no reading."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How many records of each source an epoch draws, and in which order: pure arithmetic, the same on every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

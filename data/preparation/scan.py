@@ -4,8 +4,6 @@ The index of each block of rows is written as one small file under a temporary n
 loses at most the blocks in progress. When all blocks are there they become one memory-mapped array.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from functools import partial

@@ -4,8 +4,6 @@ The first time, the archive's directory is turned into arrays in the cache, sort
 archive of 270,000 images opens in a moment and costs no memory.
 """
 
-from __future__ import annotations
-
 import tarfile
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """Which code made something: the digest under which what it made is stored, so that a change of the code makes it again."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 from functools import cache

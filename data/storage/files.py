@@ -1,7 +1,5 @@
 """Atomic files, digests of files and texts, and work in several processes."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ Neither is held in memory. What is derived (the offsets, the Arrow copy of a par
 that holds the file's size and time of change.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -7,8 +7,6 @@ all_data.json + images/               Multimodal RewardBench; text-only safety r
 mm_reward_bench.jsonl + <section>/    MM-RLHF-RewardBench: several pairs an id, rows of an id together; no video
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence

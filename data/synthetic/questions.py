@@ -5,8 +5,6 @@ Which of the two is drawn is a coin tossed after every word is fixed. So the joi
 rejected) is symmetric under swapping chosen and rejected: a judge that does not see the image is right half of the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Random draws that depend on nothing but a key, so that item number i can be made again, anywhere, without its predecessors."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import TypeVar

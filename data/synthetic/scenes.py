@@ -5,8 +5,6 @@ and changing fit together: p(A) * p(A becomes B) = p(B) * p(B becomes A) for eve
 the same fact of its twin look alike to anybody who does not see the image.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections import Counter

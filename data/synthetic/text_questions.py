@@ -3,8 +3,6 @@
 Harmful and harmless requests come equally often, so that neither refusing nor helping is right by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from data.synthetic.rng import Rng

@@ -1,7 +1,5 @@
 """The words of the embedded world: names of things and places, answers, critiques and comparisons."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ there are counted as unavailable. The benchmark publishes no prompt that shows b
 each alone, and the pairwise script of R1-Reward shows the winner first.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable
 from functools import partial

@@ -5,8 +5,6 @@ edition), or the copy on the hub. The data is under CC-BY-NC 4.0. The official f
 b4b92cd. Benchmarks that publish no judge prompt borrow this one's (`GENERAL_PROMPT`).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from functools import partial

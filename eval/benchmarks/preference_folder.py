@@ -4,8 +4,6 @@ The record's `category` is the group, its `source` the source. The two responses
 content, since these files always name the winner.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows and images of a benchmark as they lie on disk or on the hub, and the checks that all benchmarks share."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

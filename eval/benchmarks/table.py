@@ -1,7 +1,5 @@
 """The benchmarks by name. A new one is a file beside this one (how to load it, its prompt, its official score) and a row here."""
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 
 from pydantic import field_validator

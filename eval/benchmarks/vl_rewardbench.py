@@ -9,8 +9,6 @@ general / hallucination / reasoning hold 183/749/318 rows by the official map of
 script looks for `rlaif` in ids that read `RLAIF-V-…`), 631/301/318 by UnifiedReward's (no rule for `hallucination_…` ids).
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -20,8 +20,6 @@ Perceptual hashes are compared with all entries' at once. For seven thousand tha
 milliseconds for decoding an image, and it is exact; an index by bands of the hash has more to look at, in Python.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 import zlib

@@ -1,7 +1,5 @@
 """What is made of the matches: which records to leave out, the file of fingerprints, the details, the table."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

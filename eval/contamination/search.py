@@ -1,7 +1,5 @@
 """The search itself: blocks of training rows, looked up in worker processes; what is found goes into one file a block."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

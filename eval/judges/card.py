@@ -3,8 +3,6 @@
 Checkpoints of earlier releases have none; their card is made of the resolved recipe in the run folder. Imports no torch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

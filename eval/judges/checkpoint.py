@@ -3,8 +3,6 @@
 The checkpoint's judge card says how; without it the checkpoint's own processor and config do, and a note says so.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

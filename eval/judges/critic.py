@@ -3,8 +3,6 @@
 Request and limit of a critique come with the checkpoint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter

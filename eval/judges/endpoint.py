@@ -3,8 +3,6 @@
 Requests are repeated where that helps, and answers are kept on disk.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

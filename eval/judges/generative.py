@@ -3,8 +3,6 @@
 All votes on an example in one order are continuations of one prompt, so prompt and image are computed once for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

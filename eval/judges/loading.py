@@ -1,7 +1,5 @@
 """From a path to a judge: a checkpoint folder by what its config.json says, a YAML file by its `type`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

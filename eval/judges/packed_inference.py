@@ -4,8 +4,6 @@ Work is dealt to ranks by index, encoded in loader workers a chunk at a time (pi
 memory), packed under the token budget, and run in lock-step: a rank without work runs the filler row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What a report is made of, read from a run folder or from the output folder of a sweep: log, provenance and results."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

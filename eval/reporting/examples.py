@@ -1,7 +1,5 @@
 """The rows of a benchmark as a report shows them: chosen, with their texts, and with small copies of their images."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

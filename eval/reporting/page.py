@@ -1,7 +1,5 @@
 """The page as HTML: what the run is, and for each benchmark its tables, figures and examples."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Predictions on disk: our own file with everything, the official formats, and the scoring of files made elsewhere."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 `Result` is written to disk as JSON for each checkpoint and benchmark, and read by sweep and report.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

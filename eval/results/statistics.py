@@ -6,8 +6,6 @@ response. Pure functions on numpy arrays. A *credit* is what a row of the benchm
 seed. A *margin* is score(better response) - score(other response).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

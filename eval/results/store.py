@@ -1,7 +1,5 @@
 """Results of a sweep on disk, each in a folder named by its fingerprint, and what stands out: the best of each benchmark."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Results as tables that a person reads, on the console and in Markdown; of two judges, whether the rows tell them apart."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Two files are written line by line: the records in this project's own format, an
 every record that was looked at. A record counts as done once its line is in the journal, so a kill loses one record at most.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """What a stored result belongs to: a fingerprint of the judge, the rows, the protocol and the code that scores."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The runs of an ablation as one table and figure: for each benchmark a line a variant, with intervals over rows and seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

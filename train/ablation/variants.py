@@ -15,8 +15,6 @@ A run folder holds what train/rm.py writes, its console in `log.txt`, and, once 
 checkpoint's figures and predictions. The table is made of these: the checkpoints of complete runs may be deleted.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

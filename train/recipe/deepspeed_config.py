@@ -1,7 +1,5 @@
 """DeepSpeed configurations by name: the files in recipes/deepspeed, made to fit the dtype and the device of a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The dry run: prints what a recipe will do before anything is loaded. Needs no weights, no network and no torch."""
 
-from __future__ import annotations
-
 import os
 from math import ceil
 from pathlib import Path

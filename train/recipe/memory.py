@@ -3,8 +3,6 @@
 Arithmetic on config.json: no weights, no network, no torch. Activations, buffers and the allocator's slack come on top.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from itertools import pairwise

@@ -3,8 +3,6 @@
 [Q] marks a value quoted from the paper or its released code; everything else is a default of ours, because the paper is silent.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat

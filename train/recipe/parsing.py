@@ -1,7 +1,5 @@
 """From a YAML file and the command line to a `Recipe`, with every error at once."""
 
-from __future__ import annotations
-
 import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter

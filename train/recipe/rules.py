@@ -1,7 +1,5 @@
 """What the keys of a recipe must be to one another; every message says the way out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from itertools import chain

@@ -4,8 +4,6 @@ B judgements of T tokens at most; a `log_ratio` is log pi - log pi_old of the sa
 train/reinforce/trainer.py.
 """
 
-from __future__ import annotations
-
 from math import inf, log
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """StableReinforce as the method of a run: prompts, rewards, the generative judge and trl's arguments."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from functools import partial

@@ -5,8 +5,6 @@ that reads the last lines of a reasoning. Nothing here pays for an error: a text
 reached or understood and a judgement cut off by the limit earn nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

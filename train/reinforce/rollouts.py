@@ -4,8 +4,6 @@ A prompt and its image are held and computed once, whatever the number of judgem
 packed group. A rank without an image runs the filler image, so that mixed batches neither hang nor crash.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby

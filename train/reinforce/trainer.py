@@ -6,8 +6,6 @@ pre-clipped loss (losses.py), and the rollout buffer in every checkpoint. Judgem
 through trl. trl_hooks.py checks at start that the methods overridden here still have their shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path

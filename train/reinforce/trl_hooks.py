@@ -1,7 +1,5 @@
 """Checks, before anything is loaded, that the installed trl calls and returns what train/reinforce/trainer.py stands on."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import metadata
 

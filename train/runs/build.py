@@ -1,7 +1,5 @@
 """A run put together from its recipe: data, model, objective, trainer, fit. `rm.py`, `sft.py` and `rl.py` share all of it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

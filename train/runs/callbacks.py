@@ -1,7 +1,5 @@
 """What happens beside the loop: checks, model cards, checkpoints and the console; and the table at the end of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

@@ -3,8 +3,6 @@
 From the command line to a run: parse and check before torch is imported, then train inside an orderly environment.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

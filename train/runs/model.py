@@ -1,7 +1,5 @@
 """The model of a run: the class that its method trains, with number formats, adapters and activation checkpointing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ And the scale of its scores, which others normalise by, in its config.json. The 
 with its card.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ launch, so that a run that was resumed with other code or on another machine say
 match the recipe that it is asked for.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -3,8 +3,6 @@
 All variants run the same weights and pairs: padded as by stock transformers, packed, with prompt and image shared, compiled.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import resource

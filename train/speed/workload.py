@@ -4,8 +4,6 @@ A pair is an image of about 1,050 tokens, a question of 20 to 120 and two respon
 in which they are drawn, of the workload behind the project's speed targets.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

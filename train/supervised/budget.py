@@ -5,8 +5,6 @@ exchange weights or gradients while they compute, a step cannot be repeated: the
 folder, and the next start of the run takes it from there.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Which checkpoints are whole, which of them stay, and from which one a run continues."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

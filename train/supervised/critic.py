@@ -7,8 +7,6 @@ with the very same critiques; files of other windows are left from what the run 
 recipe, and are removed when it starts.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -4,8 +4,6 @@ In a cold start records with rationales become judgements to learn. A pair is sh
 exactly half of an epoch's records (or in both orders, if asked for); the loss is on the judgement and its end of turn alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

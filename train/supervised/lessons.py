@@ -7,8 +7,6 @@ A share of the verdicts is given further on in the conversation instead, so that
 the answer, and of two answers to one question by turns.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ And the arguments of Hugging Face's Trainer: what Trainer must not do by itself 
 where there is a login, else into the run folder, from which `wandb sync` sends it later.
 """
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

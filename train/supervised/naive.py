@@ -1,7 +1,5 @@
 """The Naive-RM (BaseReward): a reward head scores both responses at their last token, and Bradley-Terry compares them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from eval.judges.packed_inference import ScalarJudge

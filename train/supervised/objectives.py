@@ -3,8 +3,6 @@
 No loss averages: a sum over pairs (or labels) is divided by their number in the whole optimizer step, on all ranks.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import exp

@@ -6,8 +6,6 @@ torch.compile where it pays: the MLPs and norms of both towers, in place, so tha
 Attention stays as it is: its plan changes with every row. Shapes are dynamic, and layers of one kind share a graph.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from math import inf, isfinite

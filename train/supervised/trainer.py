@@ -6,8 +6,6 @@ number of forwards, and evaluation happens inside `Trainer.evaluate`, before the
 It serves `rm.py` and `sft.py` alike: they differ in the `Objective`.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections import defaultdict

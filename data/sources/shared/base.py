@@ -1,7 +1,5 @@
 """What a source of preference records is: addressed by index, read lazily, documented by licence and revision."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Protocol

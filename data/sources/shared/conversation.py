@@ -1,7 +1,5 @@
 """From the many ways to write a conversation to the one of this project."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Sources with several scored responses to a prompt: which pairs they give, and which they leave out."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import replace
 from itertools import combinations
