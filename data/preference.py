@@ -83,8 +83,8 @@ CONTROL_TOKENS = (
     *("<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>"),
     *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>"),
 )
-"""Qwen2.5-VL's special tokens, the one for videos first: as text inside a record they would be read as the end of a turn or as the
-place of an image."""
+"""Qwen2.5-VL's special tokens, the one for videos first: as text inside a record they would be read as the end of a turn or as
+the place of an image."""
 FILLERS = "\u115f\u1160\u3164\uffa0\u2800"
 """Letters and symbols by their category that leave no ink: Hangul fillers and the Braille blank."""
 LARGEST = float(np.finfo(np.float32).max)

@@ -15,6 +15,7 @@ from eval.cli import command
 from eval.judges.checkpoint import backbone_of, card_of_adapters
 from models.adapters import is_adapter, with_adapters
 from models.backbone import load_critic, load_encoder, load_language_model, load_scalar
+from train.runs.model_card import reference_scores, write_reference
 
 
 def merge(checkpoint: Path, folder: Path) -> None:
@@ -35,6 +36,8 @@ def merge(checkpoint: Path, folder: Path) -> None:
     adapted: Any = with_adapters(loaders[run.method](run.backbone, run.head), checkpoint)
     adapted.merge_and_unload().save_pretrained(folder)
     load_encoder(backbone_of(checkpoint, run), run.backbone).save_pretrained(folder)
+    if run.head is not None:
+        write_reference(folder, reference_scores(checkpoint))
 
 
 def main() -> None:

@@ -157,7 +157,7 @@ PANELS = {
 """Title of a panel to the patterns of its series' names. A series that fits none of them gets a panel of its own."""
 FRACTIONS = ("Accuracy on training pairs", "Clipped", "Filtered")
 """Panels whose numbers are fractions of 1."""
-LEFT_OUT = "epoch data_epoch step num_tokens total_flos eval_* train_*"
+LEFT_OUT = "epoch data_epoch step num_* total_flos eval_* train_*"
 """Counters, and figures of evaluations and of the whole run: these are no curves."""
 POINTS = 200
 """Points of a line; a longer series is drawn as the means of as many stretches, with the range of each behind it."""

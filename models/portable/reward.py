@@ -123,7 +123,11 @@ class ScoreLinear(Fp32Linear):
 
 
 class RewardHead(nn.Sequential):
-    """Hidden states to scores, as `config.reward_head` says: linear layers with an activation between them, in fp32."""
+    """Hidden states to scores, as `config.reward_head` says: linear layers with an activation between them, in fp32.
+
+    Dropout comes before every linear layer, as in MM-RLHF's head (arXiv 2502.10391). The first has no module of its own, so
+    that parameters keep the names of older checkpoints.
+    """
 
     def __init__(self, config: Qwen2_5_VLConfig) -> None:
         shape, features = config.reward_head, config.text_config.hidden_size
@@ -133,6 +137,14 @@ class RewardHead(nn.Sequential):
             parts += [Fp32Linear(features, width), ACTIVATIONS[shape["activation"]](), nn.Dropout(shape["dropout"])]
             features = width
         super().__init__(*parts, ScoreLinear(features))
+        self.dropout = shape["dropout"]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map (..., hidden) to scores (..., 1) fp32."""
+        hidden = F.dropout(hidden, self.dropout, self.training)
+        for layer in self:
+            hidden = layer(hidden)
+        return hidden
 
 
 class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]

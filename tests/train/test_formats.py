@@ -72,6 +72,31 @@ def test_bf16_trains_on_a_cpu_too(folder: Path, fp32_loss: float, stage: str) ->
     assert formats == {torch.float32 if stage == "none" else torch.bfloat16}
 
 
+@pytest.mark.parametrize("stage", ["zero2", "zero3", "zero2_offload", "zero3_offload"])
+def test_a_steps_rows_are_summed_in_fp32(folder: Path, stage: str) -> None:
+    """After AdamW's first step its first moment is a tenth of the gradient: a sum in bf16 would leave numbers of bf16."""
+    rows = ["optim.records_per_step=8", "optim.token_budget=1", "optim.max_grad_norm=1e9"]
+    checkpoint = train(folder, f"sums-{stage}", "backbone.dtype=bfloat16", f"deepspeed={stage}", *rows)
+    (part,) = checkpoint.glob("global_step1/*optim_states.pt")
+    state = torch.load(part, weights_only=False)["optimizer_state_dict"]
+    groups = state["optimizer_state_dict" if stage.startswith("zero3") else "base_optimizer_state"]["state"].values()
+    gradient = torch.cat([group["exp_avg"].flatten() for group in groups]) / 0.1
+    gradient = gradient[gradient != 0]
+    off = (gradient / gradient.bfloat16().float() - 1).abs() > 1e-5
+    assert float(off.float().mean()) > 0.9
+
+
+def test_bf16_resumes_to_the_last_bit(folder: Path) -> None:
+    run = folder / "resumed"
+    command = [str(folder / "recipe.yaml"), *UNEVALUATED, "backbone.dtype=bfloat16", "deepspeed=zero2", f"output.folder={run}"]
+    command += ["optim.max_steps=2", "output.save_every_steps=1", "output.keep_checkpoints=2", "optim.token_budget=1"]
+    run_ranks(folder / "log", worker.recipe_run, command, ranks=1)
+    (run / "checkpoint-2").rename(folder / "whole")
+    run_ranks(folder / "log", worker.recipe_run, [*command, "--resume"], ranks=1)
+    assert worker.difference(run / "checkpoint-2", folder / "whole") == 0.0
+    assert [line["loss"] for line in lines(run / "checkpoint-2")] == [line["loss"] for line in lines(folder / "whole")]
+
+
 def test_bf16_without_deepspeed_loses_no_small_step(folder: Path) -> None:
     """A bf16 weight near 1 can change by 1/256 at the least; a step of 1e-6 must not be lost."""
     found = moved(folder, train(folder, "small", "backbone.dtype=bfloat16", "optim.learning_rate=1e-6"))

@@ -38,6 +38,14 @@ def stage(name: str) -> int:
     return 0 if name == NONE else int(_read(name)["zero_optimization"]["stage"])
 
 
+def sums_in_fp32(name: str) -> bool:
+    """Return whether the gradients of a step's rows are summed in fp32 where the weights are bf16.
+
+    DeepSpeed can do so from ZeRO-1 on; without DeepSpeed what is trained is fp32, and so are its gradients.
+    """
+    return name == NONE or _read(name).get("data_types", {}).get("grad_accum_dtype") == "fp32"
+
+
 def offloads(name: str) -> tuple[bool, bool]:
     """Return whether the configuration `name` keeps (optimizer states, parameters) in host memory."""
     zero = {} if name == NONE else _read(name)["zero_optimization"]

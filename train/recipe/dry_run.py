@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
-from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage
+from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
 from train.recipe.inputs import absent
 from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained
@@ -19,6 +19,8 @@ from train.recipe.recipe import Recipe
 
 RANKS = (1, 8, 64)
 """Numbers of ranks that the memory table always shows."""
+
+SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3 sum them in fp32"
 
 
 def dry_run(launch: Launch) -> None:
@@ -58,7 +60,10 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
         "data": [*map(source_line, recipe.data.sources), f"an epoch has {number(records)} records ({origin})"],
         "steps": step_lines(recipe, records),
         "optimisation": optimisation_lines(recipe),
-        "deepspeed": [deepspeed_line(recipe.deepspeed)],
+        "deepspeed": [
+            deepspeed_line(recipe.deepspeed),
+            "" if sums_in_fp32(recipe.deepspeed) or recipe.backbone.dtype == "float32" else SUMMED_IN_BF16,
+        ],
         "evaluation": evaluation_lines(recipe) if recipe.evaluates else ["none"],
         "output": [
             f"{output.folder}{' (exists)' if Path(output.folder).exists() else ''}, resume {output.resume}",

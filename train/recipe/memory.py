@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from data.config.validation import format_validation_error
 from data.errors import CheckpointError
 from models.config import BACKBONES, HeadConfig
-from train.recipe.deepspeed_config import NONE, offloads, stage
+from train.recipe.deepspeed_config import NONE, offloads, stage, sums_in_fp32
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.recipe import Recipe
 
@@ -144,7 +144,8 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
 
     AdamW has two fp32 moments; under DeepSpeed bf16 weights have an fp32 copy beside them. ZeRO-1 divides the optimizer
     states over the ranks, ZeRO-2 the gradients too, ZeRO-3 the weights too (Rajbhandari et al., arXiv 1910.02054, section 5).
-    Offloaded optimizer states take the rank's gradients with them, in fp32. Without DeepSpeed and its fp32 copies what is
+    The rows of a step are summed in fp32 from ZeRO-2 on. Offloaded optimizer states have a copy of the rank's gradients beside
+    them, in fp32; the sum itself stays on the device under ZeRO-2 in bf16. Without DeepSpeed and its fp32 copies what is
     trained is fp32 itself, and with it the whole model unless there are adapters.
     """
     method, lora, bf16 = recipe.method, recipe.optim.lora, recipe.backbone.dtype == "bfloat16"
@@ -158,8 +159,11 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
         weights += total * frozen  # the reference model; with LoRA it is the policy without its adapters
     level, (host_optimizer, host_weights) = stage(deepspeed), offloads(deepspeed)
     weights /= ranks if level >= 3 else 1
-    gradients = learned * width / (ranks if level >= 2 else 1)
+    gradients = learned * (4 if sums_in_fp32(deepspeed) else width) / (ranks if level >= 2 else 1)
     optimizer = learned * (12 if width == 2 else 8) / (ranks if level >= 1 else 1)
-    device = (0.0 if host_weights else weights) + (0.0 if host_optimizer else gradients + optimizer)
-    host = (weights if host_weights else 0.0) + (optimizer + gradients * 4 / width if host_optimizer else 0.0)
+    if not host_optimizer:
+        return weights + gradients + optimizer, 0.0
+    summed_on_device = level == 2 and width == 2
+    device = (0.0 if host_weights else weights) + (gradients if summed_on_device else 0.0)
+    host = (weights if host_weights else 0.0) + optimizer + gradients * (1 if summed_on_device else 2)
     return device, host

@@ -1,18 +1,22 @@
 """The model card of a checkpoint: what it is, what it scored when it was saved, how to load it, and what made it.
 
-The best checkpoint goes to the Hugging Face hub with its card.
+And the scale of its scores, which others normalise by, in its config.json. The best checkpoint goes to the Hugging Face hub
+with its card.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from data.storage.files import write_whole
 from eval.judges.card import CARD as JUDGE_CARD
 from eval.judges.card import judge_card
+from eval.results.predictions import predictions_in, read_predictions
 from eval.results.result import Result
 from eval.results.tables import percent, shown
-from train.recipe.recipe import Recipe
+from train.recipe.recipe import HELD_OUT, Recipe
 from train.runs.provenance import DataFingerprints, recipe_yaml
 from train.supervised.checkpoints import chosen_checkpoint
 
@@ -43,6 +47,12 @@ def score(image: Image.Image, question: str, answer: str) -> float:
 
 A score means something beside the score of another answer to the same question: the higher one is the better answer."""
 
+SCALE = """\
+Offset and scale of the scores are this checkpoint's own: mean {mean:.4f}, standard deviation {std:.4f} over {n:,} scores of
+{source}. `config.json` holds them as `reference_scores`. Rewards that are added to others, clipped or squashed are to be
+normalised first, to (score - mean) / std: OpenRLHF's `normalize_reward` finds `mean` and `std` in `config.json`; vLLM takes
+`--pooler-config '{{"logit_mean": {mean:.4f}, "logit_sigma": {std:.4f}}}'`; in trl it is a line of the reward function."""
+
 CRITIC_USE = """\
 `AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)` loads it: `generate` writes a critique of an
 answer, `score` gives the score after one. `decode` makes of what `Image.open` gives the image that it was trained on."""
@@ -65,18 +75,65 @@ MEAN_READ = (
 
 
 def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: str) -> None:
-    """Write the model card of a checkpoint, with the figures that were found just before it was saved, and the judge's."""
-    write_whole(checkpoint / CARD, model_card(recipe, data, step, read_results(checkpoint)))
+    """Write the model card of a checkpoint, with the figures that were found just before it was saved, and the judge's.
+
+    The scale of its scores goes into its config.json too; adapters have none, and get it when they are merged.
+    """
+    reference = reference_scores(checkpoint) if recipe.has_head else None
+    if recipe.has_head and (checkpoint / "config.json").is_file():
+        write_reference(checkpoint, reference)
+    write_whole(checkpoint / CARD, model_card(recipe, data, step, read_results(checkpoint), reference))
     write_whole(checkpoint / JUDGE_CARD, judge_card(recipe.resolved()).model_dump_json(indent=1))
 
 
-def model_card(recipe: Recipe, data: DataFingerprints, step: str, results: Mapping[str, Result]) -> str:
+def reference_scores(checkpoint: Path) -> dict[str, Any] | None:
+    """Return mean, standard deviation and number of a checkpoint's scores, and of what; None where nothing tells scores apart.
+
+    They are the scores of the evaluation at this save: of held-out records, which are like what was trained on, else of all
+    benchmarks. Without one they are those of the last training records, as logged.
+    """
+    files, state = predictions_in(checkpoint / "eval"), checkpoint / "trainer_state.json"
+    names = [HELD_OUT] if HELD_OUT in files else list(files)
+    rows = [row for name in names for row in read_predictions(files[name])]
+    scores = [score for row in rows for score in row["scores"] or () if score is not None]
+    log = json.loads(state.read_text(encoding="utf-8"))["log_history"] if state.is_file() else []
+    logged = next((line for line in reversed(log) if line.get("num_rewards")), None)
+    if scores:
+        found = {"mean": fmean(scores), "std": pstdev(scores), "n": len(scores), "source": f"{', '.join(names)} at this save"}
+    elif logged is not None:
+        mean, std, n = (logged[name] for name in ("reward_mean", "reward_spread", "num_rewards"))
+        found = {"mean": mean, "std": std, "n": int(n), "source": f"training records up to step {logged['step']}"}
+    else:
+        return None
+    return found if found["std"] else None
+
+
+def write_reference(folder: Path, reference: Mapping[str, Any] | None) -> None:
+    """Put the scale of a model's scores, in place of what its backbone may have brought, into its config.json.
+
+    `mean` and `std` also stand where OpenRLHF writes and reads its own.
+    """
+    file = folder / "config.json"
+    config = {name: value for name, value in json.loads(file.read_text(encoding="utf-8")).items() if name not in ("mean", "std")}
+    also = {name: reference[name] for name in ("mean", "std")} if reference else {}
+    write_whole(file, json.dumps({**config, "reference_scores": reference, **also}, indent=2, ensure_ascii=False) + "\n")
+
+
+def model_card(
+    recipe: Recipe,
+    data: DataFingerprints,
+    step: str,
+    results: Mapping[str, Result],
+    reference: Mapping[str, Any] | None = None,
+) -> str:
     """Return the card of a checkpoint, in Markdown with the hub's metadata; `step` (`5 of 20`) stands in its title."""
     title = f"# {Path(recipe.output.folder).name}, step {step}"
     what = f"Trained from {recipe.backbone.path}; {recipe.method.summary}."
     rows = [f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in data.items()]
     sources = "\n".join(["| source | rows | fingerprint |", "|---|---|---|", *rows])
-    parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe), "## Data", sources]
+    parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe)]
+    parts += [SCALE.format(**reference)] if reference else []
+    parts += ["## Data", sources]
     return "\n\n".join([*parts, "## Recipe", f"```yaml\n{recipe_yaml(recipe)}```"]) + "\n"
 
 

@@ -73,7 +73,7 @@ def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
 
 
 def score_report(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return accuracy (a tie is wrong), share of ties, mean margin, mean reward and its standard deviation."""
+    """Return accuracy (a tie is wrong), share of ties, mean margin, mean reward, its standard deviation, number of rewards."""
     pairs = max(sums["records"], 1.0)
     mean = sums["reward"] / (2 * pairs)
     return {
@@ -82,6 +82,7 @@ def score_report(sums: Mapping[str, float]) -> dict[str, float]:
         "margin": sums["margin"] / pairs,
         "reward_mean": mean,
         "reward_spread": max(sums["reward_squared"] / (2 * pairs) - mean * mean, 0.0) ** 0.5,
+        "num_rewards": 2 * sums["records"],
     }
 
 

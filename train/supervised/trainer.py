@@ -140,10 +140,13 @@ class PackedTrainer(FiniteTrainer):
         return not max_over_ranks(int(not fits), self.args.device)
 
     def _gradients_to_come(self) -> list[Tensor]:
-        """Return as much memory as the step's gradients will take; ZeRO-2 keeps a share of them on each rank."""
-        kept = self.args.world_size if self.accelerator.state.deepspeed_plugin.zero_stage == 2 else 1
+        """Return as much memory as the step's gradients will take; ZeRO-2 keeps a share of their sum, in fp32, on each rank."""
+        shared = self.accelerator.state.deepspeed_plugin.zero_stage == 2
+        kept = self.args.world_size if shared else 1
         missing = [one for one in self.model.parameters() if one.requires_grad and one.grad is None]
-        return [torch.empty(one.numel() // kept, dtype=one.dtype, device=one.device) for one in missing]
+        return [
+            torch.empty(one.numel() // kept, dtype=torch.float32 if shared else one.dtype, device=one.device) for one in missing
+        ]
 
     def _row(self, model: nn.Module, row: PackedRow, totals: Tensor, *, last: bool) -> Tensor:
         """Forward and backward of one row; gradients are exchanged with the step's last row."""

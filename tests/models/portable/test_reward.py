@@ -252,3 +252,19 @@ def test_the_head_is_linear_activation_linear(name: str, function: Callable[[Ten
     first, last = (layer for layer in head if isinstance(layer, nn.Linear))
     inner = function(F.linear(hidden, first.weight, first.bias))
     assert torch.equal(head(hidden), F.linear(inner, last.weight))
+
+
+def test_dropout_comes_before_every_linear_layer_and_names_stay() -> None:
+    """MM-RLHF's head: dropout, linear, tanh, dropout, linear."""
+    shape = HeadConfig(layers=2, activation="tanh", width=6, dropout=0.5).model_dump(exclude={"read"})
+    head = RewardHead(SimpleNamespace(reward_head=shape, text_config=SimpleNamespace(hidden_size=4)))
+    assert list(head.state_dict()) == ["0.weight", "0.bias", "3.weight"]
+    tiny.stir(head, 0.5)
+    first, bias, last = head.parameters()
+    hidden = torch.randn(8, 4)
+    torch.manual_seed(1)
+    found = head(hidden)
+    torch.manual_seed(1)
+    inner = torch.tanh(F.linear(F.dropout(hidden, 0.5), first, bias))
+    assert torch.equal(found, F.linear(F.dropout(inner, 0.5), last))
+    assert torch.equal(head.eval()(hidden), F.linear(torch.tanh(F.linear(hidden, first, bias)), last))

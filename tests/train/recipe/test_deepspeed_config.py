@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.recipe.deepspeed_config import deepspeed_config, deepspeed_names, offloads, stage
+from train.recipe.deepspeed_config import deepspeed_config, deepspeed_names, offloads, stage, sums_in_fp32
 
 
 def test_names_are_the_files() -> None:
@@ -15,11 +15,12 @@ def test_names_are_the_files() -> None:
 def test_a_name_says_what_its_file_does(name: str) -> None:
     assert stage(name) == int(name[4])
     assert offloads(name) == ("offload" in name, name == "zero3_offload")
+    assert sums_in_fp32(name) == (stage(name) >= 2)
 
 
 def test_none_is_no_deepspeed() -> None:
     assert deepspeed_config("none", "float32", cpu=True) is None
-    assert (stage("none"), offloads("none")) == (0, (False, False))
+    assert (stage("none"), offloads("none"), sums_in_fp32("none")) == (0, (False, False), True)
 
 
 @pytest.mark.parametrize("name", deepspeed_names()[1:])

@@ -47,7 +47,7 @@ def test_basereward_is_announced() -> None:
         "an epoch has 2,606,701 records",
     ):
         assert part in text, part
-    assert [line.split()[-4:] for line in text.splitlines() if "zero3 ←" in line] == [["14.45", "│", "1.81", "│"]]
+    assert [line.split()[-4:] for line in text.splitlines() if "zero3 ←" in line] == [["16.26", "│", "2.03", "│"]]
 
 
 def test_it_needs_neither_torch_nor_a_network_and_little_time(tmp_path: Path) -> None:
@@ -138,3 +138,10 @@ def test_memory_is_not_guessed(tmp_path: Path) -> None:
     text = shown(read_recipe(write(tmp_path), ["backbone.path=Qwen/Qwen2.5-VL-3B-Instruct"]), world_size=16)
     heading = next(line for line in text.splitlines() if "64 ranks" in line)
     assert [word for word in heading.split() if word.isdecimal()] == ["1", "8", "16", "64"]
+
+
+@pytest.mark.parametrize(("stage", "summed"), [("zero0", True), ("zero1", True), ("zero2", False), ("none", False)])
+def test_a_sum_in_bf16_is_announced(tmp_path: Path, stage: str, summed: bool) -> None:
+    changes = [f"deepspeed={stage}", "backbone.dtype=bfloat16"]
+    assert ("are summed in bf16" in said(tmp_path, *changes)) == summed
+    assert "are summed in bf16" not in said(tmp_path, *changes, "backbone.dtype=float32")

@@ -111,20 +111,22 @@ def test_memory_is_divided_as_the_stages_say(tmp_path: Path) -> None:
     recipe, shape = seven(tmp_path)
     total = trained(recipe, shape)[0]
     per_parameter = {name: per_rank(recipe, shape, name, 4)[0] / total for name in ("zero0", "zero1", "zero2", "zero3")}
-    assert per_parameter == pytest.approx({"zero0": 16, "zero1": 4 + 12 / 4, "zero2": 2 + 14 / 4, "zero3": 16 / 4})
+    assert per_parameter == pytest.approx({"zero0": 16, "zero1": 4 + 12 / 4, "zero2": 2 + 16 / 4, "zero3": 18 / 4})
     assert per_rank(recipe, shape, "none", 4)[0] / total == pytest.approx(16)
     device, host = per_rank(recipe, shape, "zero2_offload", 4)
-    assert (device / total, host / total) == pytest.approx((2, 16 / 4))
+    assert (device / total, host / total) == pytest.approx((2 + 4 / 4, 16 / 4))
     device, host = per_rank(recipe, shape, "zero3_offload", 4)
-    assert (device, host / total) == pytest.approx((0, 18 / 4))
+    assert (device, host / total) == pytest.approx((0, 22 / 4))
 
 
 def test_fp32_adapters_and_reference_models(tmp_path: Path) -> None:
     recipe, shape = seven(tmp_path, "backbone.dtype=float32")
     assert per_rank(recipe, shape, "zero0", 1)[0] == pytest.approx(16 * trained(recipe, shape)[0])
+    device, host = per_rank(recipe, shape, "zero2_offload", 4)
+    assert (device / trained(recipe, shape)[0], host / trained(recipe, shape)[0]) == pytest.approx((4, 16 / 4))
     quantised, _ = seven(tmp_path, "optim.lora={rank: 8, quantise: nf4}")
     total, learned = trained(quantised, shape)
-    assert per_rank(quantised, shape, "zero2", 1)[0] == pytest.approx(0.5 * (total - learned) + 16 * learned)
+    assert per_rank(quantised, shape, "zero2", 1)[0] == pytest.approx(0.5 * (total - learned) + 18 * learned)
     adapters, _ = seven(tmp_path, "optim.lora={rank: 8}")
     assert per_rank(adapters, shape, "none", 1)[0] == pytest.approx(2 * (total - learned) + 16 * learned)
     with_reference, _ = seven(tmp_path, "method={type: stable_reinforce, kl_coefficient: 1e-3}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,18 @@ from tests.train.shipped import RECIPES
 from tests.train.worker import ended
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
-from train.runs.model_card import CARD, FOR_RESUME, SCALAR_USE, metadata, model_card, push, read_results, use, write_cards
+from train.runs.model_card import (
+    CARD,
+    FOR_RESUME,
+    SCALAR_USE,
+    metadata,
+    model_card,
+    push,
+    read_results,
+    use,
+    write_cards,
+    write_reference,
+)
 from train.runs.provenance import DataFingerprints, recipe_yaml
 from train.supervised.checkpoints import point_link
 from train.supervised.integrity import COMPLETE
@@ -71,6 +84,76 @@ def test_figures_stand_with_their_interval_and_counts(runs: Path, tmp_path: Path
     assert all(f"| {group} |" in card for group in results["vl_rewardbench"].groups)
     assert "step 6 of 6" in card
     assert "vl_rewardbench (embedded)" in card
+
+
+def saved(folder: Path, log: list[dict[str, float]], **scores: list[list[float]]) -> Path:
+    """Return a checkpoint that logged `log` and gave each benchmark's rows `scores`; its backbone brought a scale of its own."""
+    for benchmark, rows in scores.items():
+        (folder / "eval" / benchmark).mkdir(parents=True)
+        lines = [json.dumps({"scores": row}) for row in [*rows, None]]
+        (folder / "eval" / benchmark / "predictions.jsonl").write_text("\n".join(lines))
+    folder.mkdir(exist_ok=True)
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl", "mean": 7.0, "std": 7.0, "reference_scores": {}}))
+    return folder
+
+
+LOG = [{"step": 10, "reward_mean": 1.5, "reward_spread": 0.5, "num_rewards": 128.0}, {"step": 12, "eval_x/accuracy": 0.5}]
+TRAINED = {"mean": 1.5, "std": 0.5, "n": 128, "source": "training records up to step 10"}
+BOTH = {"mean": 3.0, "std": 5**0.5, "n": 4, "source": "a, b at this save"}
+HELD = {"mean": 2.0, "std": 1.0, "n": 2, "source": "held_out at this save"}
+
+
+@pytest.mark.parametrize(
+    ("scores", "log", "expected"),
+    [
+        ({"a": [[0.0, 2.0]], "b": [[4.0, 6.0]]}, LOG, BOTH),
+        ({"a": [[0.0, 2.0]], "held_out": [[1.0, 3.0]]}, LOG, HELD),
+        ({}, LOG, TRAINED),
+        ({}, [], None),
+        ({"a": [[0.0, 0.0]]}, [], None),
+    ],
+)
+@pytest.mark.parametrize("method", ["naive", "critic"])
+def test_others_find_the_scale_of_the_scores(
+    tmp_path: Path, method: str, scores: Any, log: Any, expected: dict[str, Any] | None
+) -> None:
+    folder = saved(tmp_path / "checkpoint-12", log, **scores)
+    write_cards(about(tmp_path, f"method={{type: {method}}}"), DATA, folder, "12 of 12")
+    found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert found["model_type"] == "qwen2_5_vl"
+    assert found["reference_scores"] == (None if expected is None else pytest.approx(expected))
+    assert (found.get("mean"), found.get("std")) == tuple((expected or {}).get(name) for name in ("mean", "std"))
+    card = (folder / CARD).read_text(encoding="utf-8")
+    assert ("OpenRLHF" in card) == (expected is not None)
+    assert expected is None or f"over {expected['n']} scores of\n{expected['source']}." in card
+
+
+def test_a_judgements_model_has_no_scores_and_its_config_stays(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "checkpoint-12", [])
+    write_cards(about(tmp_path, "method={type: language_model, target: lessons}"), DATA, folder, "12 of 12")
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["mean"] == 7.0
+
+
+def test_a_model_with_a_scale_loads_and_keeps_it(tmp_path: Path) -> None:
+    load_scalar(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).save_pretrained(tmp_path / "saved")
+    tiny.encoder().save_pretrained(tmp_path / "saved")
+    write_reference(tmp_path / "saved", BOTH)
+    model = load_scalar(BackboneConfig(path=str(tmp_path / "saved"), dtype="float32"), fresh_head=False)
+    assert (model.config.mean, model.config.reference_scores) == (3.0, BOTH)
+
+
+@pytest.mark.parametrize("stage", ["none", "zero2", "zero3"])
+def test_the_scale_of_a_run_is_that_of_its_evaluation(runs: Path, stage: str) -> None:
+    folder = ended(runs / f"2-{stage}")
+    lines = (folder / "eval" / "vl_rewardbench" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    scores = [score for line in lines for score in json.loads(line)["scores"]]
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["reference_scores"] == {
+        "mean": pytest.approx(fmean(scores)),
+        "std": pytest.approx(pstdev(scores)),
+        "n": 14,
+        "source": "vl_rewardbench at this save",
+    }
 
 
 def run_code(card: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""In bf16 packed rows are no further from fp32 than the stock model's own padded rows are: scores, critiques, judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from data.preference import Message, text
+from data.prompts import with_critique
+from models.backbone import load_critic, load_language_model, load_scalar
+from models.config import BackboneConfig, HeadConfig
+from tests.models import stock, tiny
+
+WORDS = ("red", "a blue circle", "what is in the picture?", "the square is left of it", "no", "a picture of a red square.")
+NOISE = 1.1
+"""Two roundings of one size, each drawn once, differ by this much: the root mean squares are over 60 scores or more."""
+
+
+def cases(kind: str) -> list[stock.Case]:
+    """Return groups of six continuations, on up to two pictures."""
+    found = []
+    for number in range(10):
+        pictures = [tiny.picture(60 + 20 * i, 90, seed=number + i) for i in range(number % 3)]
+        content: Any = [{"type": "image"} for _ in pictures] + [{"type": "text", "text": WORDS[number % 6] * (1 + number)}]
+        prompt: tuple[Message, ...] = ({"role": "user", "content": content},)
+        answers = [" ".join(WORDS[(i + k * number) % 6] for k in range(1 + i)) for i in range(6)]
+        turns = [
+            with_critique(prompt, "A red square.", "judge it.", answer)
+            if kind == "critic"
+            else (*prompt, text("assistant", answer))
+            for answer in answers
+        ]
+        found.append((pictures, [tiny.encoder().render(turn, loss=True) for turn in turns]))
+    return found
+
+
+def ours(kind: str, folder: Path, dtype: Any) -> tuple[Tensor, ...]:
+    config = BackboneConfig(path=str(folder), dtype=dtype)
+    load: Any = {"scalar": load_scalar, "critic": load_critic, "judge": load_language_model}[kind]
+    model = load(config, **({} if kind == "judge" else {"fresh_head": False})).eval()
+    encoder = tiny.encoder()
+    batch = encoder.pack([encoder.encode(pictures, turns, "end_of_turn") for pictures, turns in cases(kind)])
+    inputs = {"scalar": batch.score_inputs, "critic": batch.joint_inputs, "judge": batch.label_inputs}[kind]()
+    found = model(**inputs)
+    return with_gradient(model.model, found if kind == "critic" else (found,))
+
+
+def theirs(kind: str, folder: Path, head: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return what plain transformers makes of padded rows: the head on the last token, log-probabilities of the answers."""
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
+    inputs = stock.padded_inputs(cases(kind))
+    inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+    hidden = stock.hidden_states(model.model, inputs)
+    ends = inputs["attention_mask"].sum(1) - 1
+    answers: list[Tensor] = []
+    for i, turn in enumerate(turn for _, turns in cases(kind) for turn in turns):
+        labels = torch.tensor(tiny.tokenizer()(turn[-2].text + turn[-1].text)["input_ids"])
+        logits = model.lm_head(hidden[i, int(ends[i]) - len(labels) : int(ends[i])]).float()
+        answers.append(logits.log_softmax(1).gather(1, labels[:, None])[:, 0])
+    if kind == "judge":
+        return with_gradient(model.model, (torch.cat(answers),))
+    first, bias, second = (tensor.to(dtype) for tensor in head)
+    inner = F.silu(F.linear(hidden[torch.arange(len(ends)), ends], first, bias))
+    scores = F.linear(inner, second)[:, 0].float()
+    return with_gradient(model.model, (scores,) if kind == "scalar" else (scores, torch.cat(answers)))
+
+
+def with_gradient(backbone: nn.Module, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the values, and the backbone's gradient of a sum in which each of them counts differently."""
+    sums = [(value * torch.linspace(-1.0, 2.0, len(value))).mean() for value in values]
+    torch.autograd.backward(torch.stack(sums).sum())
+    gradients = [
+        parameter.grad.flatten().float() for _, parameter in sorted(backbone.named_parameters()) if parameter.grad is not None
+    ]
+    return (*(value.detach() for value in values), torch.cat(gradients))
+
+
+@pytest.mark.parametrize("kind", ["scalar", "critic", "judge"])
+def test_bf16_is_no_further_from_fp32_than_the_stock_models(tmp_path: Path, kind: str) -> None:
+    folder, head = tiny.checkpoint(tmp_path / "stock"), []
+    mine = folder
+    if kind != "judge":
+        load: Callable[..., Any] = load_scalar if kind == "scalar" else load_critic
+        model = load(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig())
+        tiny.stir(model.head, 0.5)
+        head, mine = [parameter.detach() for parameter in model.head.parameters()], tmp_path / "ours"
+        model.save_pretrained(mine)
+        tiny.encoder().save_pretrained(mine)
+    exact = theirs(kind, folder, head, torch.float32)
+    for wanted, found in zip(exact, ours(kind, mine, "float32"), strict=True):
+        assert torch.allclose(wanted, found, atol=1e-4 * max(1.0, float(wanted.abs().max())))
+    rows = zip(exact, theirs(kind, folder, head, torch.bfloat16), ours(kind, mine, "bfloat16"), strict=True)
+    for wanted, stock_half, half in rows:
+        limit, error = (float((value - wanted).square().mean().sqrt()) for value in (stock_half, half))
+        print(
+            f"{kind}: {len(wanted)} values, spread {float(wanted.std()):.3f}; error in bf16: stock {limit:.5f}, ours {error:.5f}"
+        )
+        assert 0.0 < error <= NOISE * limit
