@@ -16,7 +16,7 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 BLANKS = re.compile(r"[ \t\n\r]*")
 
 
-def read_json(content: str | bytes) -> Any:
+def parse_json(content: str | bytes) -> Any:
     """Return a JSON value; a byte order mark in front does not count.
 
     Raises: RecordError for what is no JSON or no UTF-8, a key twice in an object, half a character, a nesting beyond DEPTH.
@@ -48,7 +48,7 @@ def items(text: str) -> Iterator[str]:
 
     Raises: ValueError where the list is none; RecursionError for an item of too deep a nesting.
     """
-    scan = json.JSONDecoder(parse_int=len).raw_decode  # numbers of any length: `read_json` judges the items
+    scan = json.JSONDecoder(parse_int=len).raw_decode  # numbers of any length: `parse_json` judges the items
     place = _after_blanks(text, 0)
     if text[place : place + 1] != "[":
         raise ValueError("it does not begin with '['")

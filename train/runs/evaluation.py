@@ -33,7 +33,6 @@ from train.recipe.recipe import HELD_OUT, HELD_OUT_LOSS
 from train.supervised.method import Method, SupervisedMethod
 from train.supervised.optimizer import Evaluate
 from train.supervised.steps import Encode, PackedRow, PairEncoder, response_tokens
-from train.supervised.whole_weights import whole_weights
 
 FILE = "validation.jsonl"
 """In the run folder: the held-out records in this project's format, images included, as an ensemble takes them."""
@@ -55,7 +54,7 @@ def evaluation(method: Method) -> Evaluate | None:
 
     def evaluate(model: nn.Module, step: int) -> dict[str, float]:
         judge = method.judge(model)
-        with whole_weights(model) if isinstance(judge, WritingJudge) else nullcontext():
+        with method.whole_weights(model) if isinstance(judge, WritingJudge) else nullcontext():
             results = suite.run(judge, evaluation_folder(folder, step), console)
         if rank() == 0 and results:
             console.print(results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines))

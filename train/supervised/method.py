@@ -7,6 +7,7 @@ where there is a login, else into the run folder, from which `wandb sync` sends 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,6 +33,7 @@ from train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
 from train.supervised.objectives import Objective
 from train.supervised.steps import Encode, Records, StepDataset
 from train.supervised.trainer import PackedTrainer
+from train.supervised.whole_weights import whole_weights
 
 
 def device() -> torch.device:
@@ -91,6 +93,10 @@ class Method(ABC):
         asked = self.recipe.optim.token_budget
         budget = TOKEN_BUDGET[device().type] if asked == "auto" else asked
         return Packed(self.encoder, device(), budget, self.recipe.workers)
+
+    def whole_weights(self, model: Any) -> AbstractContextManager[None]:
+        """Return the context in which a (wrapped) model writes; all ranks call together."""
+        return whole_weights(model)
 
     @abstractmethod
     def judge(self, model: Any) -> Judge:
