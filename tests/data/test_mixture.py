@@ -48,7 +48,7 @@ def test_weights_temperature_and_ratio(two: list[dict[str, Any]], tmp_path: Path
         assert len(found.order(0)) == found.epoch_size
         return dict(Counter(found[int(index)].source for index in found.order(0)))
 
-    assert drawn(temperature=1e9) == {"seen": 75, "told": 75}
+    assert drawn(temperature=1e6) == {"seen": 75, "told": 75}
     assert drawn(text_per_multimodal=0.5) == {"seen": 100, "told": 50}
     assert drawn(records=50) == {"seen": 10, "told": 40}
     two[0]["repeat"], two[1]["cap"] = 2, 40

@@ -141,10 +141,10 @@ def test_another_benchmark_does_not_continue_an_interrupted_run(
 def test_unusable_rows_are_counted(tmp_path: Path) -> None:
     broken = encoded(photo(1))[:2000]
     rows = project(
-        tmp_path, "rows", [{"image": broken}, {"chosen": ""}, {}, {"prompt": "odd \ud800", "image": encoded(photo(7))}]
+        tmp_path, "rows", [{"image": broken}, {"chosen": ""}, {}, {"prompt": "odd \ud800"}, {"image": encoded(photo(7))}]
     )
     found = find(tmp_path, [rows], [item(7)])
-    assert [found.sources["rows"][name] for name in ("records", "unusable", "left_out")] == [4, 2, 1]
+    assert [found.sources["rows"][name] for name in ("records", "unusable", "left_out")] == [5, 3, 1]
 
 
 def test_the_fingerprints_are_those_of_the_records(tmp_path: Path, benchmark: list[Example], planted: dict[str, Any]) -> None:

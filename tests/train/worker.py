@@ -89,6 +89,7 @@ def signalled_run(arguments: Sequence[str], step: int, number: int, ranks: Seque
         return original(self, *given, **keywords)
 
     PackedTrainer.training_step = signalled  # type: ignore[method-assign]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
     start(arguments, "rm", "")
 
 

@@ -147,10 +147,10 @@ def test_every_launcher_starts_the_script_by_path_from_another_folder(tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ("backbone.path=/no/such/folder", "there is no folder /no/such/folder"),
+        ("backbone.path=/no/such/folder", "there is nothing at /no/such/folder"),
         ("optim.lora={quantise: nf4}", "4-bit weights need a CUDA device and there is none; set optim.lora.quantise=none"),
         ("output.resume=checkpoint-9", "checkpoint-9 is not a whole checkpoint"),
-        ("optim.records_per_step=32", "The data set has 16 records and a step takes 32"),
+        ("optim.records_per_step=32", "a step takes 32 records and an epoch has 16, so that none is whole"),
     ],
 )
 def test_a_run_that_cannot_begin_says_so_once_without_a_traceback(tmp_path: Path, changes: str, said: str) -> None:
