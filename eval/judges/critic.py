@@ -127,7 +127,7 @@ class WritingJudge:
     def write(self, batch: PackedBatch, forbidden: Sequence[str], seeds: Sequence[str]) -> list[Generation]:
         """Write after every continuation of a row, never one of the `forbidden` tokens."""
         ids = self.packed.encoder.tokenizer.convert_tokens_to_ids
-        end, never = ids("<|im_end|>"), ids(list(forbidden))
+        end, never = self.packed.encoder.end_of_turn, ids(list(forbidden))
         return generate(self.model, batch, end=end, forbidden=never, sampling=self.sampling, seeds=seeds)
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -146,18 +147,27 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
             console.print(f"{path.name} was cut off while it was being saved; it is removed")
             shutil.rmtree(path)
     barrier()
-    found = []
+    damaged: dict[Path, str] = {}
     for path in reversed(whole):
-        if not (lines := damage(path)):
-            return path
-        found += [f"{path.name}: {line}" for line in lines]
+        if lines := damage(path):
+            damaged[path] = "; ".join(lines)
+            continue
         if rank() == 0:
-            aside = path.rename(path.with_name(f"damaged-{path.name}"))
-            console.print(f"{path.name} is damaged and set aside as {aside.name}: {'; '.join(lines)}", highlight=False)
+            set_aside(damaged, console)
         barrier()
-    if found:
+        return path
+    if damaged:
+        found = "; ".join(f"{path.name}: {lines}" for path, lines in damaged.items())
         raise UserError(
-            f"{folder}: no checkpoint of this run is undamaged. {'; '.join(found)}. Copy these files again and take `damaged-` "
-            "away from the folders' names, or begin another run: output.folder=NEW."
+            f"{folder}: no checkpoint of this run is undamaged. {found}. Copy these files again, or begin another run: "
+            "output.folder=NEW."
         )
     return None
+
+
+def set_aside(damaged: dict[Path, str], console: Console) -> None:
+    """Rename damaged checkpoints, so that their steps can be saved again, and say what is wrong with each."""
+    for path, lines in damaged.items():
+        names = (f"damaged-{path.name}{f'-{number}' if number else ''}" for number in count())
+        aside = path.rename(next(place for name in names if not (place := path.with_name(name)).exists()))
+        console.print(f"{path.name} is damaged and set aside as {aside.name}: {lines}", highlight=False)
