@@ -107,7 +107,7 @@ def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, 
             f"{config.path} is a reward model with the head {own}, but the recipe asks for {wanted}. Describe the head "
             "as the checkpoint has it, or start from the backbone it was trained from."
         )
-    settings.reward_head = own or wanted
+    settings.reward_head, settings.system_prompt = own or wanted, config.system_prompt
     value_head = Path(resolve(config.path), "value_head.safetensors")
     values = load_file(value_head)["v_head.summary.weight"] if own is None and not fresh_head and value_head.is_file() else None
     model = _load(kind, config, settings, nf4, fresh_head=own is None and (fresh_head or values is not None))

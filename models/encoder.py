@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from data.errors import RecordError, UserError
 from data.images import decode
 from data.preference import EncodedImage, Message, Preference, control_token, forged, placeholders, text, texts
+from data.storage.files import read_json, write_json
 from data.video import ADVICE, TOKEN
 from models.config import BackboneConfig, StoredRead
 from models.packing.groups import Continuation, Group, PackedBatch, VisionTokens, pack
@@ -74,9 +75,16 @@ class Encoder:
             raise UserError(f"backbone.system_prompt contains {token!r}, a special token of the tokenizer, not text: remove it.")
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
-        """Write tokenizer and image processor beside a checkpoint, as transformers reads them; keywords go to both."""
+        """Write tokenizer and image processor beside a checkpoint, as transformers reads them; keywords go to both.
+
+        Beside a reward model, whose code is there already, its processor's class is named.
+        """
         self.tokenizer.save_pretrained(folder, **kwargs)
         self.image_processor.save_pretrained(folder, **kwargs)
+        if Path(folder, "conversations.py").is_file():
+            file = Path(folder, "preprocessor_config.json")
+            named = read_json(file) | {"auto_map": {"AutoProcessor": "conversations.RewardProcessor"}}
+            write_json(file, named)
 
     def render(self, messages: Sequence[Message], *, loss: bool = False) -> tuple[Span, ...]:
         """Render a conversation with the tokenizer's own chat template.

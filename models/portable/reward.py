@@ -1,14 +1,18 @@
 """The scalar reward model: a Qwen2.5-VL backbone and a small head that turns hidden states into a score.
 
-This file travels with every checkpoint as its remote code, and the decoder of images with it, so it imports torch and
-transformers and nothing else.
-Elsewhere, `AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)` runs it.
+This file travels with every checkpoint as its remote code, and what it imports by a dot with it: torch, transformers and Pillow
+are all it needs. Elsewhere:
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
+    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
+    scores = model.score(processor, messages, responses)
 """
 
 from __future__ import annotations
 
 import inspect
 import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2_5_VLConfig, Qwen2_5_VLModel, Qwen2_5_VLPreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from .decoding import upright_rgb  # relative, because that file travels too
+from .conversations import padded_batch  # relative, because these files travel too
+from .decoding import upright_rgb
 
 RELEASED_LAYOUT = {
     r"^visual": "model.visual",
@@ -195,6 +200,23 @@ class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type:
         """Map pooled hidden states (C, hidden) to scores (C,) fp32."""
         scores: Tensor = self.head(hidden).squeeze(-1)
         return scores
+
+    @torch.no_grad()
+    def score(
+        self, processor: Any, messages: Any, responses: Sequence[str], images: Iterable[Any] = (), batch_size: int = 8
+    ) -> list[float]:
+        """Return the score of each response to one prompt, which `read_conversation` describes; higher is better.
+
+        `processor` is the checkpoint's; a stock one with torchvision resizes images a little differently. Rows are padded, up
+        to `batch_size` at a time. Raises ConversationError for what cannot be scored.
+        """
+        pictures, found = list(images), []
+        for first in range(0, len(responses), batch_size):
+            batch = padded_batch(self.config, processor, messages, responses[first : first + batch_size], pictures)
+            if self.config.reward_head["read"] != "mean":
+                del batch["response_mask"]
+            found += self(**{name: tensor.to(self.device) for name, tensor in batch.items()}).logits[:, 0].tolist()
+        return found
 
 
 def token_kinds(config: Any, input_ids: Tensor) -> Tensor:
