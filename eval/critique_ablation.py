@@ -95,7 +95,7 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     verdicts = {name: judge.judge(examples) for name, judge in judges.items()}
     cost = {name: judge.spent.figures() for name, judge in judges.items()}
     if options.scalar is not None:
-        scalar = load_judge(options.scalar, runtime)(PREFERENCE_FOLDER, ProtocolConfig())
+        scalar = load_judge(options.scalar, runtime).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
         started = perf_counter()
         verdicts["scalar"] = scalar.judge(examples)
         cost["scalar"] = {"seconds_per_judgement": (perf_counter() - started) / len(examples)}

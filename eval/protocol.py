@@ -39,22 +39,29 @@ Ties = Literal["wrong", "half", "right"]
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """A row of a benchmark: a multimodal prompt and two responses, one of them known to be better."""
+class Candidates:
+    """A multimodal prompt and any number of responses to it."""
 
     key: str
     """A digest of prompt, responses and image reference; rows of equal content get the suffixes -2, -3 … in file order."""
     images: tuple[EncodedImage, ...]
     prompt: tuple[Message, ...]
     """The question as a conversation; one image part for each of `images`."""
+    responses: tuple[str, ...]
+    identity: str
+    """Where they come from (benchmark and row), for messages to people; never a key, ids repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example(Candidates):
+    """A row of a benchmark: a multimodal prompt and two responses, one of them known to be better."""
+
     responses: tuple[str, str]
     better: Side
     group: str
     """The benchmark's own category."""
     source: str
     """The data set the row was drawn from."""
-    identity: str
-    """Benchmark and row, for messages to people; never a key, ids repeat."""
     row: dict[str, Any]
     """The row's columns without its image: what the official predictions file needs."""
     official_first: Side | None = None
@@ -85,11 +92,11 @@ class Vote:
 class Verdict:
     """What a judge says of an example: two scores (scalar judges and critics), or votes (pairwise judges)."""
 
-    scores: tuple[float, float] | None = None
-    """Scores of `Example.responses`, in their order."""
+    scores: tuple[float, ...] | None = None
+    """Scores of the responses, in their order."""
     votes: tuple[Vote, ...] = ()
     """In the order of `presentations`."""
-    critiques: tuple[str, str] | None = None
+    critiques: tuple[str, ...] | None = None
     """What a critic wrote of each response before scoring it."""
 
 

@@ -154,7 +154,7 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
         for judge in options.judges:
             task, folder = task_of(options, judge), folder_of(options, judge)
             suite = loaded(task.benchmarks, task.protocol)
-            found, digest = load_judge(judge, runtime), shared_digest(judge)
+            found, digest = load_judge(judge, runtime).benchmark, shared_digest(judge)
             results, ablations = evaluate(found, digest, suite, folder, journals, ablations=options.ablations)
             if rank():
                 continue

@@ -68,7 +68,7 @@ def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
 def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     """Yield the indices of records that the judge gets right in a share of its votes within the band."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    judge = load_judge(options.judge, Runtime(device))(PREFERENCE_FOLDER, ProtocolConfig(votes=options.votes))
+    judge = load_judge(options.judge, Runtime(device)).benchmark(PREFERENCE_FOLDER, ProtocolConfig(votes=options.votes))
     low, high = options.band
     for start in range(0, len(mixture), CHUNK):
         indices = range(start, min(start + CHUNK, len(mixture)))

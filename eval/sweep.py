@@ -119,7 +119,7 @@ class Sweep:
             return ""
         loaded, problem, protocol = None, "", self.suite.protocol
         try:
-            loaded = load_judge(path, self.runtime)
+            loaded = load_judge(path, self.runtime).benchmark
         except BROKEN as error:
             problem = str(error)
         problems = list(filter(None, gather(problem)))

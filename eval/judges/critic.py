@@ -3,8 +3,9 @@
 Request and limit of a critique come with the checkpoint.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from operator import attrgetter
 from time import perf_counter
 from typing import Any, Literal
@@ -17,15 +18,15 @@ from data.prompts import CRITIQUE_REQUEST, with_critique
 from eval.journal import SILENT, Journal
 from eval.judges.checkpoint import LoadedCheckpoint
 from eval.judges.config import CriticJudgeConfig
-from eval.judges.packed_inference import Packed, run_packed
-from eval.protocol import Example, Verdict
+from eval.judges.packed_inference import Cost, Packed, run_packed
+from eval.protocol import Candidates, Example, Verdict
 from models.config import CritiqueConfig, SamplingConfig, StoredRead
 from models.encoder import VISION_TEXT, Encoder
 from models.generation import Generation, WritingCost, generate
 from models.packing.groups import Group, PackedBatch
 
-Critiques = Literal["own", "none"] | Mapping[str, tuple[str, str]]
-"""Written by the model, left out (the score is read after the bare response), or given: of both responses by example's key."""
+Critiques = Literal["own", "none"] | Mapping[str, Sequence[str]]
+"""Written by the model, left out (the score is read after the bare response), or given: of all responses by example's key."""
 
 
 def as_example(record: Preference) -> Example:
@@ -45,7 +46,7 @@ def as_example(record: Preference) -> Example:
 
 @dataclass(frozen=True, slots=True)
 class CritiqueEncoder:
-    """An example as one group for a critic; runs in loader workers."""
+    """Candidates as one group for a critic; runs in loader workers."""
 
     encoder: Encoder
     critiques: Critiques
@@ -55,17 +56,19 @@ class CritiqueEncoder:
     forgiving: bool = False
     """For an example that cannot be encoded take a stand-in instead of an error: training will skip that record."""
 
-    def __call__(self, example: Example) -> Group:
-        """Encode both responses; `own` ends where the critique is to be written."""
+    def __call__(self, example: Candidates) -> Group:
+        """Encode all responses; `own` ends where the critique is to be written."""
         try:
             return self._group(example)
         except RecordError:
             if not self.forgiving:
                 raise
-            return self._group(replace(example, images=(), prompt=(text("user", "-"),), responses=("-", "-")))
+            return self._group(
+                replace(example, images=(), prompt=(text("user", "-"),), responses=("-",) * len(example.responses))
+            )
 
-    def _group(self, example: Example) -> Group:
-        critiques = (None, None) if isinstance(self.critiques, str) else self.critiques[example.key]
+    def _group(self, example: Candidates) -> Group:
+        critiques = [None] * len(example.responses) if isinstance(self.critiques, str) else self.critiques[example.key]
         conversations = [
             (*example.prompt, text("assistant", response))
             if self.critiques == "none"
@@ -147,15 +150,20 @@ class CriticJudge(WritingJudge):
     seed: int = 0
 
     @torch.no_grad()
-    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
-        """Return both scores of every example, and the critiques that were written; all ranks must call together."""
-        started, own = perf_counter(), self.encode.critiques == "own"
-        run, cost = (self._own, self.cost) if own else (self._given, attrgetter("cost"))
+    def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
+        """Return the scores of all responses, and the critiques that were written; all ranks must call together."""
+        started, (run, cost) = perf_counter(), self.way
         with journal.judging([example.key for example in examples], Judged, len(examples)) as judging:
             found = run_packed(self.packed, examples, self.encode, run, cost, judging)
         self.spent.add(len(examples), ((tokens, cut) for _, tokens, cut in found), started)
-        self.spent.critiques += 2 * self.encode.samples * len(examples) * own
+        if self.encode.critiques == "own":
+            self.spent.critiques += self.encode.samples * sum(len(example.responses) for example in examples)
         return [verdict for verdict, _, _ in found]
+
+    @property
+    def way(self) -> tuple[Callable[[PackedBatch, Sequence[Candidates]], list[Judged]], Cost]:
+        """What runs a packed row, and what a group takes of the budget there: with critiques of its own, or without."""
+        return (self._own, self.cost) if self.encode.critiques == "own" else (self._given, attrgetter("cost"))
 
     def notes(self) -> tuple[str, ...]:
         """Return what must be said beside the figures: also how many critiques were cut off, if any were."""
@@ -165,23 +173,24 @@ class CriticJudge(WritingJudge):
         cut = f"{self.spent.truncated} of {self.spent.critiques} critiques were cut off by {limit} and scored as they are."
         return (*self.about, cut)
 
-    def _given(self, batch: PackedBatch, examples: Sequence[Example]) -> list[Judged]:
-        scores = self.model(**batch.joint_inputs())[0].view(len(examples), 2).tolist()
-        return [(Verdict(scores=(first, second)), 0, 0) for first, second in scores]
+    def _given(self, batch: PackedBatch, examples: Sequence[Candidates]) -> list[Judged]:
+        scores = iter(self.model(**batch.joint_inputs())[0].tolist())
+        return [(Verdict(scores=tuple(islice(scores, len(example.responses)))), 0, 0) for example in examples]
 
-    def _own(self, batch: PackedBatch, examples: Sequence[Example]) -> list[Judged]:
+    def _own(self, batch: PackedBatch, examples: Sequence[Candidates]) -> list[Judged]:
         samples, tokenizer = self.encode.samples, self.packed.encoder.tokenizer
-        seeds = [f"{self.seed}/{example.key}/{n}" for example in examples for n in range(2 * samples)]
+        counts = [samples * len(example.responses) for example in examples]
+        seeds = [f"{self.seed}/{example.key}/{n}" for example, count in zip(examples, counts, strict=True) for n in range(count)]
         written = self.write(batch, VISION_TEXT, seeds)
         if not written:  # the head runs all the same: under ZeRO-3 the other ranks wait for this one's share of it
             self.model.scores(torch.zeros(1, self.model.config.text_config.hidden_size, device=self.packed.device))
             return []
-        means = self.model.scores(torch.stack([one.end_hidden for one in written])).view(-1, 2, samples).mean(2).tolist()
-        found = []
-        for n, (first, second) in enumerate(means):
-            ours = written[2 * samples * n : 2 * samples * (n + 1)]
-            critiques = tokenizer.decode(ours[0].ids), tokenizer.decode(ours[samples].ids)
-            verdict = Verdict(scores=(first, second), critiques=critiques)
+        means = iter(self.model.scores(torch.stack([one.end_hidden for one in written])).view(-1, samples).mean(1).tolist())
+        rest, found = iter(written), []
+        for count in counts:
+            ours = list(islice(rest, count))
+            critiques = tuple(tokenizer.decode(one.ids) for one in ours[::samples])
+            verdict = Verdict(scores=tuple(islice(means, len(critiques))), critiques=critiques)
             found.append((verdict, sum(len(one.ids) + 1 for one in ours), sum(one.truncated for one in ours)))
         return found
 

@@ -23,7 +23,8 @@ from data.errors import CheckpointError
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.journal import SILENT, Journal
-from eval.protocol import Example, Floats, Judge, NotedJudge, Verdict
+from eval.judges.ranking import Ranker, Ranking
+from eval.protocol import Candidates, Example, Floats, Judge, NotedJudge, Verdict
 
 Combine = Literal["mean", "standardised", "accuracy", "margin"]
 
@@ -84,6 +85,23 @@ class EnsembleJudge:
         parts = zip(self.combination.weights, self.config.members, self.combination.standings, strict=True)
         sum_of = " + ".join(f"{weight:.3f} x {name}{standing}" for weight, name, standing in parts)
         return f"Ensemble, {self.config.combine}: {sum_of}.", *(note for member in self.members for note in member.notes())
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleRanker:
+    """Ranks by the combined scores of its members."""
+
+    members: Sequence[Ranker]
+    combination: Combination
+
+    def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
+        """Return a ranking for each, in order; all ranks must call together."""
+        ways = self.combination
+        parts = [journal.of(f"member {number} of {len(self.members)}") for number in range(1, len(self.members) + 1)]
+        each = [member.rank(candidates, part) for member, part in zip(self.members, parts, strict=True)]
+        scores = [np.array([ranking.scores for ranking in found], dtype=np.float64) for found in zip(*each, strict=True)]
+        weights, offsets, scales = (column[:, None] for column in (ways.weights, ways.offsets, ways.scales))
+        return [Ranking(tuple((weights * (found - offsets) / scales).sum(axis=0).tolist())) for found in scores]
 
 
 def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination:

@@ -95,7 +95,7 @@ class GenerativeJudge(WritingJudge):
         shown = [one for example in examples for one in showings(example, self.protocol)]
         keys, encode = [f"{one.example.key}/{one.first}" for one in shown], ShownEncoder(self.packed.encoder, self.ask)
         with journal.judging(keys, Judgements, len(examples)) as judging:
-            found = run_packed(self.packed, shown, encode, self._votes, self.cost, judging)
+            found = run_packed(self.packed, shown, encode, self.judgements, self.cost, judging)
         votes = {
             (id(one.example), turn): vote
             for one, judgements in zip(shown, found, strict=True)
@@ -114,7 +114,7 @@ class GenerativeJudge(WritingJudge):
         cost = f"{spent.judgements:,} judgements of {mean:.0f} tokens on average; {spent.truncated:,} cut off at the limit."
         return (*self.about, cost)
 
-    def _votes(self, batch: PackedBatch, shown: Sequence[ShownPair]) -> list[Judgements]:
+    def judgements(self, batch: PackedBatch, shown: Sequence[ShownPair]) -> list[Judgements]:
         """Return the judgements of what is shown."""
         seeds = [f"{self.protocol.seed}/{one.example.key}/{turn}" for one in shown for turn in one.turns]
         written = iter(self.write(batch, ["<|image_pad|>"], seeds))

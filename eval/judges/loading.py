@@ -1,10 +1,17 @@
-"""From a path to a judge: a checkpoint folder by what its config.json says, a YAML file by its `type`."""
+"""From a path to a judge: a checkpoint folder by what its config.json says, a YAML file by its `type`.
 
-from collections.abc import Callable
+judge = load_judge("runs/mine/best")
+scores = judge.score([{"role": "user", "content": [{"type": "image", "image": "cat.png"}, {"type": "text", …}]}], responses)
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from data.config.layers import Located, read_yaml
 from data.config.validation import parse
@@ -16,9 +23,10 @@ from eval.judges.checkpoint import Runtime, card_of_adapters, load_checkpoint
 from eval.judges.config import CriticJudgeConfig, EndpointConfig, GenerativeJudgeConfig, ScalarJudgeConfig
 from eval.judges.critic import critic_judge
 from eval.judges.endpoint import endpoint_judge
-from eval.judges.ensemble import EnsembleConfig, EnsembleJudge, combination
+from eval.judges.ensemble import EnsembleConfig, EnsembleJudge, EnsembleRanker, combination
 from eval.judges.generative import generative_judge
 from eval.judges.packed_inference import ScalarJudge
+from eval.judges.ranking import Ranker, Ranking, Tournament, candidates_of, critic_ranker, scalar_ranker, tournament_ranker
 from eval.protocol import NotedJudge, ProtocolConfig
 from models.adapters import is_adapter
 from models.backbone import load_critic, load_language_model, load_scalar
@@ -29,13 +37,38 @@ JudgeFor = Callable[[Benchmark, ProtocolConfig], NotedJudge]
 """Makes the judge for a benchmark under a protocol."""
 
 
-def load_judge(path: Path, runtime: Runtime) -> JudgeFor:
-    """Return the judge at `path`, ready for any benchmark; its weights are loaded once.
+@dataclass(frozen=True, slots=True)
+class LoadedJudge:
+    """A judge whose weights are loaded, for people's own prompts and responses and for any benchmark.
 
-    Raises: CheckpointError for what is no whole judge.
+    `messages` are a text or turns in transformers' or OpenAI's form, images as PIL images, bytes, paths or data URIs; see
+    `models.portable.conversations`.
     """
-    config = judge_config(path)
-    return JUDGES[config.type][1](path, runtime, config)
+
+    ranker: Ranker
+    benchmark: JudgeFor
+
+    def score(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> list[float]:
+        """Return the score of each response; higher is better."""
+        return list(self.rank(messages, responses, images).scores)
+
+    def rank(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> Ranking:
+        """Return scores, order and margin of the responses, and what the judge wrote; raises RecordError."""
+        return self.ranker.rank([candidates_of(messages, responses, images)])[0]
+
+    def compare(self, messages: Any, a: str, b: str, images: Iterable[Any] = ()) -> Ranking:
+        """Return the ranking of two responses: `order[0]` is 0 for `a`; a `margin` of 0 is a tie."""
+        return self.rank(messages, [a, b], images)
+
+
+def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
+    """Return the judge at `path`: a checkpoint folder of any of the three kinds, or the YAML file of a judge.
+
+    Without `runtime` it runs on the first GPU, or else on the CPU. Raises: CheckpointError for what is no whole judge.
+    """
+    config = judge_config(Path(path))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return JUDGES[config.type][1](Path(path), runtime or Runtime(device), config)
 
 
 def judge_config(path: Path) -> JudgeConfig:
@@ -69,48 +102,57 @@ def _kind_of(folder: Path) -> str:
     return CLASSES.get(classes[0], classes[0]) if classes else "model without a class"
 
 
-def _scalar(path: Path, runtime: Runtime, config: ScalarJudgeConfig) -> JudgeFor:
+def _scalar(path: Path, runtime: Runtime, config: ScalarJudgeConfig) -> LoadedJudge:
     other = partial(load_scalar, head=HeadConfig(layers=1, activation="none", read=config.read))
     found = load_checkpoint(Path(config.checkpoint).expanduser(), runtime, other if path.is_file() else load_scalar)
     judge = ScalarJudge(found.model, found.packed, found.model.config.reward_head["read"], found.notes)
-    return lambda benchmark, protocol: judge
+    return LoadedJudge(scalar_ranker(judge), lambda benchmark, protocol: judge)
 
 
-def _critic(path: Path, runtime: Runtime, config: CriticJudgeConfig) -> JudgeFor:
+def _critic(path: Path, runtime: Runtime, config: CriticJudgeConfig) -> LoadedJudge:
     folder = Path(config.checkpoint).expanduser()
     kind = judge_config(folder).type
     if kind != "critic":
         raise CheckpointError(f"{path}: {folder} is a {kind!r} judge and no critic; give a checkpoint of `method: critic`.")
     found = load_checkpoint(folder, runtime, load_critic)
-    return lambda benchmark, protocol: critic_judge(found, config)
+    return LoadedJudge(critic_ranker(critic_judge(found, config)), lambda benchmark, protocol: critic_judge(found, config))
 
 
-def _generative(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> JudgeFor:
+def _generative(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> LoadedJudge:
     def load(backbone: Any, *, nf4: bool = False, **heads: object) -> Any:
         return load_language_model(backbone, nf4=nf4)
 
-    return partial(generative_judge, load_checkpoint(Path(config.checkpoint).expanduser(), runtime, load), config)
+    judge_for = partial(generative_judge, load_checkpoint(Path(config.checkpoint).expanduser(), runtime, load), config)
+    return LoadedJudge(tournament_ranker(judge_for(PREFERENCE_FOLDER, ProtocolConfig())), judge_for)
 
 
-def _ensemble(path: Path, runtime: Runtime, config: EnsembleConfig) -> JudgeFor:
+def _ensemble(path: Path, runtime: Runtime, config: EnsembleConfig) -> LoadedJudge:
     places = [Path(member).expanduser() for member in config.members]
     for place in places:
         if judge_config(place).type in ("generative", "endpoint"):
             raise CheckpointError(f"{path}: {place} compares responses and gives no scores, so that it cannot be a member.")
     members = [load_judge(place, runtime) for place in places]
-    combined = combination(config, [member(PREFERENCE_FOLDER, ProtocolConfig()) for member in members])
-    return lambda benchmark, protocol: EnsembleJudge(config, [member(benchmark, protocol) for member in members], combined)
+    combined = combination(config, [member.benchmark(PREFERENCE_FOLDER, ProtocolConfig()) for member in members])
+    return LoadedJudge(
+        EnsembleRanker([member.ranker for member in members], combined),
+        lambda benchmark, protocol: EnsembleJudge(config, [one.benchmark(benchmark, protocol) for one in members], combined),
+    )
+
+
+def _endpoint(path: Path, runtime: Runtime, config: EndpointConfig) -> LoadedJudge:
+    judge_for = partial(endpoint_judge, config)
+    return LoadedJudge(Tournament(judge_for(PREFERENCE_FOLDER, ProtocolConfig())), judge_for)
 
 
 CLASSES = {"ScalarRewardModel": "scalar", "CriticRewardModel": "critic", "Qwen2_5_VLForConditionalGeneration": "generative"}
 """Class of a checkpoint to the `type` of judge that it is."""
 ADAPTED = {"naive": "scalar", "critic": "critic", "language_model": "generative", "stable_reinforce": "generative"}
 """Method of a LoRA run to the same."""
-JUDGES: dict[str, tuple[type[JudgeConfig], Callable[[Path, Runtime, Any], JudgeFor]]] = {
+JUDGES: dict[str, tuple[type[JudgeConfig], Callable[[Path, Runtime, Any], LoadedJudge]]] = {
     "scalar": (ScalarJudgeConfig, _scalar),
     "critic": (CriticJudgeConfig, _critic),
     "generative": (GenerativeJudgeConfig, _generative),
     "ensemble": (EnsembleConfig, _ensemble),
-    "endpoint": (EndpointConfig, lambda path, runtime, config: partial(endpoint_judge, config)),
+    "endpoint": (EndpointConfig, _endpoint),
 }
 """`type` of a judge to its settings and to what loads it. A new kind of judge is a row here."""

@@ -7,6 +7,7 @@ memory), packed under the token budget, and run in lock-step: a rank without wor
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from data.preference import text
 from eval.journal import SILENT, Journal, Judging
-from eval.protocol import Example, Verdict
+from eval.protocol import Candidates, Verdict
 from models.config import StoredRead
 from models.distributed import gather, max_over_ranks, rank, world_size
 from models.encoder import Encoder
@@ -92,13 +93,13 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class ResponsesEncoder:
-    """An example as one group: its prompt once, then its responses with read positions; runs in loader workers."""
+    """Candidates as one group: their prompt once, then the responses with read positions; runs in loader workers."""
 
     encoder: Encoder
     read: StoredRead
 
-    def __call__(self, example: Example) -> Group:
-        """Encode an example; raises RecordError for an image that cannot be decoded."""
+    def __call__(self, example: Candidates) -> Group:
+        """Encode candidates; raises RecordError for an image that cannot be decoded."""
         conversations = [(*example.prompt, text("assistant", response)) for response in example.responses]
         return self.encoder.encode_conversations(example.images, conversations, self.read, example.identity)
 
@@ -115,15 +116,20 @@ class ScalarJudge:
     """What must be said beside its figures."""
 
     @torch.no_grad()
-    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
-        """Return both scores of every example, fp32 values; all ranks must call together, and all get all verdicts."""
-        encode = ResponsesEncoder(self.packed.encoder, self.read)
+    def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
+        """Return the scores of all responses, fp32 values; all ranks must call together, and all get all verdicts."""
         with journal.judging([example.key for example in examples], Verdict, len(examples)) as judging:
-            return run_packed(self.packed, examples, encode, self._verdicts, judging=judging)
+            return run_packed(self.packed, examples, self.encode, self.verdicts, judging=judging)
 
-    def _verdicts(self, batch: PackedBatch, examples: Sequence[Example]) -> list[Verdict]:
+    @property
+    def encode(self) -> ResponsesEncoder:
+        """How candidates become a group."""
+        return ResponsesEncoder(self.packed.encoder, self.read)
+
+    def verdicts(self, batch: PackedBatch, examples: Sequence[Candidates]) -> list[Verdict]:
+        """Return what a row says of the candidates that it holds."""
         scores = iter(self.model(**batch.score_inputs()).tolist())
-        return [Verdict(scores=(next(scores), next(scores))) for _ in examples]
+        return [Verdict(scores=tuple(islice(scores, len(example.responses)))) for example in examples]
 
     def notes(self) -> tuple[str, ...]:
         """Return what must be said beside the figures."""

@@ -30,7 +30,7 @@ def example(
 ) -> Example:
     """Return an example that asks `what?`."""
     prompt = user_turn("what?", len(images))
-    return Example(key, images, prompt, responses, better, group, "source", f"test:{key}", row, official_first)
+    return Example(key, images, prompt, responses, f"test:{key}", better, group, "source", row, official_first)
 
 
 def votes(*named: Side | None, order: tuple[Side, ...] = (0, 1)) -> Verdict:

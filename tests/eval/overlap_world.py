@@ -48,7 +48,7 @@ def item(number: int, **changes: Any) -> Example:
         "responses": (prose(10 * number + 1, 40), prose(10 * number + 2, 40)),
     } | changes
     prompt = user_turn(content["question"], 1)
-    return Example(str(number), (content["image"],), prompt, content["responses"], 0, "all", "test", f"bench:{number}", {})
+    return Example(str(number), (content["image"],), prompt, content["responses"], f"bench:{number}", 0, "all", "test", {})
 
 
 def project(folder: Path, name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -90,13 +90,13 @@ def killed(command: str, arguments: list[str], rows: int, ranks: int = 1) -> Non
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of the rows that scalar judges judge from now on, by identity."""
     rows: list[str] = []
-    verdicts = ScalarJudge._verdicts
+    verdicts = ScalarJudge.verdicts
 
     def counted(self: ScalarJudge, batch: object, examples: list[object]) -> list[Verdict]:
         rows.extend(example.identity for example in examples)  # type: ignore[attr-defined]
         return verdicts(self, batch, examples)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ScalarJudge, "_verdicts", counted)
+    monkeypatch.setattr(ScalarJudge, "verdicts", counted)
     return rows
 
 

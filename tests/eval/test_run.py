@@ -17,7 +17,9 @@ from eval.benchmarks.table import BENCHMARKS
 from eval.judges import loading as judge_loading
 from eval.judges.checkpoint import Runtime
 from eval.judges.config import GenerativeJudgeConfig
-from eval.judges.loading import JudgeFor
+from eval.judges.loading import LoadedJudge
+from eval.judges.ranking import Tournament
+from eval.protocol import ProtocolConfig
 from eval.results.result import Result
 from eval.run import main
 from models.backbone import load_encoder, load_scalar
@@ -145,8 +147,8 @@ def test_two_processes_give_the_figures_of_one(world: Path, tmp_path: Path) -> N
 def test_a_generative_judge_goes_the_same_way(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A double that always names the response shown first: all ties in both orders, which the result must show."""
 
-    def load(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> JudgeFor:
-        return lambda benchmark, protocol: PositionFollower(protocol)
+    def load(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> LoadedJudge:
+        return LoadedJudge(Tournament(PositionFollower(ProtocolConfig())), lambda benchmark, protocol: PositionFollower(protocol))
 
     monkeypatch.setitem(judge_loading.JUDGES, "generative", (GenerativeJudgeConfig, load))
     (tmp_path / "judge").mkdir()

@@ -247,7 +247,7 @@ def test_a_checkpoint_is_judged_by_its_path_and_a_file_may_ask_for_more(checkpoi
     from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 
     runtime = Runtime(torch.device("cpu"))
-    judging = load_judge(checkpoint, runtime)(PREFERENCE_FOLDER, ProtocolConfig())
+    judging = load_judge(checkpoint, runtime).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
     assert isinstance(judging, CriticJudge)
     assert judging.encode == CritiqueEncoder(judging.encode.encoder, "own", ASKED)
     assert judging.sampling == SamplingConfig(max_new_tokens=LIMIT)
@@ -257,7 +257,7 @@ def test_a_checkpoint_is_judged_by_its_path_and_a_file_may_ask_for_more(checkpoi
 
     file = tmp_path / "judge.yaml"
     file.write_text(f"type: critic\ncheckpoint: {checkpoint}\nsamples: 3\ntemperature: 0.5\nmax_new_tokens: 1\n")
-    asked = load_judge(file, runtime)(PREFERENCE_FOLDER, ProtocolConfig())
+    asked = load_judge(file, runtime).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
     assert isinstance(asked, CriticJudge)
     sampling = asked.sampling
     assert (asked.encode.samples, sampling.temperature, sampling.max_new_tokens) == (3, 0.5, 1)

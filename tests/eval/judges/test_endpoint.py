@@ -213,7 +213,7 @@ def test_a_provider_may_name_settings_otherwise(server: Server, tmp_path: Path) 
 def test_a_yaml_file_is_a_judge(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "judge.yaml"
     file.write_text(f"type: endpoint\nurl: {server.url}\nmodel: judge\ncache: {tmp_path / 'cache'}\n")
-    judge = load_judge(file, Runtime(device=None))(VL_REWARDBENCH, ProtocolConfig())  # type: ignore[arg-type]
+    judge = load_judge(file, Runtime(device=None)).benchmark(VL_REWARDBENCH, ProtocolConfig())  # type: ignore[arg-type]
     assert len(judge.judge(EXAMPLES)) == 3
     assert "6 judgements" in judge.notes()[0]
 

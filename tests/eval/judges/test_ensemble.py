@@ -44,7 +44,7 @@ def config(combine: str = "mean", **changes: Any) -> EnsembleConfig:
     return EnsembleConfig.model_validate({"type": "ensemble", "members": ["a", "b"], "combine": combine, **changes})
 
 
-def scores(combined: Combination, *members: Lengths) -> list[tuple[float, float] | None]:
+def scores(combined: Combination, *members: Lengths) -> list[tuple[float, ...] | None]:
     judge = EnsembleJudge(config(), tuple(members), combined)
     return [verdict.scores for verdict in judge.judge([example("x", 0, ("four", "seven c"))])]
 

@@ -32,7 +32,7 @@ def example(number: int, images: int = 1) -> Example:
     prompt: Message = {"role": "user", "content": content}
     pictures = tuple(png(60 + 30 * number + i) for i in range(images))
     responses = ("a red square", f"{number} blue circles")
-    return Example(f"key-{number}", pictures, (prompt,), responses, 1, "group", "source", f"row {number}", {})
+    return Example(f"key-{number}", pictures, (prompt,), responses, f"row {number}", 1, "group", "source", {})
 
 
 def png(width: int) -> bytes:

@@ -30,7 +30,7 @@ from train.recipe.recipe import LoraConfig as LoraSection
 from train.runs.model import add_adapters
 
 CPU = Runtime(torch.device("cpu"))
-Scores = list[tuple[float, float] | None]
+Scores = list[tuple[float, ...] | None]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def examples(world: Path) -> tuple[Example, ...]:
 
 
 def judged(path: Path, world: Path) -> Scores:
-    judge = load_judge(path, CPU)(VL_REWARDBENCH, ProtocolConfig())
+    judge = load_judge(path, CPU).benchmark(VL_REWARDBENCH, ProtocolConfig())
     return [verdict.scores for verdict in judge.judge(examples(world))]
 
 

@@ -28,7 +28,8 @@ def reward_model(folder: Path, read: Read = "end_of_turn", **backbone: Any) -> S
     start = BackboneConfig(path=str(tiny.checkpoint(folder)), dtype="float32", **backbone)
     model: ScalarRewardModel = load_scalar(start, HeadConfig(read=read))
     tiny.stir(model.head, 0.5)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def png(image: Image.Image) -> bytes:
