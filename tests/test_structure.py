@@ -23,7 +23,7 @@ HOUSE = {
         "build_embedded",
     ),
     "eval": (
-        "journal protocol benchmarks results judges running reporting contamination cli",
+        "journal protocol adapters benchmarks results judges running reporting contamination cli",
         "run sweep report overlap annotate select_pairs answers critique_ablation",
     ),
     "train": (
@@ -145,8 +145,9 @@ def test_rooms_export_nothing_of_others() -> None:
 def test_no_public_class_name_twice() -> None:
     names = Counter(
         node.name
-        for text in SOURCES.values()
+        for path, text in SOURCES.items()
         for node in ast.parse(text).body
+        if path.parent.name != "adapters"  # each is copied alone into another framework
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert not {name: count for name, count in names.items() if count > 1}
