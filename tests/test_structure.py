@@ -23,7 +23,7 @@ HOUSE = {
         "build_embedded",
     ),
     "eval": (
-        "journal protocol adapters benchmarks results judges running reporting contamination cli",
+        "journal protocol adapters benchmarks results judges serving running reporting contamination cli",
         "run sweep report overlap annotate select_pairs answers critique_ablation",
     ),
     "train": (

@@ -3,6 +3,8 @@
     from trl_reward import Reward                               # this file, anywhere on the path
     trainer = GRPOTrainer(reward_funcs=Reward("http://127.0.0.1:8000"), …)
 
+    trl grpo --reward_funcs trl_reward.reward …                 # settings from the environment: REWARD_URL …
+
 Equal prompts of a batch are scored together, wherever their rows stand: groups may be split over ranks. The score is of the
 last message's text. A failure raises and ends the run. Needs httpx and nothing of the project that serves.
 """
@@ -14,6 +16,7 @@ import json
 import math
 import os
 import random
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +185,13 @@ def written(completion: Any) -> str:
     """Return the text of a completion: a text, or the last message of a list."""
     content = completion if isinstance(completion, str) else completion[-1]["content"]
     return content if isinstance(content, str) else "".join(part["text"] for part in content if part["type"] == "text")
+
+
+@lru_cache
+def _reward() -> Reward:
+    return Reward()
+
+
+async def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
+    """Return a score for each completion, from the server that the environment names."""
+    return await _reward()(prompts, completions, **columns)
