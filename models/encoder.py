@@ -172,7 +172,19 @@ class Encoder:
             patches = self.image_processor(images=list(images), return_tensors="pt")
             pixels, grids = patches["pixel_values"], tuple(tuple(grid) for grid in patches["image_grid_thw"].tolist())
         pads = [frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids]
-        whole = [self._tokenise(conversation, pads, read) for conversation in conversations]
+        return self._shared([self._tokenise(conversation, pads, read) for conversation in conversations], pixels, grids)
+
+    def merge(self, groups: Sequence[Group]) -> Group:
+        """Return groups of equal messages and images as one, with the tokens that `encode` gives all their conversations."""
+        whole = [
+            Continuation((*g.prompt_ids, *c.ids), *(tuple(i + len(g.prompt_ids) for i in own) for own in (c.read, c.loss_tokens)))
+            for g in groups
+            for c in g.continuations
+        ]
+        return self._shared(whole, groups[0].pixel_values, groups[0].grids)
+
+    def _shared(self, whole: Sequence[Continuation], pixels: Any, grids: tuple[tuple[int, int, int], ...]) -> Group:
+        """Return whole conversations as a group."""
         cut = self._boundary(whole)
         rest = (Continuation(c.ids[cut:], *(tuple(i - cut for i in own) for own in (c.read, c.loss_tokens))) for c in whole)
         return Group(whole[0].ids[:cut], tuple(rest), pixels, grids)

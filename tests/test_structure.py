@@ -23,8 +23,8 @@ HOUSE = {
         "build_embedded",
     ),
     "eval": (
-        "journal protocol adapters benchmarks results judges serving running reporting contamination cli",
-        "run sweep report overlap annotate select_pairs answers critique_ablation",
+        "journal protocol adapters benchmarks results judges running reporting contamination serving cli",
+        "run serve sweep report overlap annotate select_pairs answers critique_ablation",
     ),
     "train": (
         "recipe supervised reinforce runs ablation speed",
@@ -43,7 +43,7 @@ IMPORTS_OF_A_FILE = 18
 TABLES = ("data/mixture.py",)
 """Tables of plug-ins import one module a row."""
 HEAVY = ("torch", "transformers", "datasets", "deepspeed", "accelerate", "trl", "peft")
-OPTIONAL = ("bitsandbytes", "vllm", "wandb", "huggingface_hub", "pyarrow", "matplotlib", "PIL", "av")
+OPTIONAL = ("bitsandbytes", "vllm", "wandb", "huggingface_hub", "pyarrow", "matplotlib", "PIL", "av", "uvicorn")
 """Packages that may be imported inside a function: not always installed, or slow and needed by few commands."""
 
 SOURCES = {path: path.read_text(encoding="utf-8") for floor in FLOORS for path in sorted((CLONE / floor).rglob("*.py"))}

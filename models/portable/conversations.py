@@ -90,7 +90,7 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
     parts: list[dict[str, Any]] = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        if kind not in PARTS:
+        if not isinstance(kind, str) or kind not in PARTS:
             video = ": this model takes frames of a video as images" if kind in ("video", "video_url") else ""
             raise ConversationError(f"turn {number} has a part of type {kind!r}{video}; required is one of {', '.join(PARTS)}")
         if PARTS[kind] == "text":
@@ -103,7 +103,8 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
                 f"turn {number} is the assistant's and holds an image; images belong to the turns of the user"
             )
         held = next((part[key] for key in ("image", "image_url", "url", "path", "base64") if part.get(key) is not None), None)
-        images.append(None if held is None else picture(held["url"] if kind != "image" and isinstance(held, Mapping) else held))
+        held = held.get("url") if kind != "image" and isinstance(held, Mapping) else held
+        images.append(None if held is None else picture(held))
         parts.append({"type": "image"})
     return {"role": role, "content": parts}
 
