@@ -164,9 +164,11 @@ async def reward(args: Any, samples: Any, **kwargs: Any) -> Any:
     group = samples if isinstance(samples, list) else [samples]
     rows = []
     for sample in group:
-        images = (sample.multimodal_inputs or {}).get("images") or []
-        turns = turns_of(sample.prompt) if isinstance(sample.prompt, str) else sample.prompt
-        rows.append((sendable(turns, images), re.sub(r"<\|(im_end|endoftext)\|>\s*$", "", sample.response)))
+        if isinstance(sample.prompt, str):
+            messages = sendable(turns_of(sample.prompt), (sample.multimodal_inputs or {}).get("images") or [])
+        else:  # its image parts hold their images
+            messages = sendable(sample.prompt)
+        rows.append((messages, re.sub(r"<\|(im_end|endoftext)\|>\s*$", "", sample.response)))
     scores = await server(args.rm_url or "").score(rows)
     return scores if isinstance(samples, list) else scores[0]
 

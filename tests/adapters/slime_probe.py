@@ -34,7 +34,7 @@ def samples(row: dict[str, Any]) -> list[Sample]:
 def main(file: str, name: str, rows: str) -> None:
     """Print what the function gives, a group a call."""
     sys.path.insert(0, str(Path(file).resolve().parent))
-    args = Namespace(custom_rm_path=f"{Path(file).stem}.{name}", group_rm=True)
+    args = Namespace(custom_rm_path=f"{Path(file).stem}.{name}", group_rm=True, rm_url=None)
     groups = [samples(row) for row in json.loads(Path(rows).read_text(encoding="utf-8"))]
     found = [asyncio.run(batched_async_rm(args, group)) for group in groups]
     print(json.dumps({"versions": {name: version(name) for name in ("slime", "transformers", "ray")}, "rewards": found}))
