@@ -1,10 +1,8 @@
 """python slime_probe.py FILE NAME ROWS: slime's own loader and group reward call a function of a file.
 
-ROWS is a JSON list of `{"question", "images": [paths], "responses": [texts]}`; the last line printed is JSON: versions and rewards.
+ROWS: JSON, a list of `{"question", "images": [paths], "responses": [texts]}`. The last line printed: JSON, versions and rewards.
 Runs in slime's environment, without this project; `--custom-rm-path MODULE.NAME` finds FILE because its folder is on the path.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -26,7 +24,9 @@ def samples(row: dict[str, Any]) -> list[Sample]:
     prompt = _build_messages(data, "prompt", True, {"image": "images"})
     vision = process_vision_info(prompt, Namespace(image_processor=Namespace(patch_size=14)))
     status = Sample.Status.COMPLETED
-    return [Sample(prompt=prompt, multimodal_inputs=vision, response=one + "<|im_end|>", status=status) for one in row["responses"]]
+    return [
+        Sample(prompt=prompt, multimodal_inputs=vision, response=one + "<|im_end|>", status=status) for one in row["responses"]
+    ]
 
 
 def main(file: str, name: str, rows: str) -> None:

@@ -1,10 +1,8 @@
 """python trl_probe.py FILE NAME ROWS: the reward code of TRL's GRPO and RLOO trainers calls a function of a file.
 
-ROWS is a JSON list of `{"question", "images": [paths], "responses": [texts]}`; the last line printed is JSON: versions and rewards.
+ROWS: JSON, a list of `{"question", "images": [paths], "responses": [texts]}`. The last line printed: JSON, versions and rewards.
 The trainers have no model, which their rewards don't need.
 """
-
-from __future__ import annotations
 
 import json
 import runpy
@@ -24,12 +22,18 @@ from trl.trainer.utils import shutdown_event_loop_in_daemon, start_event_loop_in
 def rewards(kind: Any, function: Any, rows: list[dict[str, Any]]) -> list[float]:
     """Return the rewards of all responses of `rows`, which are one batch, as trainer `kind` computes them."""
     trainer = kind.__new__(kind)
-    trainer.accelerator, trainer.args, trainer.state = Accelerator(cpu=True), SimpleNamespace(report_to=[]), SimpleNamespace(global_step=0)
+    trainer.accelerator, trainer.args, trainer.state = (
+        Accelerator(cpu=True),
+        SimpleNamespace(report_to=[]),
+        SimpleNamespace(global_step=0),
+    )
     trainer.reward_funcs, trainer.reward_processing_classes, trainer.reward_func_names = [function], [None], ["probe"]
     trainer._log_completion_extra, trainer._log_metric, trainer.environments = print, print, None
     thread, trainer.async_loop, ready = start_event_loop_in_daemon(name="rewards")
     ready.wait()
-    inputs = [{"prompt": [{"role": "user", "content": row["question"]}], "images": list(map(Image.open, row["images"]))} for row in rows]
+    inputs = [
+        {"prompt": [{"role": "user", "content": row["question"]}], "images": list(map(Image.open, row["images"]))} for row in rows
+    ]
     inputs = [one for one, row in zip(inputs, rows, strict=True) for _ in row["responses"]]
     prompts = [prepare_multimodal_messages(one["prompt"], images=one["images"]) for one in inputs]
     completions = [[{"role": "assistant", "content": response}] for row in rows for response in row["responses"]]
@@ -40,11 +44,12 @@ def rewards(kind: Any, function: Any, rows: list[dict[str, Any]]) -> list[float]
 
 
 def main(file: str, name: str, path: str) -> None:
-    """Print what the function gives in both trainers."""
+    """Print what the function gives: in GRPO as groups, in RLOO as one list."""
     function, rows = runpy.run_path(file)[name], json.loads(Path(path).read_text(encoding="utf-8"))
-    grpo, rloo = (iter(rewards(kind, function, rows)) for kind in (GRPOTrainer, RLOOTrainer))
-    found = {"grpo": [[next(grpo) for _ in row["responses"]] for row in rows], "rloo": [[next(rloo) for _ in row["responses"]] for row in rows]}
-    print(json.dumps({"versions": {name: version(name) for name in ("trl", "transformers")}, "rewards": found["grpo"], "rloo": found["rloo"]}))
+    flat = iter(rewards(GRPOTrainer, function, rows))
+    found = [[next(flat) for _ in row["responses"]] for row in rows]
+    versions = {one: version(one) for one in ("trl", "transformers")}
+    print(json.dumps({"versions": versions, "rewards": found, "rloo": rewards(RLOOTrainer, function, rows)}))
 
 
 main(*sys.argv[1:])

@@ -1,12 +1,9 @@
 """python verl_probe.py FILE CLASS TOKENIZER ROWS: verl's own reward worker loads a manager from a file and asks it for rewards.
 
-ROWS is a JSON list of `{"question", "images": [paths], "responses": [texts]}`; the last line printed is JSON: versions and rewards.
+ROWS: JSON, a list of `{"question", "images": [paths], "responses": [texts]}`. The last line printed: JSON, versions and rewards.
 Runs in verl's environment, without this project.
 """
 
-from __future__ import annotations
-
-import asyncio
 import json
 import sys
 from importlib.metadata import version
@@ -28,7 +25,9 @@ def batch(worker: Any, row: dict[str, Any]) -> DataProto:
     tokenizer, images = worker.input_tokenizer, [{"type": "image", "image": Image.open(path)} for path in row["images"]]
     content = [*images, {"type": "text", "text": row["question"]}] if images else row["question"]
     prompt = tokenizer(row["question"], return_tensors="pt")["input_ids"]
-    answers = tokenizer([one + tokenizer.eos_token for one in row["responses"]], padding=True, padding_side="right", return_tensors="pt")
+    answers = tokenizer(
+        [one + tokenizer.eos_token for one in row["responses"]], padding=True, padding_side="right", return_tensors="pt"
+    )
     count, ids = len(row["responses"]), torch.cat([prompt.expand(len(row["responses"]), -1), answers["input_ids"]], 1)
     mask = torch.cat([torch.ones_like(prompt).expand(count, -1), answers["attention_mask"]], 1)
     parts = {"prompts": prompt.expand(count, -1), "responses": answers["input_ids"], "input_ids": ids, "attention_mask": mask}
@@ -38,13 +37,15 @@ def batch(worker: Any, row: dict[str, Any]) -> DataProto:
 
 def main(file: str, name: str, tokenizer: str, rows: str) -> None:
     """Print what the manager gives."""
-    changes = [f"source=importlib", f"name={name}", f"module.path={Path(file).resolve()}"]
+    changes = ["source=importlib", f"name={name}", f"module.path={Path(file).resolve()}"]
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
         settings = [f"reward.reward_manager.{change}" for change in changes]
         config = compose("ppo_trainer", [*settings, f"actor_rollout_ref.model.path={tokenizer}"])
     worker = RewardLoopWorker(config)
     groups = [batch(worker, row) for row in json.loads(Path(rows).read_text(encoding="utf-8"))]
-    found = [[one["reward_score"] for one in worker.loop.run_until_complete(worker.compute_score_batch(group))] for group in groups]
+    found = [
+        [one["reward_score"] for one in worker.loop.run_until_complete(worker.compute_score_batch(group))] for group in groups
+    ]
     print(json.dumps({"versions": {name: version(name) for name in ("verl", "transformers", "ray")}, "rewards": found}))
 
 
