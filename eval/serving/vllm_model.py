@@ -99,7 +99,7 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):
         self.pooler = DispatchPooler({"classify": classify})
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Load a checkpoint completely or not at all: vLLM itself refuses what has no place, but lets linear layers be missing."""
+        """Load a checkpoint completely or not at all; vLLM itself refuses what has no place and ignores missing linear layers."""
         with torch.device("meta"):
             missing = {f"model.{name}" for name, _ in Qwen2_5_VLModel(self.config).named_parameters()}
         missing |= {f"head.{name}" for name in self.head.state_dict()}

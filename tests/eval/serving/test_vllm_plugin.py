@@ -1,7 +1,5 @@
 """The chat template for vLLM renders what training renders, and refuses what training refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
