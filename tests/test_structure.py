@@ -23,7 +23,7 @@ HOUSE = {
         "build_embedded",
     ),
     "eval": (
-        "journal protocol benchmarks results judges running reporting contamination cli",
+        "journal protocol score_forms verifiers benchmarks results judges running responses reporting contamination cli",
         "run sweep report overlap annotate select_pairs answers critique_ablation",
     ),
     "train": (
