@@ -7,8 +7,13 @@ it. They fail closed: an answer that cannot be read is wrong.
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from data.errors import RecordError
 
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 BOXED = "\\boxed{"
@@ -106,3 +111,26 @@ def _digits(written: str) -> bool:
 
 VERIFIERS: dict[str, Callable[[str, str], bool]] = {"exact": exact, "multiple_choice": multiple_choice, "numeric": numeric}
 """Each says of a response and the known answer whether it is right. A new rule is a row here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verifying:
+    """How the responses of a record are verified."""
+
+    verifier: str
+    column: str
+    """Where the known answer stands."""
+    tolerance: float | None
+    """Of `numeric`; None takes its own."""
+
+    def right(self, columns: Mapping[str, Any], responses: Sequence[str]) -> list[bool]:
+        """Say which responses are right; raise RecordError where the record has no known answer."""
+        answer = columns.get(self.column)
+        if not isinstance(answer, str | int | float) or isinstance(answer, bool) or answer == "":
+            raise RecordError(
+                f"{self.column!r} is {answer!r:.60}; the verifier needs the known answer there, a text or a number."
+            )
+        judge = VERIFIERS[self.verifier]
+        if self.tolerance is not None:
+            judge = partial(numeric, tolerance=self.tolerance)
+        return [judge(response, str(answer)) for response in responses]

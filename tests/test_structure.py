@@ -23,8 +23,8 @@ HOUSE = {
         "build_embedded",
     ),
     "eval": (
-        "journal protocol score_forms verifiers benchmarks results judges running responses reporting contamination cli",
-        "run sweep report overlap annotate select_pairs answers critique_ablation",
+        "journal protocol score_forms verifiers benchmarks results judges running candidates reporting contamination cli",
+        "run sweep report overlap score select_responses annotate select_pairs answers critique_ablation",
     ),
     "train": (
         "recipe supervised reinforce runs ablation speed",
