@@ -23,8 +23,9 @@ HOUSE = {
         "build_embedded",
     ),
     "eval": (
-        "journal protocol adapters benchmarks results judges running reporting contamination serving cli",
-        "run serve sweep report overlap annotate select_pairs answers critique_ablation",
+        "journal protocol score_forms verifiers adapters benchmarks results judges running candidates reporting contamination "
+        "serving cli",
+        "run serve sweep report overlap score select_responses annotate select_pairs answers critique_ablation",
     ),
     "train": (
         "recipe supervised reinforce runs ablation speed",
