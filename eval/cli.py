@@ -23,6 +23,7 @@ from data.errors import UserError
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.card import recorded
 from eval.protocol import Images, ProtocolConfig
+from eval.verifiers import VERIFIERS, Verifying
 
 if TYPE_CHECKING:
     import torch
@@ -100,6 +101,20 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that judges with a model on several ranks."""
     parser.add_argument("--token-budget", type=int, help="tokens of one packed row; default: the recipe's, or by the device")
     parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher and ignored; the environment says it")
+
+
+def add_verifier(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which responses are verified."""
+    parser.add_argument("--verifier", choices=VERIFIERS, help="the rule that says which responses are right (eval/verifiers.py)")
+    parser.add_argument("--answer", default="answer", metavar="COLUMN", help="where the known answer stands; default: answer")
+    parser.add_argument("--tolerance", type=float, help="of --verifier numeric, as a share of the known answer; default: 1e-6")
+
+
+def verifying(options: argparse.Namespace) -> Verifying | None:
+    """Return what `add_verifier`'s options say; raise UserError for a tolerance of another verifier."""
+    if options.tolerance is not None and options.verifier != "numeric":
+        raise UserError("--tolerance is for --verifier numeric.")
+    return Verifying(options.verifier, options.answer, options.tolerance) if options.verifier else None
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:

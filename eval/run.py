@@ -40,7 +40,7 @@ from eval.results.scoring import readers, score_file
 from eval.results.tables import comparison_table, results_table, score_table
 
 if TYPE_CHECKING:
-    from eval.judges.loading import JudgeFor
+    from eval.judges.loaded import JudgeFor
     from eval.running.evaluation import Suite
 
 REAL, *ABLATED = get_args(Images)

@@ -23,8 +23,9 @@ HOUSE = {
         "build_embedded",
     ),
     "eval": (
-        "journal protocol benchmarks results judges running reporting contamination serving cli",
-        "run serve sweep report overlap annotate select_pairs answers critique_ablation",
+        "journal protocol score_forms verifiers adapters benchmarks results judges running candidates reporting contamination "
+        "serving cli",
+        "run serve sweep report overlap score select_responses annotate select_pairs answers critique_ablation",
     ),
     "train": (
         "recipe supervised reinforce runs ablation speed",
@@ -145,8 +146,9 @@ def test_rooms_export_nothing_of_others() -> None:
 def test_no_public_class_name_twice() -> None:
     names = Counter(
         node.name
-        for text in SOURCES.values()
+        for path, text in SOURCES.items()
         for node in ast.parse(text).body
+        if path.parent.name != "adapters"  # each is copied alone into another framework
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert not {name: count for name, count in names.items() if count > 1}

@@ -17,6 +17,8 @@ from __future__ import annotations
 import base64
 import io
 import re
+import struct
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ Picture = Image.Image | bytes | Path
 ROLES = ("system", "user", "assistant")
 PARTS = {"text": "text", "input_text": "text", "image": "image", "image_url": "image_url", "input_image": "image_url"}
 """`type` of a part to the key that holds its content."""
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error)
+"""What Pillow's readers raise on a damaged file, each its own."""
 
 
 class ConversationError(ValueError):
@@ -173,7 +177,7 @@ def padded_batch(
     if pictures:
         try:
             opened = [upright(one) for one in pictures]
-        except (OSError, SyntaxError) as error:
+        except BROKEN as error:
             raise ConversationError(f"an image cannot be read: {error}") from error
         vision = dict(image_processor(images=opened, return_tensors="pt"))
         pads = (vision["image_grid_thw"].prod(1) // image_processor.merge_size**2).tolist()
