@@ -167,8 +167,9 @@ class Batcher:
         """Compute a row, and give each part what was found of it, or the error that it causes by itself."""
         if not row.groups:
             return
-        [found] = await asyncio.gather(self._in_model(self._forward, row), return_exceptions=True)
         parts = row.all
+        found: list[Any] | BaseException
+        [found] = await asyncio.gather(self._in_model(self._forward, row), return_exceptions=True)
         if isinstance(found, BaseException) and len(parts) > 1:
             for part in parts:
                 await self._answer(Row([part.group], [[part]]))

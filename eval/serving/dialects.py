@@ -153,8 +153,9 @@ def _answered(messages: list[Any]) -> dict[str, Any]:
     last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
     content = last.get("content")
     if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
-        content = None if None in texts else "".join(map(str, texts))
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+        content = "".join(texts) if len(texts) == len(content) else None
     if last.get("role") != "assistant" or not isinstance(content, str):
         raise RecordError("the last of the messages must be the assistant's turn with the text to be scored.")
     return {"messages": messages[:-1], "responses": [content]}

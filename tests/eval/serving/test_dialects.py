@@ -34,16 +34,18 @@ def test_classify_in_chat_form_is_vllms(judges: dict[str, Judging]) -> None:
         parts = [turns[0], {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]
         again = (await client.post("/classify", json={"messages": parts})).json()
         assert again["data"][0]["probs"] == pytest.approx(expected, abs=1e-5)
-        for wrong in (
+        cases: list[dict[str, Any]] = [
             body | {"use_activation": True},
             {"messages": turns[:1]},
+            {"messages": [turns[0], {"role": "assistant", "content": [{"type": "text", "text": 3}]}]},
             {"messages": []},
             {"input": [1, 2]},
             {"input": "plain text"},
             {"input": SEEN + "a<|im_end|>"},
             {"messages": turns, "input": "x"},
             {},
-        ):
+        ]
+        for wrong in cases:
             assert (await client.post("/classify", json=wrong)).status_code == 422, wrong
 
     serving(judges["scalar"], use)
