@@ -198,7 +198,11 @@ class Batcher:
                 found.append(one if ranker.share is None else ranker.share(one, places))
                 if ranker.share is not None:
                     ranker.join(part.item, found[-1:])
-        self.metrics.ran(batch.cost / ranker.packed.token_budget, row.all, len(row.groups))
+        tokens, unshared, responses = (
+            sum(counts) for counts in zip(*((p.tokens, p.unshared, len(p.group.continuations)) for p in row.all), strict=True)
+        )
+        merged = len(found) - len(row.groups)
+        self.metrics.ran(batch.cost / ranker.packed.token_budget, tokens, unshared, responses, merged)
         return found
 
 
