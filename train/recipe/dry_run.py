@@ -6,7 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
+from data.console import plain_console
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
@@ -26,7 +28,7 @@ SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3
 def dry_run(launch: Launch) -> None:
     """Print the plan of `launch`, on the first rank only."""
     if os.environ.get("RANK", "0") == "0":
-        show(launch.recipe, int(os.environ.get("WORLD_SIZE", "1")), Console(highlight=False))
+        show(launch.recipe, int(os.environ.get("WORLD_SIZE", "1")), plain_console(highlight=False))
 
 
 def show(recipe: Recipe, world_size: int, console: Console) -> None:
@@ -34,7 +36,7 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
     about = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for topic, lines in plan_lines(recipe).items():
         for position, line in enumerate(filter(None, lines)):
-            about.add_row("" if position else f"[bold]{topic}[/bold]", line)
+            about.add_row(Text("" if position else topic, "bold"), line)
     console.print(about)
     shape, all_ranks = shape_of(recipe.backbone.path), sorted({*RANKS, world_size})
     if shape is None:
