@@ -193,8 +193,7 @@ def _decode(query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: 
     """Attend one token of every continuation: (C, heads, 1, d) over keys (C, key heads, n, d) and the packed row.
 
     Queries of all continuations and of the heads that share a key head are one matrix, so that the row's keys are read once.
-    Logits and the sum of values are fp32 whatever the model's dtype is, as inside the kernels of SDPA: Qwen2.5's key biases
-    add hundreds to all logits of a head, where bf16 has steps of 1 or 2.
+    Logits and sums of values are fp32, as inside SDPA's kernels: key biases of hundreds leave bf16 steps of 1 or 2.
     """
     keys, values = plan.layers[layer]
     (count, heads, _, d), (shared, length) = query.shape, keys.shape[:2]
@@ -210,7 +209,7 @@ def _decode(query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: 
 
 def _in_fp32(a: Tensor, b: Tensor) -> Tensor:
     """Return the matrix product (..., n, m) x (..., m, k) in fp32, also of half precision and under autocast."""
-    if a.is_cuda and a.dtype != torch.float32:  # sums are fp32 there, and are not rounded again
+    if a.is_cuda and a.dtype != torch.float32:
         found = torch.bmm(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), out_dtype=torch.float32)
         return found.view(*a.shape[:-1], b.shape[-1])
     with torch.autocast(a.device.type, enabled=False):
