@@ -38,9 +38,9 @@ SETTINGS = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "
 ANSWERS = ("A red circle.", "Blue.\n\n")
 
 
-def picture(*size: int) -> bytes:
+def picture(width: int, height: int) -> bytes:
     file = BytesIO()
-    tiny.picture(*size, seed=sum(size)).save(file, "PNG")
+    tiny.picture(width, height, seed=width).save(file, "PNG")
     return file.getvalue()
 
 
@@ -68,9 +68,9 @@ def start(checkpoint: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
     """Start what `vllm serve` starts, which the build for CPUs lacks, with the template that the plug-in's command prints."""
     template = subprocess.run([sys.executable, "-m", "eval.serving.vllm_plugin", checkpoint], capture_output=True, check=True)
     log.with_suffix(".jinja").write_bytes(template.stdout)
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoint, "--port", str(port)]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(checkpoint), "--port", str(port)]
     command += ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "4", "--enforce-eager"]
-    command += ["--chat-template", log.with_suffix(".jinja"), "--served-model-name", "reward"]
+    command += ["--chat-template", str(log.with_suffix(".jinja")), "--served-model-name", "reward"]
     with log.open("wb") as file:
         return subprocess.Popen(command, env=SETTINGS, stdout=file, stderr=subprocess.STDOUT)
 
