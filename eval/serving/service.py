@@ -120,8 +120,9 @@ class Service:
         self.groups += count
         work = asyncio.gather(*(self._group(running, number, one) for number, one in enumerate(asked.groups)))
         gone = asyncio.ensure_future(request.receive())  # after the body the next message is that the client went away
+        either: set[asyncio.Future[Any]] = {work, gone}
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise Refused(400, "disconnected", "the client went away.")
             found = work.result()
@@ -184,7 +185,10 @@ class Service:
 
 
 def _asked(body: bytes, read: Callable[[Any, Served], Asked], served: Served) -> Asked:
-    found = parse_json(body)
+    try:
+        found = parse_json(body)
+    except RecordError as error:
+        raise Refused(400, "invalid_request", str(error)) from error
     model = found.get("model") if isinstance(found, dict) else None
     if model not in (None, served.name):
         raise Refused(404, "not_found", f"there is no model {str(model)[:200]!r} here; served is {served.name!r}.")
