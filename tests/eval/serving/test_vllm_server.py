@@ -120,7 +120,7 @@ def score(client: httpx.Client, request: dict[str, Any]) -> float:
 
 
 def test_served_scores_are_those_of_our_judge(checkpoint: Path, served: httpx.Client) -> None:
-    judge = load_judge(checkpoint, Runtime(torch.device("cpu")))(PREFERENCE_FOLDER, ProtocolConfig())
+    judge = load_judge(checkpoint, Runtime(torch.device("cpu"))).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
     wanted = [value for verdict in judge.judge(EXAMPLES) for value in verdict.scores or ()]
     requests = [asked(row, response) for row in EXAMPLES for response in row.responses]
     raw = [one | {"use_activation": flag} for one in requests for flag in (False, True)]
