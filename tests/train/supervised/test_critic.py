@@ -294,7 +294,7 @@ def test_the_first_rank_decides_whether_critiques_are_there(first: bool, tmp_pat
     monkeypatch.setattr(critic, "gather", lambda own: [first, own])
     state, control, arguments = TrainerState(global_step=0), TrainerControl(), None
     callback = WriteCritiques(kept, own_steps(kept, records, 4), records, itself)
-    callback.on_step_end(arguments, state, control, model=model)  # type: ignore[arg-type]
+    callback.on_step_end(arguments, state, control, model=model)
     assert len(model.writings) == (0 if first else 1)
 
 
