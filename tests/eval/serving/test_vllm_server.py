@@ -2,6 +2,7 @@
 
 import base64
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -34,7 +35,12 @@ CLOSE = 1e-4
 """Seen: 2e-5, of scores up to 2.2. Images resized by torchvision instead of PIL make it 1e-3 and more, a newline after the answer
 another number altogether."""
 BACKBONE = BackboneConfig(path="embedded", dtype="float32", max_pixels=112 * 112)
-SETTINGS = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+SETTINGS = os.environ | {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else its thread waits for one core, whoever has it
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 ANSWERS = ("A red circle.", "Blue.\n\n")
 
 
@@ -72,7 +78,7 @@ def start(checkpoint: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
     command += ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "4", "--enforce-eager"]
     command += ["--chat-template", str(log.with_suffix(".jinja")), "--served-model-name", "reward"]
     with log.open("wb") as file:
-        return subprocess.Popen(command, env=SETTINGS, stdout=file, stderr=subprocess.STDOUT)
+        return subprocess.Popen(command, env=SETTINGS, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +91,15 @@ def served(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     server = start(checkpoint, port, log)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            deadline = time.monotonic() + 300
+            deadline = time.monotonic() + 600
             while not ready(client):
                 if server.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(log.read_text(encoding="utf-8")[-3000:])
                 time.sleep(1)
             yield client
     finally:
-        server.terminate()
-        server.wait(60)
+        os.killpg(server.pid, signal.SIGKILL)  # with the processes that it started
+        server.wait()
 
 
 def ready(client: httpx.Client) -> bool:
@@ -156,7 +162,7 @@ def test_an_incomplete_checkpoint_is_not_served(checkpoint: Path, tmp_path: Path
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     load = "import sys, vllm; vllm.LLM(sys.argv[1], dtype='float32', max_model_len=256, enforce_eager=True)"
     settings = SETTINGS | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    found = subprocess.run([sys.executable, "-c", load, tmp_path], env=settings, capture_output=True, text=True, timeout=300)
+    found = subprocess.run([sys.executable, "-c", load, tmp_path], env=settings, capture_output=True, text=True, timeout=600)
     assert found.returncode
     assert f"1 tensors are missing: {lost}" in found.stderr + found.stdout
 
