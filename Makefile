@@ -1,7 +1,7 @@
 # make demo    set up .venv and train the embedded reward model, evaluated on both benchmarks
 # make demo-judge   train the embedded generative judge: cold start, StableReinforce, then five votes against one
 # make test    set up .venv and run the tests
-# make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts on it
+# make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
 # make checks  set up .venv and run ruff, the formatter's check and mypy
 # make clean   remove what the other targets made, runs excepted
 
@@ -43,14 +43,15 @@ demo-judge: $(STAMP)
 test: $(STAMP)
 	$(RUN) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile
 
-.venv-vllm/installed: tests/vllm/requirements.txt
+.venv-vllm/installed: tests/vllm/requirements.txt pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --requirement $<
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --requirement tests/vllm/requirements.txt
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 # vLLM starts processes of its own; tests/vllm/sitecustomize.py is for all of them.
 test-vllm: .venv-vllm/installed
-	PYTHONPATH=tests/vllm .venv-vllm/bin/python -m pytest tests/train/test_vllm.py
+	PYTHONPATH=tests/vllm .venv-vllm/bin/python -m pytest tests/train/test_vllm.py tests/eval/serving
 
 checks: $(STAMP)
 	$(RUN) ruff check .

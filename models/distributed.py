@@ -1,5 +1,8 @@
 """The few collectives that this project calls itself; each is the identity in a single process."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
@@ -8,9 +11,22 @@ from torch import Tensor, distributed
 Item = TypeVar("Item")
 
 
+ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Work without the other ranks, which do something else meanwhile: inside, every collective is the identity."""
+    before = ALONE.set(True)
+    try:
+        yield
+    finally:
+        ALONE.reset(before)
+
+
 def is_distributed() -> bool:
-    """Say whether a process group is up."""
-    return distributed.is_available() and distributed.is_initialized()
+    """Say whether a process group is up and is to be used."""
+    return distributed.is_available() and distributed.is_initialized() and not ALONE.get()
 
 
 def rank() -> int:

@@ -134,7 +134,7 @@ class Encoder:
     def refuse_control_tokens(self, record: Preference) -> None:
         """Raise RecordError for a special token of this tokenizer in a text that is trained on.
 
-        `data.preference.validate` knows Qwen2.5-VL's own only. A benchmark's text is judged as it stands.
+        `data.preference.validate` knows Qwen2.5-VL's own only, and so do benchmarks, so that all judges see the same rows.
         """
         for fault in forged(record, self.control_tokens):
             raise RecordError(f"{record.identity}: {fault}")
@@ -172,7 +172,19 @@ class Encoder:
             patches = self.image_processor(images=list(images), return_tensors="pt")
             pixels, grids = patches["pixel_values"], tuple(tuple(grid) for grid in patches["image_grid_thw"].tolist())
         pads = [frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids]
-        whole = [self._tokenise(conversation, pads, read) for conversation in conversations]
+        return self._shared([self._tokenise(conversation, pads, read) for conversation in conversations], pixels, grids)
+
+    def merge(self, groups: Sequence[Group]) -> Group:
+        """Return groups of equal messages and images as one, with the tokens that `encode` gives all their conversations."""
+        whole = [
+            Continuation((*g.prompt_ids, *c.ids), *(tuple(i + len(g.prompt_ids) for i in own) for own in (c.read, c.loss_tokens)))
+            for g in groups
+            for c in g.continuations
+        ]
+        return self._shared(whole, groups[0].pixel_values, groups[0].grids)
+
+    def _shared(self, whole: Sequence[Continuation], pixels: Any, grids: tuple[tuple[int, int, int], ...]) -> Group:
+        """Return whole conversations as a group."""
         cut = self._boundary(whole)
         rest = (Continuation(c.ids[cut:], *(tuple(i - cut for i in own) for own in (c.read, c.loss_tokens))) for c in whole)
         return Group(whole[0].ids[:cut], tuple(rest), pixels, grids)

@@ -4,8 +4,7 @@ judge = load_judge("runs/mine/best")
 scores = judge.score([{"role": "user", "content": [{"type": "image", "image": "cat.png"}, {"type": "text", …}]}], responses)
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
@@ -17,7 +16,6 @@ from data.config.layers import Located, read_yaml
 from data.config.validation import parse
 from data.errors import CheckpointError
 from data.storage.files import read_json
-from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime, card_of_adapters, load_checkpoint
 from eval.judges.config import CriticJudgeConfig, EndpointConfig, GenerativeJudgeConfig, ScalarJudgeConfig
@@ -25,40 +23,15 @@ from eval.judges.critic import critic_judge
 from eval.judges.endpoint import endpoint_judge
 from eval.judges.ensemble import EnsembleConfig, EnsembleJudge, EnsembleRanker, combination
 from eval.judges.generative import generative_judge
+from eval.judges.loaded import LoadedJudge
 from eval.judges.packed_inference import ScalarJudge
-from eval.judges.ranking import Ranker, Ranking, Tournament, candidates_of, critic_ranker, scalar_ranker, tournament_ranker
-from eval.protocol import NotedJudge, ProtocolConfig
+from eval.judges.ranking import Tournament, critic_ranker, scalar_ranker, tournament_ranker
+from eval.protocol import ProtocolConfig
 from models.adapters import is_adapter
 from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import HeadConfig
 
 JudgeConfig = ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | EnsembleConfig | EndpointConfig
-JudgeFor = Callable[[Benchmark, ProtocolConfig], NotedJudge]
-"""Makes the judge for a benchmark under a protocol."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedJudge:
-    """A judge whose weights are loaded, for people's own prompts and responses and for any benchmark.
-
-    `messages` are a text or turns in transformers' or OpenAI's form, images as PIL images, bytes, paths or data URIs; see
-    `models.portable.conversations`.
-    """
-
-    ranker: Ranker
-    benchmark: JudgeFor
-
-    def score(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> list[float]:
-        """Return the score of each response; higher is better."""
-        return list(self.rank(messages, responses, images).scores)
-
-    def rank(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> Ranking:
-        """Return scores, order and margin of the responses, and what the judge wrote; raises RecordError."""
-        return self.ranker.rank([candidates_of(messages, responses, images)])[0]
-
-    def compare(self, messages: Any, a: str, b: str, images: Iterable[Any] = ()) -> Ranking:
-        """Return the ranking of two responses: `order[0]` is 0 for `a`; a `margin` of 0 is a tie."""
-        return self.rank(messages, [a, b], images)
 
 
 def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:

@@ -112,8 +112,8 @@ class PackedRanker(Generic[Item, Found]):
     cut: Callable[[Candidates], Iterator[tuple[str, Item]]]
     """What is encoded as a group each, with a key."""
     join: Callable[[Candidates, Sequence[Found]], Ranking]
-    merges: bool
-    """Whether responses to equal prompts may be judged as one group."""
+    share: Callable[[Found, slice], Found] | None
+    """Returns what `run` found of some of the responses, where responses to equal prompts may be judged as one group."""
 
     def split(self, candidates: Candidates) -> list[tuple[str, Item]]:
         """Return what is encoded as a group each, with a key; raises RecordError for a control token in a text."""
@@ -141,16 +141,22 @@ class PackedRanker(Generic[Item, Found]):
 def scalar_ranker(judge: ScalarJudge) -> PackedRanker[Candidates, Verdict]:
     """Return what ranks by a scalar reward model."""
     cut = partial(_cut, judge.packed.token_budget)
-    return PackedRanker(judge.packed, judge.encode, attrgetter("cost"), judge.verdicts, Verdict, cut, _scored, True)
+    return PackedRanker(judge.packed, judge.encode, attrgetter("cost"), judge.verdicts, Verdict, cut, _scored, _share)
 
 
 def critic_ranker(judge: CriticJudge) -> PackedRanker[Candidates, Judged]:
-    """Return what ranks by a critic's scores."""
+    """Return what ranks by a critic's scores; draws of a critique depend on all responses that are judged together."""
     run, cost = judge.way
     cut = partial(_cut, judge.packed.token_budget)
-    return PackedRanker(
-        judge.packed, judge.encode, cost, run, Judged, cut, lambda one, found: _scored(one, [part[0] for part in found]), True
-    )
+    drawn = judge.encode.critiques == "own" and judge.sampling.temperature > 0
+
+    def join(candidates: Candidates, found: Sequence[Judged]) -> Ranking:
+        return _scored(candidates, [verdict for verdict, _, _ in found])
+
+    def share(found: Judged, places: slice) -> Judged:
+        return _share(found[0], places), 0, 0
+
+    return PackedRanker(judge.packed, judge.encode, cost, run, Judged, cut, join, None if drawn else share)
 
 
 def _cut(budget: int, candidates: Candidates) -> Iterator[tuple[str, Candidates]]:
@@ -170,6 +176,11 @@ def _part(candidates: Candidates, start: int, end: int) -> tuple[str, Candidates
         return candidates.key, candidates
     key = f"{candidates.key}/{start}"
     return key, replace(candidates, key=key, responses=candidates.responses[start:end])
+
+
+def _share(verdict: Verdict, places: slice) -> Verdict:
+    critiques = verdict.critiques and verdict.critiques[places]
+    return replace(verdict, scores=verdict.scores and verdict.scores[places], critiques=critiques)
 
 
 def _scored(candidates: Candidates, found: Sequence[Verdict]) -> Ranking:
@@ -194,7 +205,7 @@ def tournament_ranker(judge: GenerativeJudge) -> PackedRanker[ShownPair, Judgeme
         return won(candidates, [vote for judgements in found for vote, _, _ in judgements])
 
     encode = ShownEncoder(judge.packed.encoder, judge.ask)
-    return PackedRanker(judge.packed, encode, judge.cost, judge.judgements, Judgements, cut, join, False)
+    return PackedRanker(judge.packed, encode, judge.cost, judge.judgements, Judgements, cut, join, None)
 
 
 @dataclass(frozen=True, slots=True)

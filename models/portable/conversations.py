@@ -17,6 +17,8 @@ from __future__ import annotations
 import base64
 import io
 import re
+import struct
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ Picture = Image.Image | bytes | Path
 ROLES = ("system", "user", "assistant")
 PARTS = {"text": "text", "input_text": "text", "image": "image", "image_url": "image_url", "input_image": "image_url"}
 """`type` of a part to the key that holds its content."""
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error)
+"""What Pillow's readers raise on a damaged file, each its own."""
 
 
 class ConversationError(ValueError):
@@ -86,7 +90,7 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
     parts: list[dict[str, Any]] = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        if kind not in PARTS:
+        if not isinstance(kind, str) or kind not in PARTS:
             video = ": this model takes frames of a video as images" if kind in ("video", "video_url") else ""
             raise ConversationError(f"turn {number} has a part of type {kind!r}{video}; required is one of {', '.join(PARTS)}")
         if PARTS[kind] == "text":
@@ -99,7 +103,8 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
                 f"turn {number} is the assistant's and holds an image; images belong to the turns of the user"
             )
         held = next((part[key] for key in ("image", "image_url", "url", "path", "base64") if part.get(key) is not None), None)
-        images.append(None if held is None else picture(held["url"] if kind != "image" and isinstance(held, Mapping) else held))
+        held = held.get("url") if kind != "image" and isinstance(held, Mapping) else held
+        images.append(None if held is None else picture(held))
         parts.append({"type": "image"})
     return {"role": role, "content": parts}
 
@@ -172,7 +177,7 @@ def padded_batch(
     if pictures:
         try:
             opened = [upright(one) for one in pictures]
-        except (OSError, SyntaxError) as error:
+        except BROKEN as error:
             raise ConversationError(f"an image cannot be read: {error}") from error
         vision = dict(image_processor(images=opened, return_tensors="pt"))
         pads = (vision["image_grid_thw"].prod(1) // image_processor.merge_size**2).tolist()

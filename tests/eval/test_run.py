@@ -17,7 +17,7 @@ from eval.benchmarks.table import BENCHMARKS
 from eval.judges import loading as judge_loading
 from eval.judges.checkpoint import Runtime
 from eval.judges.config import GenerativeJudgeConfig
-from eval.judges.loading import LoadedJudge
+from eval.judges.loaded import LoadedJudge
 from eval.judges.ranking import Tournament
 from eval.protocol import ProtocolConfig
 from eval.results.result import Result

@@ -6,14 +6,17 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
+from data.console import plain_console
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
 from train.recipe.inputs import absent
-from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained
+from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained, writing_price
+from train.recipe.methods import CriticConfig, NaiveConfig, StableReinforceConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
@@ -26,7 +29,7 @@ SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3
 def dry_run(launch: Launch) -> None:
     """Print the plan of `launch`, on the first rank only."""
     if os.environ.get("RANK", "0") == "0":
-        show(launch.recipe, int(os.environ.get("WORLD_SIZE", "1")), Console(highlight=False))
+        show(launch.recipe, int(os.environ.get("WORLD_SIZE", "1")), plain_console(highlight=False))
 
 
 def show(recipe: Recipe, world_size: int, console: Console) -> None:
@@ -34,7 +37,7 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
     about = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for topic, lines in plan_lines(recipe).items():
         for position, line in enumerate(filter(None, lines)):
-            about.add_row("" if position else f"[bold]{topic}[/bold]", line)
+            about.add_row(Text("" if position else topic, "bold"), line)
     console.print(about)
     shape, all_ranks = shape_of(recipe.backbone.path), sorted({*RANKS, world_size})
     if shape is None:
@@ -48,6 +51,28 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
         mine = name == recipe.deepspeed
         table.add_row(f"{name} ←" if mine else name, *cells, style="bold" if mine else None)
     console.print(table)
+    if line := writing_line(recipe, shape, [ranks for ranks in all_ranks if ranks > 1]):
+        console.print(line)
+
+
+def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
+    """Return what writing costs where the weights are divided over the ranks; empty where nothing is written."""
+    method = recipe.method
+    written = {
+        "rollouts": isinstance(method, StableReinforceConfig) and method.engine == "transformers",
+        "own critiques": isinstance(method, CriticConfig) and method.critique != "ground_truth",
+        "evaluations": recipe.evaluates and not isinstance(method, NaiveConfig),
+    }
+    whats = [what for what, done in written.items() if done]
+    if not whats or stage(recipe.deepspeed) < 3:
+        return ""
+    price = writing_price(recipe, shape)
+    moved = ", ".join(f"{price.step * (ranks - 1) / ranks / GIB:.2f} on {ranks} ranks" for ranks in all_ranks)
+    return (
+        f"\nWriting ({', '.join(whats)}): all weights, {price.whole / GIB:.2f} GiB, are gathered once each time where every rank "
+        f"then has {price.free / GIB:.2f} GiB free; else every layer is gathered for each step, which writes one token of all "
+        f"continuations in a row, and each rank receives GiB a step: {moved}."
+    )
 
 
 def plan_lines(recipe: Recipe) -> dict[str, list[str]]:

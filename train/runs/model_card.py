@@ -10,9 +10,12 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from data.preference import text
+from data.prompts import ask
 from data.storage.files import write_whole
 from eval.judges.card import CARD as JUDGE_CARD
 from eval.judges.card import judge_card
+from eval.judges.config import JudgingConfig
 from eval.results.predictions import predictions_in, read_predictions
 from eval.results.result import Result
 from eval.results.tables import percent, shown
@@ -24,25 +27,16 @@ CARD = "README.md"
 
 SCALAR_USE = """\
 ```python
-import torch
-from PIL import Image
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen2VLImageProcessorPil
+from transformers import AutoModelForSequenceClassification, AutoProcessor
 
 folder = "."  # this folder, or its id on the hub
-model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype="auto").eval()
-tokenizer = AutoTokenizer.from_pretrained(folder)
-image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
+model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype="auto")
+processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
 
 
-def score(image: Image.Image, question: str, answer: str) -> float:
-    asked = [{"type": "image"}, {"type": "text", "text": question}]
-    turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
-    text = tokenizer.apply_chat_template(turns, tokenize=False)
-    vision = image_processor(images=[model.decode(image)], return_tensors="pt")  # upright RGB, as in training
-    pads = int(vision["image_grid_thw"].prod()) // image_processor.merge_size**2
-    tokens = tokenizer(text.replace("<|image_pad|>", "<|image_pad|>" * pads), return_tensors="pt")
-    with torch.no_grad():
-        return model(**tokens, **vision).logits.item()
+def score(image, question: str, answers: list[str]) -> list[float]:
+    asked = [{"type": "image", "image": image}, {"type": "text", "text": question}]  # a PIL image, bytes, a path, a data URI
+    return model.score(processor, [{"role": "user", "content": asked}], answers)
 ```
 
 A score means something beside the score of another answer to the same question: the higher one is the better answer."""
@@ -58,7 +52,18 @@ CRITIC_USE = """\
 answer, `score` gives the score after one. `decode` makes of what `Image.open` gives the image that it was trained on."""
 
 LANGUAGE_MODEL_USE = """\
-`Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)` loads it, like any Qwen2.5-VL checkpoint."""
+`Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)` loads it, like any Qwen2.5-VL checkpoint; vLLM serves it."""
+
+JUDGE_PROMPT = """\
+It compares two responses when it is asked so, by the chat template and with `add_generation_prompt` (transformers, or as the
+messages of a chat completion); where there is no image, its part is left out, where there are several, it is repeated:
+
+```json
+{messages}
+```
+
+It writes up to {max_new_tokens} tokens and ends with `<answer>1</answer>` or `<answer>2</answer>`, the better response. Ask in
+both orders: what it says in one order alone may follow the order."""
 
 ADAPTER_USE = """\
 This folder holds adapters (and the reward head, if there is one), not the weights under them. In a clone of the project,
@@ -67,11 +72,6 @@ This folder holds adapters (and the reward head, if there is one), not the weigh
 
 USE = {"naive": SCALAR_USE, "critic": CRITIC_USE, "language_model": LANGUAGE_MODEL_USE, "stable_reinforce": LANGUAGE_MODEL_USE}
 """Method to what a person does with its checkpoint."""
-
-MEAN_READ = (
-    "This head reads the mean over the answer: `model` also needs `response_mask`, of the shape of `input_ids`, with 1 on the "
-    "answer's own tokens."
-)
 
 
 def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: str) -> None:
@@ -163,14 +163,16 @@ def figures(results: Mapping[str, Result]) -> list[str]:
 
 
 def use(recipe: Recipe) -> list[str]:
-    """Return how the checkpoint is loaded."""
-    if recipe.optim.lora is not None:
-        return [ADAPTER_USE]
-    found = [USE[recipe.method.type]]
-    if recipe.method.type == "naive" and recipe.head.read == "mean":
-        found.append(MEAN_READ)
-    if recipe.backbone.system_prompt is not None:
-        found.append(f"It was trained with the system prompt {recipe.backbone.system_prompt!r}: put it before the first turn.")
+    """Return how the checkpoint is loaded, and a judge's exact prompt."""
+    found = [USE[recipe.method.type] if recipe.optim.lora is None else ADAPTER_USE]
+    settings = recipe.resolved()
+    template = judge_card(settings).template
+    if template is not None and settings["method"].get("target") != "lessons":
+        turns = ask(template, [text("user", "{the question}", 1)], "{the first response}", "{the second response}")
+        system = [] if recipe.backbone.system_prompt is None else [text("system", recipe.backbone.system_prompt)]
+        messages = json.dumps([*system, *turns], indent=1, ensure_ascii=False)
+        limit = JudgingConfig.model_fields["max_new_tokens"].default
+        found.append(JUDGE_PROMPT.format(messages=messages, max_new_tokens=f"{limit:,}"))
     return found
 
 

@@ -15,7 +15,8 @@ from data.errors import NonFiniteError, RecordError
 from data.preference import text
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime
-from eval.judges.loading import LoadedJudge, load_judge
+from eval.judges.loaded import LoadedJudge
+from eval.judges.loading import load_judge
 from eval.judges.ranking import PackedRanker, Ranking, Tournament, candidates_of, pairs, won
 from eval.protocol import ProtocolConfig, Vote
 from models.backbone import load_critic
@@ -150,6 +151,20 @@ def test_control_tokens_and_scores_that_are_no_numbers_are_refused(checkpoints: 
 
 
 def test_keys_follow_the_content() -> None:
-    keys = {candidates_of(*arguments).key for arguments in (("x", ["a"]), ("x", ["b"]), ("y", ["a"]), ("x", ["a"], [b"1"]))}  # type: ignore[arg-type]
+    keys = {candidates_of(*arguments).key for arguments in (("x", ["a"]), ("x", ["b"]), ("y", ["a"]), ("x", ["a"], [b"1"]))}
     assert len(keys) == 4
     assert candidates_of("x", ["a"]).prompt == (text("user", "x"),)
+
+
+def test_a_batch_of_trl_is_scored_prompt_by_prompt(checkpoints: dict[str, Path]) -> None:
+    loaded = judge(checkpoints["scalar"])
+    (image,) = pictures(1)
+    words = {"type": "text", "text": "What is it?"}
+    carried = [{"role": "user", "content": [{"type": "image", "image": image}, words]}]
+    plain = [{"role": "user", "content": "What is it?"}]
+    prompts: list[Any] = [plain, carried, "What is it?", plain, carried]
+    completions = [[{"role": "assistant", "content": one}] for one in RESPONSES]
+    found = loaded.reward(prompts, completions, images=[[image], [image], None, None, [image]], trainer_state=None)
+    wanted = [loaded.score("What is it?", [one], [image] * seen)[0] for one, seen in zip(RESPONSES, (1, 1, 0, 0, 1), strict=True)]
+    assert found == pytest.approx(wanted, abs=1e-5)
+    assert loaded.reward(["What is it?"], ["Blue"], image=[image]) == loaded.score("What is it?", ["Blue"], [image])

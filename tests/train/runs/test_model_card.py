@@ -206,7 +206,7 @@ def test_the_code_on_a_card_decodes_as_evaluation_does(tmp_path: Path, monkeypat
         seen.extend(images)
         raise RuntimeError("seen")
 
-    monkeypatch.setattr(names["image_processor"], "preprocess", see)
+    monkeypatch.setattr(names["processor"].image_processor, "preprocess", see)
     refused = 0
     for content in files():
         try:
@@ -214,10 +214,10 @@ def test_the_code_on_a_card_decodes_as_evaluation_does(tmp_path: Path, monkeypat
         except ImageError:
             refused += 1
             with pytest.raises(ValueError, match="no conversion to RGB"):
-                names["score"](Image.open(io.BytesIO(content)), "What is it?", "A square.")
+                names["score"](content, "What is it?", ["A square."])
             continue
         with pytest.raises(RuntimeError, match="seen"):
-            names["score"](Image.open(io.BytesIO(content)), "What is it?", "A square.")
+            names["score"](content, "What is it?", ["A square."])
         assert (seen[-1].mode, seen[-1].size, seen[-1].tobytes()) == ("RGB", wanted.size, wanted.tobytes())
     assert len(seen) > 200
     assert 0 < refused < 30  # 32-bit integer, float and Lab
@@ -227,10 +227,9 @@ def test_the_code_on_a_card_decodes_as_evaluation_does(tmp_path: Path, monkeypat
 def test_the_code_on_a_card_scores_as_training_did(content: bytes, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = ended(runs / "2-zero3")
     names = run_code((checkpoint / CARD).read_text(encoding="utf-8"), checkpoint, monkeypatch)
-    found = [
-        names["score"](Image.open(io.BytesIO(content)), "What is it?", answer) for answer in ("A square.", "Nothing at all.")
-    ]
-    encoder = Encoder(names["tokenizer"], names["image_processor"], tiny.encoder().config, tiny.encoder().vision.window)
+    found = names["score"](Image.open(io.BytesIO(content)), "What is it?", ["A square.", "Nothing at all."])
+    processor = names["processor"]
+    encoder = Encoder(processor.tokenizer, processor.image_processor, tiny.encoder().config, tiny.encoder().vision.window)
     prompt: Any = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}
     conversations = [encoder.render((prompt, text("assistant", answer))) for answer in ("A square.", "Nothing at all.")]
     group = encoder.encode([decode(content, "r")], conversations, "end_of_turn")
@@ -255,10 +254,12 @@ def test_the_hub_is_told_of_a_base_that_it_knows(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ([], ["AutoModelForSequenceClassification"]),
-        (["head.read=mean"], ["AutoModelForSequenceClassification", "response_mask"]),
-        (["backbone.system_prompt=Be strict."], ["AutoModelForSequenceClassification", "'Be strict.'"]),
         (["method={type: critic}"], ["AutoModelForImageTextToText"]),
         (["method={type: language_model, target: lessons}"], ["Qwen2_5_VLForConditionalGeneration"]),
+        (
+            ["method={type: language_model, template: turns}"],
+            ["Qwen2_5_VLForConditionalGeneration", '"text": "{the second response}"'],
+        ),
         (["optim.lora={rank: 4}"], ["train/merge.py"]),
     ],
 )
@@ -272,6 +273,7 @@ KEPT = {
     "config.json",
     "model.safetensors",
     "reward.py",
+    "conversations.py",
     "decoding.py",
     "judge.json",
     "tokenizer.json",

@@ -1,0 +1,224 @@
+"""A reward model behind eval/serve.py in OpenRLHF, images included; written against openrlhf 0.11.2.
+
+    --train.agent_func_path /path/to/openrlhf_reward.py           # images, and a failure ends the run
+    --reward.remote_url /path/to/openrlhf_reward.py               # text only; OpenRLHF itself hides failures here
+
+The server's address and settings come from the environment (REWARD_URL …). OpenRLHF renders prompts before it asks: they are
+read back as ChatML, the form of Qwen's models (`<|im_start|>role … <|im_end|>`). Needs httpx and nothing of the project that
+serves.
+"""
+
+import asyncio
+import base64
+import io
+import json
+import math
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+from openrlhf.utils.agent import SingleTurnAgentExecutor
+from openrlhf.utils.vlm_utils import load_images
+
+# --- client: the same lines in every file of this folder, so that each can be copied alone ---
+TRIES, FIRST_DELAY, LONGEST_DELAY, AT_ONCE = 8, 1.0, 60.0, 64
+"""Requests for one group, seconds before the second of them and at most, and requests under way."""
+BUSY = (429, 502, 503, 504)
+
+
+class RewardServerError(RuntimeError):
+    """There is no score. Training must stop here: any number in its place would be learned from."""
+
+
+class RewardServer:
+    """Asks eval/serve.py for scores; each setting not given comes from the environment.
+
+    REWARD_URL (http://127.0.0.1:8000), REWARD_API_KEY_FILE, REWARD_FORM (`raw`, or `normalised`: by mean and standard
+    deviation of the checkpoint's own scores), REWARD_TIMEOUT (seconds for one answer, 300).
+    """
+
+    def __init__(self, url: str = "", key_file: str = "", form: str = "", timeout: float = 0.0) -> None:
+        setting = os.environ.get
+        self.url = (url or setting("REWARD_URL", "http://127.0.0.1:8000")).rstrip("/") + "/v1/rewards"
+        key_file = key_file or setting("REWARD_API_KEY_FILE", "")
+        self.headers = {"Authorization": f"Bearer {Path(key_file).read_text().strip()}"} if key_file else {}
+        self.scores = {"raw": "scores", "normalised": "normalised"}[form or setting("REWARD_FORM", "raw")]
+        self.timeout = timeout or float(setting("REWARD_TIMEOUT", "300"))
+        self.fingerprint: str | None = None
+
+    async def score(self, rows: Any) -> list[float]:
+        """Return the score of each row (messages, response); rows with equal messages are asked for together."""
+        groups: dict[str, list[int]] = {}
+        for place, (messages, _) in enumerate(rows):
+            groups.setdefault(json.dumps(messages), []).append(place)
+        limit = asyncio.Semaphore(AT_ONCE)
+        async with httpx.AsyncClient(headers=self.headers, timeout=self.timeout) as http:
+            asked = [self._ask(http, limit, rows[own[0]][0], [rows[place][1] for place in own]) for own in groups.values()]
+            answers = await asyncio.gather(*asked)
+        found = {
+            place: score
+            for own, scores in zip(groups.values(), answers, strict=True)
+            for place, score in zip(own, scores, strict=True)
+        }
+        return [found[place] for place in range(len(rows))]
+
+    async def _ask(self, http: httpx.AsyncClient, limit: asyncio.Semaphore, messages: Any, responses: list[str]) -> list[float]:
+        wrong = ""
+        for attempt in range(TRIES):
+            delay = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt * (0.5 + random.random()))
+            try:
+                async with limit:
+                    answer = await http.post(self.url, json={"groups": [{"messages": messages, "responses": responses}]})
+            except httpx.TransportError as error:
+                wrong = f"{type(error).__name__} {error}"
+            else:
+                if answer.status_code == 200:
+                    return self._read(answer.json(), len(responses))
+                wrong = f"HTTP {answer.status_code} {answer.text[:500]}"
+                if answer.status_code not in BUSY:
+                    break
+                delay = max(delay, min(LONGEST_DELAY, float(answer.headers.get("Retry-After", 0))))
+            if attempt < TRIES - 1:
+                await asyncio.sleep(delay)
+        raise RewardServerError(f"{self.url} gave no scores: {wrong}. Is eval/serve.py running, and reached at REWARD_URL?")
+
+    def _read(self, answer: Any, count: int) -> list[float]:
+        group = answer["groups"][0]
+        if "error" in group:
+            raise RewardServerError(f"{self.url} could not score a group: {group['error']['message']}")
+        if self.fingerprint not in (None, answer["fingerprint"]):
+            raise RewardServerError(
+                f"the checkpoint behind {self.url} changed from {self.fingerprint} to {answer['fingerprint']} in the middle of "
+                "the run; scores of two reward models cannot be compared. Serve the first one again."
+            )
+        self.fingerprint, scores = answer["fingerprint"], group[self.scores]
+        if scores is None:
+            raise RewardServerError("REWARD_FORM=normalised, but the checkpoint holds no reference scores; ask for raw ones")
+        if len(scores) != count or not all(map(math.isfinite, scores)):
+            raise RewardServerError(f"{self.url} answered {scores} for {count} responses; required are as many finite numbers")
+        return [float(score) for score in scores]
+
+
+def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
+    """Return messages as JSON takes them, every image as a data URI; `images` fill image parts that have none.
+
+    Where there are no image parts, they stand before the first text of the user.
+    """
+    rest = iter(images)
+    found: list[dict[str, Any]] = []
+    turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    for turn in turns:
+        parts: list[dict[str, Any]] = []
+        content = turn["content"]
+        for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            if part["type"] == "text":
+                parts.append({"type": "text", "text": part["text"]})
+            elif part["type"] in ("image", "image_url"):
+                held = [part[key] for key in ("image", "image_url", "url", "bytes", "path") if part.get(key) is not None]
+                parts.append({"type": "image", "image": data_uri(held[0] if held else next(rest))})
+            else:
+                raise RewardServerError(f"a part of a message is of type {part['type']!r}; required is text or image")
+        found.append({"role": turn["role"], "content": parts})
+    left = [{"type": "image", "image": data_uri(image)} for image in rest]
+    if left and any(part["type"] == "image" for turn in found for part in turn["content"]):
+        raise RewardServerError(f"{len(left)} more images than image parts in the messages")
+    if left:
+        user = next(turn for turn in found if turn["role"] == "user")
+        user["content"] = left + user["content"]
+    return found
+
+
+def data_uri(image: Any) -> str:
+    """Return an image (PIL, bytes, path, data URI, or a struct of these) as a data URI; the server looks at its content."""
+    if isinstance(image, dict):
+        image = next(image[key] for key in ("bytes", "path", "url") if image.get(key) is not None)
+    if isinstance(image, str) and image.startswith("data:"):
+        return image
+    if isinstance(image, str) and image.startswith(("http://", "https://")):
+        raise RewardServerError(f"an image is the address {image[:80]}; addresses are not fetched, give files or bytes")
+    if isinstance(image, (str, Path)):
+        image = Path(str(image).removeprefix("file://")).read_bytes()
+    if not isinstance(image, bytes):  # opened by Pillow; it may still have to be turned upright
+        buffer = io.BytesIO()
+        kept = image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16") else image.convert("RGB")
+        kept.save(buffer, "PNG", compress_level=1, exif=image.getexif())
+        image = buffer.getvalue()
+    return "data:image/x;base64," + base64.b64encode(image).decode()
+
+
+# --- end of the client ---
+
+
+TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n?", re.DOTALL)
+OPENED = "<|im_start|>assistant\n"
+IMAGE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
+CONTROL = re.compile(r"<\|\w+\|>")
+
+
+def turns_of(prompt: str) -> list[dict[str, Any]]:
+    """Return the turns of a rendered prompt, with a part for each image; text that is no ChatML is the user's."""
+    if "<|im_start|>" not in prompt:
+        return [{"role": "user", "content": prompt}]
+    found = []
+    for role, content in TURN.findall(prompt):
+        texts = IMAGE.split(content)
+        parts: list[dict[str, Any]] = [{"type": "text", "text": texts[0]}] if texts[0] else []
+        for after in texts[1:]:
+            parts += [{"type": "image"}] + ([{"type": "text", "text": after}] if after else [])
+        found.append({"role": role, "content": parts})
+    return found
+
+
+def reward_func(queries: list[str], prompts: list[str], labels: list[Any]) -> dict[str, Any]:
+    """Return the scores of responses to text prompts: a query is prompt and response."""
+    rows = []
+    for query, prompt in zip(queries, prompts, strict=True):
+        if IMAGE.search(prompt):
+            raise RewardServerError(
+                "a prompt with an image came by --reward.remote_url, which drops images: give --train.agent_func_path"
+            )
+        response = query.rpartition(OPENED)[2] if OPENED in query else query.removeprefix(prompt)
+        rows.append((sendable(turns_of(prompt)), CONTROL.sub("", response).strip("\n")))
+    scores = asyncio.run(RewardServer().score(rows))
+    return {"rewards": scores, "scores": scores, "extra_logs": {"reward_model": sum(scores) / len(scores)}}
+
+
+class AgentExecutor(SingleTurnAgentExecutor):  # type: ignore[misc]
+    """Writes one response and has it scored, with the prompt's own images."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.server = RewardServer()
+
+    async def execute(
+        self,
+        prompt: Any,
+        label: Any,
+        sampling_params: Any,
+        max_length: int,
+        hf_tokenizer: Any,
+        llm_engine: Any,
+        images: Any = None,
+    ) -> dict[str, Any]:
+        """Return what OpenRLHF's own executor returns, with the score as reward."""
+        found: dict[str, Any] = await super().execute(
+            prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine, images=images
+        )
+        begin, end = found["action_ranges"][-1]
+        response = hf_tokenizer.decode(found["observation_tokens"][begin:end], skip_special_tokens=True)
+        opened = [] if images is None else load_images(images)
+        turns = turns_of(prompt)
+        places = sum(
+            part["type"] == "image" for turn in turns if not isinstance(turn["content"], str) for part in turn["content"]
+        )
+        if len(opened) != places:
+            raise RewardServerError(
+                f"{len(opened)} images could be read for {places} places in the prompt; OpenRLHF skips what it cannot read"
+            )
+        (score,) = await self.server.score([(sendable(turns, opened), response)])
+        found["reward"] = found["scores"] = score
+        found["extra_logs"] = {**(found.get("extra_logs") or {}), "reward_model": score}
+        return found

@@ -1,0 +1,123 @@
+"""Serve a judge over HTTP: scores of any number of responses to a prompt with images.
+
+python eval/serve.py runs/mine/best                                          # http://127.0.0.1:8000
+python eval/serve.py runs/mine/best --host 0.0.0.0 --api-key-file key.txt --media-root /data/images
+
+The judge is a checkpoint folder, or a YAML file with the `type` scalar, critic or generative. Images are data URIs; with
+--media-root also paths below that folder; addresses are never fetched. What clients may speak:
+
+/v1/rewards   groups of responses to a prompt: scores, order, margin, the tokens that were computed
+  curl localhost:8000/v1/rewards -d '{"groups": [{"messages": "What is 2 + 2?", "responses": ["4", "5"], "images": []}]}'
+/classify     vLLM: a conversation that ends with the answer (or `input`: the same as text of the chat template)
+  curl localhost:8000/classify -d '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}'
+/rerank       vLLM, Jina, Cohere: the prompt is the query, the responses are the documents
+  curl localhost:8000/rerank -d '{"query": "What is 2 + 2?", "documents": ["4", "5"]}'
+/get_reward   OpenRLHF: prompt and response in one text; images only in a label: {"images": ["data:…"]}
+  curl localhost:8000/get_reward -d '{"query": ["What is 2 + 2? 4"], "prompts": ["What is 2 + 2?"], "labels": [""]}'
+
+/health and /ready for load balancers (no key), /metrics for Prometheus, /v1/models with the checkpoint's fingerprint. A judge
+that compares ranks the responses of a group by a tournament. SIGTERM drains. Several GPUs: docker/serve.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import socket
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from pydantic import ValidationError
+
+from data.config.validation import format_validation_error
+from data.errors import UserError
+from eval.cli import add_ranks, command, processes
+from eval.serving.limits import Limits
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until a signal ends it; what a user can put right ends with a message and no traceback."""
+    options = parse(arguments)
+    with command():
+        key = api_key(options.api_key_file)
+        if options.media_root is not None and not options.media_root.is_dir():
+            raise UserError(f"--media-root {options.media_root} is no folder.")
+        if not options.judge.exists():
+            raise UserError(
+                f"{options.judge}: there is no such folder or file. Give a checkpoint folder, or a judge's YAML file."
+            )
+        serve(options, limits_of(options), key)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options; a wrong command line ends the process with status 2."""
+    parser = argparse.ArgumentParser("eval/serve.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("judge", type=Path, metavar="JUDGE", help="a checkpoint folder or YAML file")
+    parser.add_argument("--name", help="what requests call the model; default: JUDGE as it is written here")
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s, this machine only")
+    parser.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0 takes a free one")
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="requests must bring the key in it, as a bearer token")
+    parser.add_argument(
+        "--media-root", type=Path, metavar="FOLDER", help="images may be named by paths below it; default: none may"
+    )
+    for name, field in Limits.model_fields.items():
+        parser.add_argument(
+            f"--max-{name}", type=int, metavar="N", default=field.default, help=f"{field.description}; default: %(default)s"
+        )
+    add_ranks(parser)
+    return parser.parse_args(arguments)
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """Return the limits; raises UserError for impossible ones."""
+    try:
+        limits = Limits(**{name: vars(options)[f"max_{name}"] for name in Limits.model_fields})
+    except ValidationError as error:
+        raise UserError(f"--max-…: {format_validation_error(error)}") from error
+    if limits.groups > limits.queue:
+        raise UserError(
+            f"--max-groups {limits.groups} is more than --max-queue {limits.queue}, so that a request could never wait."
+        )
+    return limits
+
+
+def api_key(file: Path | None) -> str | None:
+    """Return the key in `file`; raises UserError for none, or one that no header can hold."""
+    if file is None:
+        return None
+    key = file.read_text(encoding="utf-8", errors="replace").strip()
+    if not (key and key.isascii() and key.isprintable() and " " not in key):
+        raise UserError(f"--api-key-file {file}: required is one line of visible ASCII characters without blanks.")
+    return key
+
+
+def serve(options: argparse.Namespace, limits: Limits, key: str | None) -> None:
+    """Listen at once, load, and answer until a signal; raises what loading raises, OSError for a port that is taken."""
+    try:
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise UserError("FastAPI and uvicorn, which serve, are not installed: pip install -e .[serve]") from error
+    with processes() as device:
+        from eval.judges.checkpoint import Runtime
+        from eval.serving.app import Server
+        from eval.serving.service import Service, load_served
+
+        name, runtime = options.name or str(options.judge), Runtime(device, options.token_budget)
+        listening = socket.create_server((options.host, options.port), family=socket.getaddrinfo(options.host, None)[0][0])
+        logging.basicConfig(format="%(asctime)s %(message)s")
+        logging.getLogger("reward_server").setLevel(logging.INFO)
+        service = Service(partial(load_served, options.judge, name, runtime), limits, options.media_root, key)
+        if key is None and options.host not in ("127.0.0.1", "::1", "localhost"):
+            print(f"warning: everybody who reaches {options.host} may ask; --api-key-file asks for a key", file=sys.stderr)
+        print(f"serving {name} at http://{options.host}:{listening.getsockname()[1]}; /ready says when it is loaded", flush=True)
+        Server(service).run([listening])
+        if service.failed is not None:
+            raise service.failed
+
+
+if __name__ == "__main__":
+    main()

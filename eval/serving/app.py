@@ -1,0 +1,135 @@
+"""The HTTP side: routes, who may ask and how many at once, and how the server ends.
+
+At SIGTERM (or Ctrl-C) it drains: what was accepted is answered, what is new gets 503, then the process ends with status 0. A
+second signal ends it at once.
+"""
+
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from eval.serving.dialects import DIALECTS, Asked, Served
+from eval.serving.service import LOGGER, Refused, Service
+
+OPEN = ("/health", "/ready")
+"""Paths that need no key: load balancers ask them."""
+KEEP_ALIVE_SECONDS = 75
+"""Longer than clients and load balancers keep an idle connection, so that none sends a request into a closing one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Lets requests in, counts those that are inside, and logs one line for each."""
+
+    app: ASGIApp
+    service: Service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self.app(scope, receive, send)
+            return
+        service, started, status = self.service, time.perf_counter(), 500
+        path = scope["path"] if scope["path"] in (*DIALECTS, "/metrics", "/v1/models") else "other"
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        refused = self._refused(scope)
+        accepted = scope["method"] == "POST" and refused is None
+        service.requests += accepted
+        try:
+            await (refused.response() if refused else self.app)(scope, receive, noted)
+        finally:
+            service.requests -= accepted
+            seconds = time.perf_counter() - started
+            service.metrics.seconds.labels(path).observe(seconds)
+            LOGGER.info("%s %s %d %.0f ms", scope["method"], path, status, 1000 * seconds)
+
+    def _refused(self, scope: Scope) -> Refused | None:
+        service, given = self.service, dict(scope["headers"]).get(b"authorization", b"")
+        if service.key is not None and not hmac.compare_digest(given, f"Bearer {service.key}".encode()):
+            return Refused(401, "unauthorized", "required is the header `Authorization: Bearer KEY` with this server's key.")
+        if scope["method"] == "POST" and service.draining:
+            return Refused(503, "draining", "the server is being shut down; ask another one.")
+        if scope["method"] == "POST" and service.requests >= service.limits.queue:
+            return Refused(429, "overloaded", f"{service.requests} requests wait, which is all this server allows; try again.")
+        return None
+
+
+def application(service: Service) -> FastAPI:
+    """Return the app that serves `service`."""
+    app = FastAPI(title="reward model", lifespan=service.lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Gate, service=service)
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        service.metrics.errors.labels(error.kind).inc()
+        return error.response()
+
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> JSONResponse:
+        return Refused(error.status_code, "not_found", f"{error.detail}; POST goes to {', '.join(DIALECTS)}.").response()
+
+    for path, read in DIALECTS.items():
+        app.add_api_route(path, _route(service, read), methods=["POST"], response_model=None)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @app.get("/ready", response_model=None)
+    async def ready() -> JSONResponse:
+        status = "draining" if service.draining else "ready" if service.running else "loading"
+        return JSONResponse({"status": status}, 200 if status == "ready" else 503)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return service.models()
+
+    @app.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        service.metrics.queue.set(service.groups)
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    return app
+
+
+def _route(service: Service, read: Callable[[Any, Served], Asked]) -> Callable[[Request], Any]:
+    async def route(request: Request) -> JSONResponse:
+        return await service.answer(request, read)
+
+    return route
+
+
+class Server(uvicorn.Server):
+    """Ends by draining; uvicorn's own way would refuse connections at once and end with the signal's status."""
+
+    def __init__(self, service: Service) -> None:
+        config = uvicorn.Config(
+            application(service), log_level="warning", access_log=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, lifespan="on"
+        )
+        super().__init__(config)
+        self.service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain, or end at once if that was asked for before."""
+        self.should_exit = self.force_exit = self.service.draining
+        self.service.draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Say whether to end: all is answered, or loading failed; asked ten times a second."""
+        service = self.service
+        self.should_exit |= (service.draining and not service.requests) or service.failed is not None
+        return await super().on_tick(counter)

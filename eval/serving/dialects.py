@@ -1,0 +1,300 @@
+"""What clients send and get: this project's own form, and those that other projects' clients speak already.
+
+A dialect reads a request's body into groups (messages, responses, images), and says how their scores are written. Scores are
+raw, higher is better; normalising and squashing are the client's.
+"""
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from data.errors import RecordError
+from data.storage.strict_json import parse_json
+from eval.serving.batcher import Scored
+
+HEADER = "<|im_start|>assistant\n"
+TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)<\|im_end\|>\n?", re.DOTALL)
+PADDING = re.compile(r"(?:<\|endoftext\|>)*")
+END = re.compile(r"<\|im_end\|>|<\|endoftext\|>")
+AFTER = re.compile(r"(?:\s|<\|im_end\|>|<\|endoftext\|>)*")
+PICTURE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
+"""An image in a rendered conversation; frameworks send its tokens one by one."""
+FOREIGN = re.compile(r"<\|\w+\|>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_turn>")
+"""What other models' chat templates write, which this model would read as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is served."""
+
+    name: str
+    kind: str
+    fingerprint: str
+    reference: Mapping[str, Any] | None
+    """`reference_scores` of the checkpoint's config.json."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A group without scores."""
+
+    message: str
+    type: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that was read."""
+
+    groups: Sequence[Any]
+    """Each as `/v1/rewards` takes it; not checked yet."""
+    write: Callable[[Sequence[Scored | Failure]], dict[str, Any]]
+    """Makes the answer of what is found of the groups."""
+    partial: bool = False
+    """Whether the answer has a place for a failure; else one fails the request."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = None
+
+
+class _Rewards(_Body):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    groups: list[Any] = Field(min_length=1)
+
+
+class _Classify(_Body):
+    messages: list[Any] | None = None
+    input: str | list[str] | None = None
+    use_activation: bool | None = None
+    add_generation_prompt: bool = False
+
+
+class _Rerank(_Body):
+    query: str | dict[str, Any]
+    documents: list[str] = Field(min_length=1)
+    top_n: int = Field(default=0, ge=0)
+
+
+class _GetReward(_Body):
+    query: list[str] = Field(min_length=1)
+    prompts: list[str] | None = None
+    labels: list[Any] | None = None
+
+
+def rewards(body: Any, served: Served) -> Asked:
+    """Read `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`; a failed group has an `error` in its place."""
+    reference = served.reference
+
+    def group(found: Scored | Failure) -> dict[str, Any]:
+        if isinstance(found, Failure):
+            return {"error": {"message": found.message, "type": found.type}}
+        ranking = found.ranking
+        normalised = reference and [(score - reference["mean"]) / reference["std"] for score in ranking.scores]
+        return {
+            "scores": ranking.scores,
+            "normalised": normalised,
+            "order": ranking.order,
+            "margin": ranking.margin,
+            "tokens": found.tokens,
+            "tokens_unshared": found.tokens_unshared,
+            "judgements": ranking.judgements,
+            "unread": ranking.unread,
+        }
+
+    def write(found: Sequence[Scored | Failure]) -> dict[str, Any]:
+        return {"model": served.name, "fingerprint": served.fingerprint, "groups": [group(one) for one in found]}
+
+    return Asked(_Rewards.model_validate(body).groups, write, partial=True)
+
+
+def classify(body: Any, served: Served) -> Asked:
+    """Read vLLM's request: `messages` whose last turn is the assistant's, or `input`, conversations as the template renders them.
+
+    The answer's `probs` hold the raw score. Raises: RecordError for `use_activation: true`, which asks for something else.
+    """
+    request = _Classify.model_validate(body)
+    if request.use_activation or request.add_generation_prompt:
+        raise RecordError(
+            "`use_activation` and `add_generation_prompt` must be false or left out: `probs` holds the raw score of an answer."
+        )
+    if (request.messages is None) == (request.input is None):
+        raise RecordError("give either `messages`, whose last turn is the assistant's, or `input`.")
+    if request.messages is not None:
+        groups = [_answered(request.messages)]
+    else:
+        texts = [request.input] if isinstance(request.input, str) else request.input or []
+        groups = [{"messages": turns, "responses": [response]} for turns, response in map(response_of, texts)]
+
+    def write(found: Sequence[Any]) -> dict[str, Any]:
+        data = [
+            {"index": index, "label": None, "probs": list(one.ranking.scores), "num_classes": 1}
+            for index, one in enumerate(found)
+        ]
+        tokens = sum(one.tokens_unshared for one in found)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
+        about = {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": served.name}
+        return {**about, "data": data, "usage": usage}
+
+    return Asked(groups, write)
+
+
+def _answered(messages: list[Any]) -> dict[str, Any]:
+    last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
+    content = last.get("content")
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+        content = "".join(texts) if len(texts) == len(content) else None
+    if last.get("role") != "assistant" or not isinstance(content, str):
+        raise RecordError("the last of the messages must be the assistant's turn with the text to be scored.")
+    return {"messages": messages[:-1], "responses": [content]}
+
+
+def rerank(body: Any, served: Served) -> Asked:
+    """Read vLLM's request: the `query` is the prompt (a text, or {"content": parts}), the `documents` are responses."""
+    request = _Rerank.model_validate(body)
+    content = request.query if isinstance(request.query, str) else request.query.get("content")
+    group = {"messages": [{"role": "user", "content": content}], "responses": request.documents}
+
+    def write(found: Sequence[Any]) -> dict[str, Any]:
+        [one] = found
+        results = [
+            {
+                "index": place,
+                "document": {"text": request.documents[place], "multi_modal": None},
+                "relevance_score": one.ranking.scores[place],
+            }
+            for place in one.ranking.order[: request.top_n or None]
+        ]
+        usage = {"prompt_tokens": one.tokens_unshared, "total_tokens": one.tokens_unshared}
+        return {"id": f"rerank-{uuid.uuid4().hex}", "model": served.name, "usage": usage, "results": results}
+
+    return Asked([group], write)
+
+
+def get_reward(body: Any, served: Served) -> Asked:
+    """Read OpenRLHF's request; queries with equal prompts and images are one group.
+
+    `query` holds prompt and response as one text, `prompts` the prompt alone; see `response_of`. A label may be JSON with
+    "images", the prompt's images as `/v1/rewards` takes them; other labels are not read.
+    """
+    request = _GetReward.model_validate(body)
+    number = len(request.query)
+    prompts: Sequence[str | None] = request.prompts or [None] * number
+    labels = request.labels or [None] * number
+    if not number == len(prompts) == len(labels):
+        raise RecordError(f"{number} queries, {len(prompts)} prompts and {len(labels)} labels; required are equally many.")
+    groups: dict[str, dict[str, Any]] = {}
+    places: dict[str, list[int]] = {}
+    for place, (query, prompt, label) in enumerate(zip(request.query, prompts, labels, strict=True)):
+        try:
+            turns, response = response_of(query, prompt)
+        except RecordError as error:
+            raise RecordError(f"query {place}: {error}") from error
+        group = {"messages": turns, "responses": [], "images": _images(label)}
+        key = json.dumps(group)
+        groups.setdefault(key, group)["responses"].append(response)
+        places.setdefault(key, []).append(place)
+
+    def write(found: Sequence[Any]) -> dict[str, Any]:
+        scores = [0.0] * number
+        for own, one in zip(places.values(), found, strict=True):
+            for place, score in zip(own, one.ranking.scores, strict=True):
+                scores[place] = score
+        return {"rewards": scores, "scores": scores, "extra_logs": {}}
+
+    return Asked(list(groups.values()), write)
+
+
+def _images(label: Any) -> list[Any]:
+    if not isinstance(label, str) or not label.lstrip().startswith("{"):
+        return []
+    try:
+        found = parse_json(label)
+    except RecordError:  # a reference answer that begins with a brace
+        return []
+    images = found.get("images")
+    return images if isinstance(images, list) else []
+
+
+def response_of(query: str, prompt: str | None = None) -> tuple[list[dict[str, Any]], str]:
+    """Return the turns and the response of a rendered conversation in ChatML (Qwen's template), or of plain texts.
+
+    - Padding (<|endoftext|>) in front is removed; the response ends before <|im_end|> or <|endoftext|>, and whatever follows but
+      blanks and these is refused.
+    - With `prompt` the query must begin with it, and the rest is the response, exactly; a beginning that the template wrote into
+      the assistant's turn belongs to the response. A prompt without ChatML is one turn of the user.
+    - Without `prompt` the last turn of the query, which must be ChatML, is the response.
+    - An image's tokens become an image part, to be filled by the images given beside.
+
+    Raises: RecordError for another form; other control tokens inside the response are refused later, by the encoder.
+    """
+    whole = PADDING.sub("", query, 1)
+    if prompt is not None:
+        start = PADDING.sub("", prompt, 1)
+        if not whole.startswith(start):
+            raise RecordError(f"it does not begin with its prompt, so that the response cannot be told: {whole[:80]!r}")
+        turns, begun = turns_of(start)
+        rest = whole[len(start) :]
+        return turns, _ended(begun + rest if begun is not None else rest.removeprefix(HEADER))
+    turns, begun = turns_of(whole)
+    if begun is not None:
+        return turns, _ended(begun)
+    last = turns.pop()
+    if last["role"] != "assistant" or any(part["type"] == "image" for part in last["content"]):
+        raise RecordError("a text without its prompt must be a conversation in ChatML that ends with an assistant's text.")
+    return turns, "".join(part["text"] for part in last["content"])
+
+
+def _ended(response: str) -> str:
+    end = END.search(response)
+    if end and not AFTER.fullmatch(response, end.start()):
+        raise RecordError(f"the response goes on after the end of its turn: {response[end.start() :][:80]!r}")
+    return response[: end.start()] if end else response
+
+
+def turns_of(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the turns of a rendered prompt, and what an unfinished turn of the assistant at its end holds; None without one."""
+    if "<|im_start|>" not in rendered:
+        if marker := FOREIGN.search(rendered):
+            raise RecordError(
+                f"the text contains {marker[0]!r}, which another model's chat template writes. Required is ChatML, or plain text."
+            )
+        return [{"role": "user", "content": [{"type": "text", "text": rendered}]}], None
+    turns, place = [], 0
+    while turn := TURN.match(rendered, place):
+        turns.append({"role": turn[1], "content": _parts(turn[2])})
+        place = turn.end()
+    rest = PADDING.sub("", rendered[place:], 1)
+    if rest and not rest.startswith(HEADER):
+        raise RecordError(f"this is not the end of a conversation in ChatML: {rest[:80]!r}")
+    return turns, rest.removeprefix(HEADER) if rest else None
+
+
+def _parts(content: str) -> list[dict[str, Any]]:
+    texts = PICTURE.split(content)
+    parts: list[dict[str, Any]] = []
+    for number, one in enumerate(texts):
+        parts += [{"type": "text", "text": one}] if one else []
+        parts += [{"type": "image"}] if number < len(texts) - 1 else []
+    return parts
+
+
+DIALECTS: dict[str, Callable[[Any, Served], Asked]] = {
+    "/v1/rewards": rewards,
+    "/classify": classify,
+    "/rerank": rerank,
+    "/v1/rerank": rerank,
+    "/get_reward": get_reward,
+}

@@ -1,0 +1,61 @@
+"""What a server tells Prometheus."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+if TYPE_CHECKING:
+    from eval.serving.batcher import Part
+
+RECENT = 1000
+"""Scores whose mean and spread are shown: those of a changed policy or a broken image path drift."""
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+FILLS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+class Metrics:
+    """Counts of one server; any thread may add to them."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.scores = deque[float](maxlen=RECENT)
+        self.queue = Gauge("reward_queue_groups", "Groups that wait or are computed", registry=registry)
+        self.fill = Histogram("reward_row_fill", "Share of the token budget that a row takes", buckets=FILLS, registry=registry)
+        self.tokens = Counter("reward_tokens", "Tokens computed", registry=registry)
+        self.unshared = Counter("reward_tokens_unshared", "Tokens without sharing of prompts", registry=registry)
+        self.responses = Counter("reward_responses", "Responses, or shown pairs, computed", registry=registry)
+        self.merged = Counter("reward_groups_merged", "Groups computed with another of the same prompt", registry=registry)
+        self.seconds = Histogram("reward_seconds", "Of answered requests", ["path"], buckets=SECONDS, registry=registry)
+        self.errors = Counter("reward_errors", "Requests and groups refused or failed", ["kind"], registry=registry)
+        shown = {
+            "reward_tokens_saved_ratio": ("Share of tokens that sharing saved", self.saved),
+            "reward_score_mean": (f"Mean of the last {RECENT} scores", lambda: fmean(list(self.scores) or [0.0])),
+            "reward_score_std": (f"Spread of the last {RECENT} scores", lambda: pstdev(list(self.scores) or [0.0])),
+        }
+        for name, (about, value) in shown.items():
+            Gauge(name, about, registry=registry).set_function(value)
+        self.computed = self.alone = 0
+
+    def saved(self) -> float:
+        """Return the share of tokens that sharing saved since the start."""
+        return 1 - self.computed / self.alone if self.alone else 0.0
+
+    def ran(self, fill: float, parts: Sequence[Part], groups: int) -> None:
+        """Count a row of so many groups that was computed; its parts know their tokens."""
+        computed, alone = sum(part.tokens for part in parts), sum(part.unshared for part in parts)
+        self.computed, self.alone = self.computed + computed, self.alone + alone
+        self.fill.observe(fill)
+        self.tokens.inc(computed)
+        self.unshared.inc(alone)
+        self.responses.inc(sum(len(part.group.continuations) for part in parts))
+        self.merged.inc(len(parts) - groups)
+
+    def text(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,211 @@
+"""What a server does with a request once its route is known: read it, check its groups, have them judged, write the answer."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+
+from data.errors import CheckpointError, NonFiniteError, RecordError
+from data.storage.files import read_json
+from data.storage.strict_json import parse_json
+from eval.judges.checkpoint import Runtime
+from eval.judges.config import CriticJudgeConfig, GenerativeJudgeConfig, ScalarJudgeConfig
+from eval.judges.loading import judge_config, load_judge
+from eval.judges.ranking import PackedRanker
+from eval.running.fingerprint import judge_digest
+from eval.serving.batcher import Batcher, Scored
+from eval.serving.dialects import Asked, Failure, Served
+from eval.serving.intake import Intake, problems
+from eval.serving.limits import Limits
+from eval.serving.metrics import Metrics
+
+LOGGER = logging.getLogger("reward_server")
+READ_SECONDS = 60
+"""How long a request's body may take to arrive."""
+RETRY_SECONDS = "1"
+
+
+class Refused(Exception):
+    """A request that gets an error as a whole."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+    def response(self) -> JSONResponse:
+        """Return the answer."""
+        headers = {"Retry-After": RETRY_SECONDS} if self.status in (429, 503) else {}
+        headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        return JSONResponse({"error": {"message": str(self), "type": self.kind}}, self.status, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """A judge that was loaded, and what is said of it."""
+
+    ranker: PackedRanker[Any, Any]
+    served: Served
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What answers, once the judge is loaded."""
+
+    batcher: Batcher
+    intake: Intake
+    served: Served
+
+
+@dataclass(slots=True)
+class Service:
+    """A server's settings and state; `load` runs in the model's thread once the server listens."""
+
+    load: Callable[[], Judging]
+    limits: Limits = field(default_factory=Limits)
+    media_root: Path | None = None
+    key: str | None = field(default=None, repr=False)
+    metrics: Metrics = field(default_factory=Metrics)
+    draining: bool = False
+    requests: int = 0
+    """Accepted and not answered yet."""
+    groups: int = 0
+    """Of these requests, as far as they were read."""
+    running: Running | None = None
+    failed: BaseException | None = None
+    """What ended loading or computing; the server then ends as well."""
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Load and compute while the server runs."""
+        task = asyncio.create_task(self._run())
+        task.add_done_callback(self._ended)
+        yield
+        task.cancel()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self.failed = None if task.cancelled() else task.exception()
+
+    async def _run(self) -> None:
+        model = ThreadPoolExecutor(1, "model")
+        judging = await asyncio.get_running_loop().run_in_executor(model, self.load)
+        batcher = Batcher(judging.ranker, model, self.limits, self.metrics)
+        intake = Intake(self.limits, self.media_root, judging.served.kind == "generative")
+        self.running = Running(batcher, intake, judging.served)
+        await batcher.run()
+
+    async def answer(self, request: Request, read: Callable[[Any, Served], Asked]) -> JSONResponse:
+        """Return the answer to a request of the dialect that `read` reads; raises Refused."""
+        body = await self._body(request)
+        running = self.loaded()
+        try:
+            asked = await running.batcher.in_pool(_asked, body, read, running.served)
+        except ValidationError as error:
+            raise Refused(422, "invalid_request", problems(error)) from error
+        except RecordError as error:
+            raise Refused(422, "invalid_request", str(error)) from error
+        count = len(asked.groups)
+        if count > self.limits.groups:
+            raise Refused(422, "invalid_request", f"{count} groups; this server allows {self.limits.groups} in a request.")
+        if self.groups + count > self.limits.queue:
+            raise Refused(429, "overloaded", f"{self.groups} groups wait, and this server allows {self.limits.queue}; try again.")
+        self.groups += count
+        work = asyncio.gather(*(self._group(running, number, one) for number, one in enumerate(asked.groups)))
+        gone = asyncio.ensure_future(request.receive())  # after the body the next message is that the client went away
+        either: set[asyncio.Future[Any]] = {work, gone}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise Refused(400, "disconnected", "the client went away.")
+            found = work.result()
+        finally:
+            work.cancel()
+            gone.cancel()
+            self.groups -= count
+        failures = [one for one in found if isinstance(one, Failure)]
+        for failure in failures:
+            self.metrics.errors.labels(failure.type).inc()
+        if not failures or (asked.partial and len(failures) < count):
+            return JSONResponse(asked.write(found))
+        worst = max(failures, key=lambda failure: failure.status)
+        said = "\n".join(dict.fromkeys(failure.message for failure in failures))
+        answer = asked.write(found) if asked.partial else {}
+        return JSONResponse({**answer, "error": {"message": said, "type": worst.type}}, worst.status)
+
+    async def _body(self, request: Request) -> bytes:
+        content, length = bytearray(), int(request.headers.get("content-length", "0"))
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                async for piece in request.stream():
+                    content += piece
+                    length = max(length, len(content))
+                    if length > self.limits.body:
+                        raise Refused(413, "too_large", f"the request has more than the {self.limits.body:,} bytes allowed.")
+        except TimeoutError:
+            raise Refused(408, "timeout", f"the body did not arrive within {READ_SECONDS} seconds.") from None
+        except ClientDisconnect:
+            raise Refused(400, "disconnected", "the client went away.") from None
+        return bytes(content)
+
+    async def _group(self, running: Running, number: int, written: Any) -> Scored | Failure:
+        async def scored() -> Scored:
+            return await running.batcher.rank(await running.batcher.in_pool(running.intake, written, f"group {number}"))
+
+        [found] = await asyncio.gather(scored(), return_exceptions=True)
+        if isinstance(found, RecordError):
+            return Failure(str(found), "invalid_request", 422)
+        if isinstance(found, NonFiniteError):
+            return Failure(str(found), "non_finite_score", 500)
+        if isinstance(found, BaseException):
+            LOGGER.error("a group failed", exc_info=found)
+            return Failure(f"group {number}: the server failed ({type(found).__name__}); its log says why.", "internal", 500)
+        self.metrics.scores.extend(found.ranking.scores)
+        return found
+
+    def loaded(self) -> Running:
+        """Return what answers; raises Refused while there is nothing."""
+        if self.running is None:
+            raise Refused(503, "loading", "the model is being loaded; ask /ready.")
+        return self.running
+
+    def models(self) -> dict[str, Any]:
+        """Return what is served, in OpenAI's form and with what a client may want to check."""
+        served = self.loaded().served
+        about = {"kind": served.kind, "fingerprint": served.fingerprint, "reference_scores": served.reference}
+        own = {"id": served.name, "object": "model", "owned_by": "multimodal-reward-models"}
+        return {"object": "list", "data": [{**own, **about, "limits": self.limits.model_dump()}]}
+
+
+def _asked(body: bytes, read: Callable[[Any, Served], Asked], served: Served) -> Asked:
+    try:
+        found = parse_json(body)
+    except RecordError as error:
+        raise Refused(400, "invalid_request", str(error)) from error
+    model = found.get("model") if isinstance(found, dict) else None
+    if model not in (None, served.name):
+        raise Refused(404, "not_found", f"there is no model {str(model)[:200]!r} here; served is {served.name!r}.")
+    return read(found, served)
+
+
+def load_served(path: Path, name: str, runtime: Runtime) -> Judging:
+    """Return the judge at `path`, with its fingerprint, once it has ranked something.
+
+    Raises: what `load_judge` raises; CheckpointError for a judge that does not run here, or of several models.
+    """
+    config = judge_config(path)
+    if not isinstance(config, ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig):
+        raise CheckpointError(f"{path} is of the type {config.type!r}; served are scalar, critic and generative judges.")
+    judge = load_judge(path, runtime)
+    judge.rank("?", ["-", "."])
+    assert isinstance(judge.ranker, PackedRanker)
+    file = Path(config.checkpoint).expanduser() / "config.json"
+    reference = read_json(file).get("reference_scores") if file.is_file() else None
+    return Judging(judge.ranker, Served(name, config.type, judge_digest(path), reference))
