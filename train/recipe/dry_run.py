@@ -65,7 +65,7 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
     (image, words), steps, budget = record_tokens(recipe), known_steps(recipe), recipe.optim.token_budget
     written = "" if isinstance(recipe.method, NaiveConfig) else "; what is written comes on top"
     console.print(
-        f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens and {words:,} of text; "
+        f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
         f"rows of {ROW_TOKENS if budget == 'auto' else budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, which H100 and "
         f"H200 have alike; a GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between nodes, "
         "while it computes. GB (s): what each receives in a step, and how long that takes by itself.",
