@@ -12,6 +12,7 @@ from data.console import plain_console
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
+from train.recipe.cost import BETWEEN, INSIDE, MFU, NODE, PEAK, ROW_TOKENS, record_tokens, step_cost
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
 from train.recipe.inputs import absent
@@ -20,6 +21,8 @@ from train.recipe.methods import CriticConfig, NaiveConfig, StableReinforceConfi
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
+GPUS = (8, 64, 512)
+"""Numbers of GPUs that the cost of a step is shown for."""
 RANKS = (1, 8, 64)
 """Numbers of ranks that the memory table always shows."""
 
@@ -53,6 +56,46 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
     console.print(table)
     if line := writing_line(recipe, shape, [ranks for ranks in all_ranks if ranks > 1]):
         console.print(line)
+    if recipe.backbone.path != "embedded":
+        show_cost(recipe, shape, sorted({*GPUS, world_size} - {1}), console)
+
+
+def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -> None:
+    """Print what a step takes on several GPUs, how long the run is, and where the network holds it up."""
+    (image, words), steps, budget = record_tokens(recipe), known_steps(recipe), recipe.optim.token_budget
+    written = "" if isinstance(recipe.method, NaiveConfig) else "; what is written comes on top"
+    console.print(
+        f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
+        f"rows of {ROW_TOKENS if budget == 'auto' else budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, which H100 and "
+        f"H200 have alike; a GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between nodes, "
+        "while it computes. GB (s): what each receives in a step, and how long that takes by itself.",
+        soft_wrap=True,
+    )
+    own = stage(recipe.deepspeed)
+    names = [f"ZeRO-{one}{' ←' if one == own else ''}" for one in (1, 2, 3)]
+    table = Table("GPUs", *(Column(name, justify="right") for name in ("rows", "compute s", *names, "hours", "GPU hours")))
+    held_up = []
+    for ranks in gpus:
+        found = step_cost(recipe, shape, ranks)
+        waits = [f"{found.network[one] / 1e9:.1f} ({found.waiting(one):.2f})" for one in (1, 2, 3)]
+        hours = None if steps is None else steps * max(found.compute, found.waiting(own)) / 3600
+        spent = ["–", "–"] if hours is None else [f"{hours:,.1f}", f"{hours * ranks:,.0f}"]
+        table.add_row(f"{ranks:,}", str(found.rows), f"{found.compute:.2f}", *waits, *spent)
+        if found.waiting(own) > found.compute:
+            held_up.append((ranks, found))
+    console.print(table)
+    for ranks, found in held_up[:1]:
+        better = [
+            f"zero{one}, {found.waiting(one):.2f} s and {per_rank(recipe, shape, f'zero{one}', ranks)[0] / GIB:.0f} GiB a GPU"
+            for one in (1, 2)
+            if one < own and found.waiting(one) < found.waiting(own)
+        ]
+        ways = ", ".join(["fewer GPUs", "a larger optim.records_per_step", *(f"deepspeed={one}" for one in better)])
+        console.print(
+            f"From {ranks:,} GPUs on the network holds this recipe up: {found.waiting(own):.2f} s for {found.compute:.2f} s of "
+            f"computation. Ways out: {ways}.",
+            soft_wrap=True,
+        )
 
 
 def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
