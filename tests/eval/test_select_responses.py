@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data.mixture import Mixture, MixtureConfig
 from data.preference import Preference, validate
-from eval.candidates.selection import NotTaken, Scored, best, pairs
+from eval.candidates.selection import NotTaken, ScoredResponses, best, pairs
 from eval.select_responses import main
 from tests.eval import run_folders
 from tests.eval.make import png
@@ -27,7 +27,7 @@ FOUND = st.lists(st.tuples(TEXTS, st.integers(-4, 4).map(float), st.booleans()),
 @given(found=FOUND, minimum=st.none() | st.integers(0, 5).map(float), every=st.booleans(), verified=st.booleans())
 def test_pairs_keep_what_is_promised(found: list[Any], minimum: float | None, every: bool, verified: bool) -> None:
     responses, scores, right = (list(column) for column in zip(*found, strict=True))
-    group = Scored(responses, scores, right if verified else None)
+    group = ScoredResponses(responses, scores, right if verified else None)
     good = {
         (one, other)
         for a, b in combinations(range(len(found)), 2)
@@ -52,8 +52,8 @@ def test_pairs_keep_what_is_promised(found: list[Any], minimum: float | None, ev
 @given(found=FOUND)
 def test_the_best_is_the_best_of_the_right_ones(found: list[Any]) -> None:
     responses, scores, right = (list(column) for column in zip(*found, strict=True))
-    assert scores[best(Scored(responses, scores, None))] == max(scores)
-    group = Scored(responses, scores, right)
+    assert scores[best(ScoredResponses(responses, scores, None))] == max(scores)
+    group = ScoredResponses(responses, scores, right)
     if any(right):
         assert right[best(group)]
         assert scores[best(group)] == max(score for score, known in zip(scores, right, strict=True) if known)
