@@ -47,6 +47,8 @@ class Gate:
             await send(message)
 
         refused = self._refused(scope)
+        if refused:
+            service.metrics.errors.labels(refused.kind).inc()
         accepted = scope["method"] == "POST" and refused is None
         service.requests += accepted
         try:

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from data.errors import CheckpointError
+from eval import serve
 from eval.judges.checkpoint import Runtime
-from eval.serve import main
+from eval.serving.dialects import DIALECTS
 from eval.serving.service import load_served
 from tests.eval import run_folders
 from tests.eval.serving.client import group
@@ -37,7 +38,16 @@ def test_wrong_options_end_with_a_message(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "empty").write_text("two words\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=re.escape(said)):
-        main(options)
+        serve.main(options)
+
+
+def test_the_help_shows_every_form() -> None:
+    assert not [path for path in DIALECTS if f"localhost:8000{path}" not in str(serve.__doc__) and path != "/v1/rerank"]
+
+
+def test_a_folder_that_is_no_judge_ends_the_server_with_a_message(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"there is no config.json"):
+        serve.main([str(tmp_path), "--port", "0"])
 
 
 def test_judges_that_run_elsewhere_or_are_several_are_refused(tmp_path: Path) -> None:

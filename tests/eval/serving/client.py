@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,6 +35,18 @@ def serving(judging: Judging, use: Callable[[httpx.AsyncClient, Service], Awaita
             await use(client, service)
 
     asyncio.run(main())
+
+
+async def at_once(service: Service, requests: Sequence[Awaitable[Any]], parts: int) -> list[Any]:
+    """Return what the requests give; the model begins when so many parts of them wait."""
+    assert service.running is not None
+    batcher, arrived = service.running.batcher, threading.Event()
+    batcher.model.submit(arrived.wait)
+    every = asyncio.gather(*requests)
+    while len(batcher.waiting) < parts:
+        await asyncio.sleep(0.005)
+    arrived.set()
+    return await every
 
 
 def data_uri(seed: int = 0, width: int = 60, height: int = 80) -> str:

@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from eval.running.fingerprint import judge_digest
+from eval.serving.app import application
 from eval.serving.limits import Limits
 from eval.serving.service import Judging, Service
-from tests.eval.serving.client import data_uri, group, png, serving
+from tests.eval.serving.client import at_once, data_uri, group, png, serving
 
 
 def asked(judging: Judging, body: Any, path: str = "/v1/rewards", **settings: Any) -> tuple[int, Any]:
@@ -146,6 +147,7 @@ def test_a_key_is_required_but_for_load_balancers(judges: dict[str, Judging]) ->
             answer = await client.post("/v1/rewards", json={"groups": [group()]}, headers=headers)  # type: ignore[arg-type]
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
             assert (await client.get("/metrics", headers=headers)).status_code == 401  # type: ignore[arg-type]
+        assert service.metrics.errors.labels("unauthorized")._value.get() == 8
         right = {"Authorization": "Bearer key"}
         assert (await client.post("/v1/rewards", json={"groups": [group()]}, headers=right)).status_code == 200
         assert [(await client.get(path)).status_code for path in ("/health", "/ready")] == [200, 200]
@@ -183,6 +185,32 @@ def test_states_and_what_is_served(judges: dict[str, Judging]) -> None:
         answer = await client.post("/v1/rewards", json={"groups": [group()]})
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "draining")
         assert [(await client.get(path)).status_code for path in ("/health", "/ready")] == [200, 503]
+
+    serving(judges["scalar"], use)
+
+
+def test_what_a_client_that_went_away_asked_for_is_not_computed(judges: dict[str, Judging]) -> None:
+    sent: list[Any] = []
+
+    async def use(client: httpx.AsyncClient, service: Service) -> None:
+        messages = [{"type": "http.request", "body": json.dumps({"groups": [group()]}).encode()}, {"type": "http.disconnect"}]
+
+        async def receive() -> Any:
+            if len(messages) == 1:
+                assert service.running is not None
+                while not service.running.batcher.waiting:
+                    await asyncio.sleep(0.001)
+            return messages.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/rewards", "headers": [], "query_string": b""}
+        await at_once(service, [application(service)(scope, receive, send)], 1)
+        assert sent[0]["status"] == 400
+        assert (service.requests, service.groups) == (0, 0)
+        assert (await client.post("/v1/rewards", json={"groups": [group("y")]})).status_code == 200
+        assert service.metrics.responses._value.get() == 2
 
     serving(judges["scalar"], use)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from eval.protocol import Candidates, Verdict
 from eval.serving.limits import Limits
 from eval.serving.service import Judging, Service
 from models.packing.groups import PackedBatch
-from tests.eval.serving.client import group, serving
+from tests.eval.serving.client import at_once, data_uri, group, serving
 from tests.eval.serving.conftest import BUDGETS
 
 WORDS = ["A red square.", "Blue", "Yes, it is a picture.", "two of them", "None", "It is written there: 3.", "", "é"]
@@ -32,7 +31,8 @@ CHAT = [
 
 def groups(rng: random.Random, number: int, most: int) -> list[dict[str, Any]]:
     """Return groups on few prompts, so that equal ones meet."""
-    asked = [group(f"What is in {n % 2}?", images=n // 2) for n in range(4)] + [{"messages": CHAT, "responses": []}]
+    asked = [group(f"What is in {n % 2}?", images=n // 2) for n in range(4)]
+    asked += [{"messages": CHAT, "responses": []}, group("What is in 0?") | {"images": [data_uri(9)]}]
     return [{**rng.choice(asked), "responses": rng.choices(WORDS, k=rng.randint(2, most))} for _ in range(number)]
 
 
@@ -52,14 +52,7 @@ def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
             assert found["scores"] == pytest.approx(expected[place].scores, abs=1e-5)
             assert (found["judgements"], found["unread"]) == (expected[place].judgements, expected[place].unread)
 
-        assert service.running is not None
-        batcher, arrived = service.running.batcher, threading.Event()
-        batcher.model.submit(arrived.wait)
-        every = asyncio.gather(*(ask(place) for place in rng.sample(range(number), number)))
-        while len(batcher.waiting) < number:
-            await asyncio.sleep(0.01)
-        arrived.set()
-        await every
+        await at_once(service, [ask(place) for place in rng.sample(range(number), number)], number)
         assert (service.metrics.merged._value.get() > 0) == (kind != "generative")
 
     serving(judges[kind], use)
@@ -109,14 +102,14 @@ def test_a_group_that_breaks_its_row_harms_no_other(judges: dict[str, Judging], 
         return [Verdict(scores=(float("nan"),) * len(one.scores or ())) for one in found]
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
-        asked = [group("x", "fine", "poison"), group("x", "fine", "well"), group("y", "fine", "well"), group("z", "a")]
-        answer = await client.post("/v1/rewards", json={"groups": asked})
-        first, *rest = answer.json()["groups"]
+        asked = [group("x", "fine", "well"), group("x", "fine", "poison"), group("y", "fine", "well"), group("z", "a")]
+        [answer] = await at_once(service, [client.post("/v1/rewards", json={"groups": asked})], 4)
+        second, first, *rest = answer.json()["groups"]
         assert answer.status_code == 200
         assert first["error"]["type"] == ("non_finite_score" if how == "not finite" else "internal")
         assert "secret" not in answer.text
-        assert [len(one["scores"]) for one in rest] == [2, 2, 1]
-        alone = await client.post("/v1/rewards", json={"groups": asked[:1]})
+        assert [len(one["scores"]) for one in (second, *rest)] == [2, 2, 1]
+        alone = await client.post("/v1/rewards", json={"groups": asked[1:2]})
         assert (alone.status_code, alone.json()["error"]["type"]) == (500, first["error"]["type"])
         assert (await client.post("/rerank", json={"query": "x", "documents": ["poison"]})).status_code == 500
 
