@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field, model_validator
-from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.config.section import Processes, Ratio, Records, Section
 from data.config.validation import read_section
+from data.console import plain_console
 from data.errors import RecordError, UserError
 from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE
 from data.preference import Preference
@@ -302,12 +302,12 @@ def main() -> None:
     card = mixture.card()
     target = options.save or mixture.config.cache_folder / f"{options.recipe.stem}.card.json"
     card.save(target)
-    console = Console(width=max(120, Console().width))
+    console = plain_console(width=max(120, plain_console().width))
     console.print(card.table(), card.origins())
     for source in card.sources:
         for message in source.messages:
-            console.print(f"bad: {message}", style="yellow", markup=False)
-    console.print(f"{len(mixture):,} records to train on, {card.epoch_size:,} an epoch; saved as {target}", markup=False)
+            console.print(f"bad: {message}", style="yellow")
+    console.print(f"{len(mixture):,} records to train on, {card.epoch_size:,} an epoch; saved as {target}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ The prompt is `prompt` (a text or turns) or `messages`; the responses are `respo
 `chosen` and `rejected` of this project's and TRL's preference records. Images stand in the turns, in `images` or in `image`:
 paths relative to IN's folder or --image-root, which they may not leave, data URIs, or {bytes, path} as `datasets` stores them.
 
-OUT has the record's own columns (an image stays what it was, a path a path) and
+OUT has the record's own columns (an image stays what it was, a path a path) and these, in the place of any of the same name:
     scores      one a response; higher is better. A judge that compares gives shares of its tournament
     order       places of the responses, best first; equal scores keep the order of the responses
     margin      best minus second best score; null for one response
@@ -38,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.errors import UserError
 from data.storage.files import write_json_lines
+from eval.candidates.tables import check_kind, schema_for, write_with
 from eval.cli import add_ranks, add_verifier, command, processes, verifying
 from eval.score_forms import FORMS
 
@@ -76,7 +77,6 @@ def score(options: argparse.Namespace, console: Console) -> None:
     with processes() as device:
         from eval.candidates.records import open_records
         from eval.candidates.scoring import LineJournal, Scoring, added, errors, fingerprint, reference_of, score_file
-        from eval.candidates.tables import check_kind, schema_for, write_with
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
         from models.distributed import rank

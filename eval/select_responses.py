@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from data.errors import RecordError, UserError
 from data.storage.files import write_json_lines
 from eval.candidates.records import Answered, RecordFile, open_records
-from eval.candidates.selection import Format, NotTaken, Scored, Writer, best, pairs, scored
+from eval.candidates.selection import Format, NotTaken, ScoredResponses, Writer, best, pairs, scored
 from eval.candidates.tables import check_kind, schema_for, write_records, write_with
 from eval.cli import add_verifier, command, verifying
 from eval.verifiers import Verifying
@@ -44,7 +44,7 @@ class Selection:
         self.reasons: Counter[str] = Counter()
         self.errors: list[dict[str, Any]] = []
 
-    def made(self, make: Callable[[Answered, Scored, str], Made]) -> Iterator[Made | None]:
+    def made(self, make: Callable[[Answered, ScoredResponses, str], Made]) -> Iterator[Made | None]:
         """Yield what `make` makes of each record; None for one that gives nothing."""
         for number in range(len(self.file.rows)):
             try:
@@ -118,13 +118,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def best_of(answered: Answered, found: Scored, identity: str) -> dict[str, Any]:
+def best_of(answered: Answered, found: ScoredResponses, identity: str) -> dict[str, Any]:
     """Return the columns that `best` adds."""
     place = best(found)
     return {"response": answered.responses[place], "score": found.scores[place]}
 
 
-def maker(options: argparse.Namespace, writer: Writer) -> Callable[[Answered, Scored, str], list[dict[str, Any]]]:
+def maker(options: argparse.Namespace, writer: Writer) -> Callable[[Answered, ScoredResponses, str], list[dict[str, Any]]]:
     """Return what makes the training records of a prompt."""
     if options.what == "rejection-sampling":
         return lambda answered, found, identity: [writer.example(answered, best(found), identity)]

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 from pydantic import Field
-from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 from data.config.section import Section
+from data.console import plain_console
 from data.errors import UserError
 from data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
 from data.sources.shared.base import Source
@@ -72,7 +73,7 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
     messages: list[str] = []
     skipped, content = 0, hashlib.blake2b(digest_size=8)
     with mapped(partial(_read_block, source, policy, folder), starts, workers) as blocks:
-        shown = track(blocks, f"reading {source.name}", len(starts), console=Console(stderr=True))
+        shown = track(blocks, escape(f"reading {source.name}"), len(starts), console=plain_console(stderr=True))
         for start, block in zip(starts, shown, strict=True):
             rows[start : start + BLOCK] = block.rows
             content.update(block.rows.tobytes())

@@ -55,7 +55,7 @@ def load(where: Location) -> LoadedBenchmark:
         source = look(where).open(Path(cache))
         for number in limited(len(source), where.limit):
             try:
-                examples.append(as_example(distinct(validate(source.record(number)))))
+                examples.append(as_example(distinct(validate(source.record(number), tokens=()))))
             except RecordError as error:
                 problems.append(str(error))
     if problems:

@@ -147,6 +147,8 @@ def score_file(ranker: Ranker, file: RecordFile, scoring: Scoring, journal: Line
             if rank() == 0:
                 inside.remove()
                 show.update(stop, stop - done)
+    if rank() == 0:
+        inside.remove()  # of a chunk whose lines were written when the command was killed
 
 
 def judge_chunk(ranker: Ranker, file: RecordFile, scoring: Scoring, numbers: Sequence[int], journal: Journal) -> list[Line]:

@@ -27,7 +27,7 @@ class NotTaken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredResponses:
     """The responses to a prompt, their scores, and which of them are right where a verifier says it."""
 
     responses: Sequence[str]
@@ -40,21 +40,21 @@ class Scored:
         return Ranking(tuple(self.scores)).order
 
 
-def scored(columns: Mapping[str, Any], responses: Sequence[str], verifying: Verifying | None) -> Scored:
+def scored(columns: Mapping[str, Any], responses: Sequence[str], verifying: Verifying | None) -> ScoredResponses:
     """Return the scores in a record's column `scores`; raise RecordError unless they are one finite number a response."""
     scores = columns.get("scores")
     if not isinstance(scores, list) or len(scores) != len(responses) or not all(map(_finite, scores)):
         raise RecordError(
             f"`scores` is {scores!r:.60}; required is a list of {len(responses)} numbers, as eval/score.py writes it."
         )
-    return Scored(responses, scores, verifying.right(columns, responses) if verifying else None)
+    return ScoredResponses(responses, scores, verifying.right(columns, responses) if verifying else None)
 
 
 def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def best(found: Scored) -> int:
+def best(found: ScoredResponses) -> int:
     """Return the place of the best response, of the best right one where a verifier says it; raise NotTaken without one."""
     taken = [place for place in found.order if found.right is None or found.right[place]]
     if not taken:
@@ -62,7 +62,7 @@ def best(found: Scored) -> int:
     return taken[0]
 
 
-def pairs(found: Scored, minimum: float | None, every: bool) -> list[tuple[int, int]]:
+def pairs(found: ScoredResponses, minimum: float | None, every: bool) -> list[tuple[int, int]]:
     """Return places of a better and a worse response, the pairs with the better ones first; raise NotTaken without any.
 
     Without a verifier the score decides: the best and the worst response, with `every` all pairs, whose scores differ, by
@@ -102,7 +102,7 @@ class Writer:
     form: Format
     suffix: str
 
-    def pair(self, answered: Answered, found: Scored, chosen: int, rejected: int, identity: str) -> dict[str, Any]:
+    def pair(self, answered: Answered, found: ScoredResponses, chosen: int, rejected: int, identity: str) -> dict[str, Any]:
         """Return a preference record; its margin is the difference of the scores, and none where a verifier made the pair."""
         made = self._prompt(answered, identity) | {
             "chosen": self._response(answered.responses[chosen]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from eval.judges.packed_inference import ScalarJudge
 from eval.protocol import Verdict
 from eval.score import main
 from eval.score_forms import relative, standardised, stratified
+from models.backbone import load_critic
+from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders
 from tests.eval.make import png
 from tests.models import tiny
@@ -219,10 +222,10 @@ def test_a_journal_of_another_checkpoint_or_option_is_not_taken(
     def killed(*_: Any) -> None:
         raise KilledError
 
-    monkeypatch.setattr("eval.candidates.tables.write_with", killed)
+    monkeypatch.setattr("eval.score.write_with", killed)
     with pytest.raises(KilledError):
         score(world, source, out)
-    monkeypatch.setattr("eval.candidates.tables.write_with", write_with)
+    monkeypatch.setattr("eval.score.write_with", write_with)
     kept = (tmp_path / "out.jsonl.journal").read_bytes()
     assert len(kept.splitlines()) == 3
     found = score(world, source, out, "--verifier", "exact")
@@ -286,7 +289,7 @@ def test_forms(world: Path, tmp_path: Path, expected: list[list[float]]) -> None
     source = write(tmp_path / "in.jsonl", [GOOD[0] | {"answer": "blue", "reference": "A blue circle."}, GOOD[0]])
     with pytest.raises(SystemExit, match="has no reference_scores"):
         score(world, source, tmp_path / "a.jsonl", "--form", "standardised")
-    forms = {
+    forms: dict[str, Callable[[Any, float], list[float]]] = {
         "relative": lambda one, whole: relative(one["scores"], whole),
         "stratified": lambda one, whole: stratified(one["scores"], [False, True, False]),
         "standardised": lambda one, whole: standardised(one["scores"], 0.25, 0.01, 2.0),
@@ -317,6 +320,18 @@ def test_a_judge_that_compares_says_how_often(world: Path, tmp_path: Path) -> No
     (found,) = run_folders.lines(tmp_path / "out.jsonl")
     assert (found["judgements"], found["unread"] <= 6, len(found["scores"])) == (6, True, 3)
     assert "a judge compares" in run_folders.lines(tmp_path / "out.jsonl.errors.jsonl")[0]["error"]
+
+
+def test_a_critic_writes_a_critique_of_each_response(world: Path, tmp_path: Path) -> None:
+    backbone = BackboneConfig(path=str(world / "run" / "base"), dtype="float32")
+    critic = load_critic(backbone, HeadConfig(), critique=CritiqueConfig(max_new_tokens=4))
+    critic.save_pretrained(tmp_path / "critic")
+    tiny.encoder().save_pretrained(tmp_path / "critic")
+    source = write(tmp_path / "in.jsonl", [GOOD[0] | {"reference": "A blue circle."}])
+    arguments = [str(tmp_path / "critic"), str(source), str(tmp_path / "out.parquet"), "--image-root", str(world / "files")]
+    main([*arguments, "--form", "relative"])
+    (found,) = datasets.Dataset.from_parquet(str(tmp_path / "out.parquet"), cache_dir=str(tmp_path))
+    assert [len(found[name]) for name in ("scores", "critiques", "rewards")] == [3, 3, 3]
 
 
 def test_writing_takes_records_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,4 +70,4 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
             rendered(found, [text("user", "?"), {"role": "assistant", "content": token}])
     for read in ("mean", "last_response_token"):
         with pytest.raises(ValueError, match=f"its head reads '{read}'"):
-            template(tmp_path, read)  # type: ignore[arg-type]
+            template(tmp_path, read)
