@@ -19,7 +19,7 @@ import torch
 from data.errors import RecordError
 from eval.judges.ranking import PackedRanker, Ranking
 from eval.protocol import Candidates
-from eval.serving.limits import Limits
+from eval.serving.limits import RequestLimits
 from eval.serving.metrics import Metrics
 from models.packing.groups import Group
 
@@ -74,7 +74,9 @@ class Row:
 class Batcher:
     """Ranks candidates of any number of callers on one event loop; `run` must run there."""
 
-    def __init__(self, ranker: PackedRanker[Any, Any], model: ThreadPoolExecutor, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self, ranker: PackedRanker[Any, Any], model: ThreadPoolExecutor, limits: RequestLimits, metrics: Metrics
+    ) -> None:
         """Take the one thread in which the model was loaded."""
         self.ranker, self.limits, self.metrics = ranker, limits, metrics
         self.encoders, self.model = ThreadPoolExecutor(ENCODERS, "encode"), model

@@ -25,7 +25,7 @@ from eval.running.fingerprint import judge_digest
 from eval.serving.batcher import Batcher, Scored
 from eval.serving.dialects import Asked, Failure, Served
 from eval.serving.intake import Intake, problems
-from eval.serving.limits import Limits
+from eval.serving.limits import RequestLimits
 from eval.serving.metrics import Metrics
 
 LOGGER = logging.getLogger("reward_server")
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
+class ServedRanker:
     """A judge that was loaded, and what is said of it."""
 
     ranker: PackedRanker[Any, Any]
@@ -69,8 +69,8 @@ class Running:
 class Service:
     """A server's settings and state; `load` runs in the model's thread once the server listens."""
 
-    load: Callable[[], Judging]
-    limits: Limits = field(default_factory=Limits)
+    load: Callable[[], ServedRanker]
+    limits: RequestLimits = field(default_factory=RequestLimits)
     media_root: Path | None = None
     key: str | None = field(default=None, repr=False)
     metrics: Metrics = field(default_factory=Metrics)
@@ -195,7 +195,7 @@ def _asked(body: bytes, read: Callable[[Any, Served], Asked], served: Served) ->
     return read(found, served)
 
 
-def load_served(path: Path, name: str, runtime: Runtime) -> Judging:
+def load_served(path: Path, name: str, runtime: Runtime) -> ServedRanker:
     """Return the judge at `path`, with its fingerprint, once it has ranked something.
 
     Raises: what `load_judge` raises; CheckpointError for a judge that does not run here, or of several models.
@@ -208,4 +208,4 @@ def load_served(path: Path, name: str, runtime: Runtime) -> Judging:
     assert isinstance(judge.ranker, PackedRanker)
     file = Path(config.checkpoint).expanduser() / "config.json"
     reference = read_json(file).get("reference_scores") if file.is_file() else None
-    return Judging(judge.ranker, Served(name, config.type, judge_digest(path), reference))
+    return ServedRanker(judge.ranker, Served(name, config.type, judge_digest(path), reference))

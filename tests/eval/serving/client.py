@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 
 from eval.serving.app import application
-from eval.serving.service import Judging, Service
+from eval.serving.service import ServedRanker, Service
 from tests.models import tiny
 
 
 @asynccontextmanager
-async def opened(judging: Judging, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
+async def opened(judging: ServedRanker, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
     """Serve `judging`; the settings are those of `Service`."""
     service = Service(lambda: judging, **settings)
     app = application(service)
@@ -27,7 +27,7 @@ async def opened(judging: Judging, **settings: Any) -> AsyncIterator[tuple[httpx
         yield client, service
 
 
-def serving(judging: Judging, use: Callable[[httpx.AsyncClient, Service], Awaitable[None]], **settings: Any) -> None:
+def serving(judging: ServedRanker, use: Callable[[httpx.AsyncClient, Service], Awaitable[None]], **settings: Any) -> None:
     """Call `use` with a client and the service."""
 
     async def main() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eval.judges.checkpoint import Runtime
-from eval.serving.service import Judging, load_served
+from eval.serving.service import ServedRanker, load_served
 from models.backbone import load_critic
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders
@@ -32,6 +32,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def judges(places: dict[str, Path]) -> dict[str, Judging]:
+def judges(places: dict[str, Path]) -> dict[str, ServedRanker]:
     """Return each kind, loaded."""
     return {kind: load_served(place, kind, Runtime(torch.device("cpu"), BUDGETS[kind])) for kind, place in places.items()}

@@ -40,7 +40,7 @@ from eval.judges.checkpoint import Runtime
 from eval.judges.ranking import PackedRanker
 from eval.protocol import Candidates, Verdict
 from eval.serving.app import Server
-from eval.serving.service import Judging, Service, load_served
+from eval.serving.service import ServedRanker, Service, load_served
 from models.packing.groups import Group
 from tests.eval.serving.malformed import malformed
 
@@ -92,7 +92,7 @@ class Unpacked:
         return Rows(groups)
 
 
-def baseline(judging: Judging, kind: str) -> Judging:
+def baseline(judging: ServedRanker, kind: str) -> ServedRanker:
     """Return the judge as a plain server has it: each response is computed by itself, alone or in a padded batch."""
     ranker: PackedRanker[Candidates, Verdict] = judging.ranker
     model: Any = ranker.run.__self__.model  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ def be(checkpoint: Path, kind: str) -> None:
     """Be a server, until a signal."""
     import socket
 
-    def load() -> Judging:
+    def load() -> ServedRanker:
         torch.set_num_threads(1)
         judging = load_served(checkpoint, "reward", Runtime(torch.device("cpu")))
         return judging if kind == "ours" else baseline(judging, kind)

@@ -11,12 +11,12 @@ import pytest
 
 from eval.running.fingerprint import judge_digest
 from eval.serving.app import application
-from eval.serving.limits import Limits
-from eval.serving.service import Judging, Service
+from eval.serving.limits import RequestLimits
+from eval.serving.service import ServedRanker, Service
 from tests.eval.serving.client import at_once, data_uri, group, png, serving
 
 
-def asked(judging: Judging, body: Any, path: str = "/v1/rewards", **settings: Any) -> tuple[int, Any]:
+def asked(judging: ServedRanker, body: Any, path: str = "/v1/rewards", **settings: Any) -> tuple[int, Any]:
     """Return status and content of the answer to one request."""
     found: list[Any] = []
 
@@ -29,7 +29,7 @@ def asked(judging: Judging, body: Any, path: str = "/v1/rewards", **settings: An
     return found[0], found[1]
 
 
-LIMITED = Limits(body=100_000, groups=3, responses=3, compared=2, images=2, pixels=10_000)
+LIMITED = RequestLimits(body=100_000, groups=3, responses=3, compared=2, images=2, pixels=10_000)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ LIMITED = Limits(body=100_000, groups=3, responses=3, compared=2, images=2, pixe
         ),
     ],
 )
-def test_what_is_malformed_or_too_large_is_refused(judges: dict[str, Judging], body: Any, status: int, said: str) -> None:
+def test_what_is_malformed_or_too_large_is_refused(judges: dict[str, ServedRanker], body: Any, status: int, said: str) -> None:
     found, answer = asked(judges["scalar"], body, limits=LIMITED)
     assert (found, said in answer["error"]["message"]) == (status, True), answer
 
 
-def test_a_bad_group_harms_no_other(judges: dict[str, Judging]) -> None:
+def test_a_bad_group_harms_no_other(judges: dict[str, ServedRanker]) -> None:
     status, answer = asked(judges["scalar"], {"groups": [group(), {"messages": 3}, group(images=1), 7]})
     assert status == 200
     assert [sorted(one) for one in answer["groups"][1::2]] == [["error"]] * 2
@@ -82,7 +82,7 @@ def test_a_bad_group_harms_no_other(judges: dict[str, Judging]) -> None:
     assert "group 1" in answer["error"]["message"]
 
 
-def test_the_answer_word_for_word(judges: dict[str, Judging]) -> None:
+def test_the_answer_word_for_word(judges: dict[str, ServedRanker]) -> None:
     status, answer = asked(judges["scalar"], {"model": "scalar", "groups": [group("x", "b", "a", images=1)]})
     [one] = answer["groups"]
     assert (status, answer["model"], len(answer["fingerprint"])) == (200, "scalar", 64)
@@ -93,7 +93,7 @@ def test_the_answer_word_for_word(judges: dict[str, Judging]) -> None:
     assert one["tokens"] < one["tokens_unshared"]
 
 
-def test_scores_are_normalised_by_the_checkpoints_own_reference(judges: dict[str, Judging]) -> None:
+def test_scores_are_normalised_by_the_checkpoints_own_reference(judges: dict[str, ServedRanker]) -> None:
     judging = judges["scalar"]
     scaled = replace(judging, served=replace(judging.served, reference={"mean": 2.0, "std": 4.0, "n": 9, "source": "x"}))
     _, answer = asked(scaled, {"groups": [group()]})
@@ -101,8 +101,8 @@ def test_scores_are_normalised_by_the_checkpoints_own_reference(judges: dict[str
     assert one["normalised"] == pytest.approx([(score - 2) / 4 for score in one["scores"]])
 
 
-def test_a_judge_that_compares_says_how_often(judges: dict[str, Judging]) -> None:
-    limits = Limits(compared=3)
+def test_a_judge_that_compares_says_how_often(judges: dict[str, ServedRanker]) -> None:
+    limits = RequestLimits(compared=3)
     _, answer = asked(
         judges["generative"], {"groups": [group("x", "a", "b", "c"), group("x", *"abcd"), group("x", "a")]}, limits=limits
     )
@@ -112,7 +112,7 @@ def test_a_judge_that_compares_says_how_often(judges: dict[str, Judging]) -> Non
     assert "takes two at least" in third["error"]["message"]
 
 
-def test_paths_of_images_stay_below_the_media_folder(judges: dict[str, Judging], tmp_path: Path) -> None:
+def test_paths_of_images_stay_below_the_media_folder(judges: dict[str, ServedRanker], tmp_path: Path) -> None:
     root, outside = tmp_path / "media", tmp_path / "secret.png"
     root.mkdir()
     for file in (root / "a.png", outside):
@@ -141,7 +141,7 @@ def test_paths_of_images_stay_below_the_media_folder(judges: dict[str, Judging],
     serving(judges["scalar"], use, media_root=root)
 
 
-def test_a_key_is_required_but_for_load_balancers(judges: dict[str, Judging]) -> None:
+def test_a_key_is_required_but_for_load_balancers(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "key"}, {"Authorization": b"Bearer \xff"}):
             answer = await client.post("/v1/rewards", json={"groups": [group()]}, headers=headers)  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ def test_a_key_is_required_but_for_load_balancers(judges: dict[str, Judging]) ->
     serving(judges["scalar"], use, key="key")
 
 
-def test_a_full_queue_says_when_to_come_again(judges: dict[str, Judging]) -> None:
+def test_a_full_queue_says_when_to_come_again(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         service.groups = 3
         answer = await client.post("/v1/rewards", json={"groups": [group()] * 2})
@@ -165,10 +165,10 @@ def test_a_full_queue_says_when_to_come_again(judges: dict[str, Judging]) -> Non
         service.requests = 4
         assert (await client.post("/v1/rewards", json={"groups": [group()]})).status_code == 429
 
-    serving(judges["scalar"], use, limits=Limits(queue=4, groups=4))
+    serving(judges["scalar"], use, limits=RequestLimits(queue=4, groups=4))
 
 
-def test_states_and_what_is_served(judges: dict[str, Judging]) -> None:
+def test_states_and_what_is_served(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         assert (await client.get("/ready")).json() == {"status": "ready"}
         [model] = (await client.get("/v1/models")).json()["data"]
@@ -189,7 +189,7 @@ def test_states_and_what_is_served(judges: dict[str, Judging]) -> None:
     serving(judges["scalar"], use)
 
 
-def test_what_a_client_that_went_away_asked_for_is_not_computed(judges: dict[str, Judging]) -> None:
+def test_what_a_client_that_went_away_asked_for_is_not_computed(judges: dict[str, ServedRanker]) -> None:
     sent: list[Any] = []
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
@@ -215,8 +215,8 @@ def test_what_a_client_that_went_away_asked_for_is_not_computed(judges: dict[str
     serving(judges["scalar"], use)
 
 
-def test_a_judge_that_cannot_be_loaded_ends_the_server(judges: dict[str, Judging]) -> None:
-    def load() -> Judging:
+def test_a_judge_that_cannot_be_loaded_ends_the_server(judges: dict[str, ServedRanker]) -> None:
+    def load() -> ServedRanker:
         raise ValueError("broken")
 
     async def main() -> None:
@@ -229,6 +229,6 @@ def test_a_judge_that_cannot_be_loaded_ends_the_server(judges: dict[str, Judging
     asyncio.run(main())
 
 
-def test_a_fingerprint_is_of_the_weights(judges: dict[str, Judging], places: dict[str, Path]) -> None:
+def test_a_fingerprint_is_of_the_weights(judges: dict[str, ServedRanker], places: dict[str, Path]) -> None:
     assert judge_digest(places["scalar"]) == judges["scalar"].served.fingerprint
     assert judge_digest(places["scalar"].with_name("checkpoint-2")) != judges["scalar"].served.fingerprint

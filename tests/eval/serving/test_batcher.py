@@ -14,8 +14,8 @@ import torch
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
 from eval.protocol import Candidates, Verdict
-from eval.serving.limits import Limits
-from eval.serving.service import Judging, Service
+from eval.serving.limits import RequestLimits
+from eval.serving.service import ServedRanker, Service
 from models.packing.groups import PackedBatch
 from tests.eval.serving.client import at_once, data_uri, group, serving
 from tests.eval.serving.conftest import BUDGETS
@@ -38,7 +38,7 @@ def groups(rng: random.Random, number: int, most: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("kind", "number", "most"), [("scalar", 24, 9), ("critic", 10, 4), ("generative", 4, 3)])
 def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
-    judges: dict[str, Judging], places: dict[str, Any], kind: str, number: int, most: int
+    judges: dict[str, ServedRanker], places: dict[str, Any], kind: str, number: int, most: int
 ) -> None:
     rng = random.Random(1)
     offline = load_judge(places[kind], Runtime(torch.device("cpu"), BUDGETS[kind]))
@@ -58,7 +58,9 @@ def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
     serving(judges[kind], use)
 
 
-def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_that_single_requests_take(judges: dict[str, Judging]) -> None:
+def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_of_single_requests(
+    judges: dict[str, ServedRanker],
+) -> None:
     question = "What is in the picture? Name everything that you see there, from left to right and from top to bottom, please."
     asked = group(question, *(f"{n} squares" for n in range(8)), images=1)
 
@@ -79,7 +81,7 @@ def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_that_single_requ
     serving(judges["scalar"], use)
 
 
-def broken(judging: Judging, fails: Any) -> Judging:
+def broken(judging: ServedRanker, fails: Any) -> ServedRanker:
     """Return a judge that calls `fails` with the row's candidates and what it found."""
     run = judging.ranker.run
 
@@ -91,7 +93,7 @@ def broken(judging: Judging, fails: Any) -> Judging:
 
 
 @pytest.mark.parametrize("how", ["not finite", "fails"])
-def test_a_group_that_breaks_its_row_harms_no_other(judges: dict[str, Judging], how: str) -> None:
+def test_a_group_that_breaks_its_row_harms_no_other(judges: dict[str, ServedRanker], how: str) -> None:
     """NaN of one group may reach others through a masked product; an out of memory is the whole row's."""
 
     def fails(items: Sequence[Candidates], found: list[Verdict]) -> list[Verdict]:
@@ -116,7 +118,7 @@ def test_a_group_that_breaks_its_row_harms_no_other(judges: dict[str, Judging], 
     serving(broken(judges["scalar"], fails), use)
 
 
-def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, Judging]) -> None:
+def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         asked = [group("x" * 3000), group("y")]
         first, second = (await client.post("/v1/rewards", json={"groups": asked})).json()["groups"]
@@ -127,10 +129,10 @@ def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, Judging]) 
         assert len(found["scores"]) == 40
         assert service.metrics.fill._sum.get() > 4
 
-    serving(judges["scalar"], use, limits=Limits(tokens=900))
+    serving(judges["scalar"], use, limits=RequestLimits(tokens=900))
 
 
-def test_work_that_nobody_waits_for_is_dropped(judges: dict[str, Judging]) -> None:
+def test_work_that_nobody_waits_for_is_dropped(judges: dict[str, ServedRanker]) -> None:
     seen: list[int] = []
 
     def slow(items: Sequence[Candidates], found: list[Verdict]) -> list[Verdict]:

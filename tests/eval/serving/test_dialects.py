@@ -7,7 +7,7 @@ import pytest
 
 from data.errors import RecordError
 from eval.serving.dialects import response_of
-from eval.serving.service import Judging, Service
+from eval.serving.service import ServedRanker, Service
 from tests.eval.serving.client import data_uri, group, serving
 
 SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
@@ -21,7 +21,7 @@ async def scores(client: httpx.AsyncClient, *groups: Any) -> list[float]:
     return [score for one in answer["groups"] for score in one["scores"]]
 
 
-def test_classify_in_chat_form_is_vllms(judges: dict[str, Judging]) -> None:
+def test_classify_in_chat_form_is_vllms(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         content = [{"type": "image_url", "image_url": {"url": data_uri()}}, {"type": "text", "text": "What is it?"}]
         turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "a"}]
@@ -51,7 +51,7 @@ def test_classify_in_chat_form_is_vllms(judges: dict[str, Judging]) -> None:
     serving(judges["scalar"], use)
 
 
-def test_classify_in_text_form_takes_what_the_template_renders(judges: dict[str, Judging]) -> None:
+def test_classify_in_text_form_takes_what_the_template_renders(judges: dict[str, ServedRanker]) -> None:
     """Verl posts it so."""
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
@@ -63,7 +63,7 @@ def test_classify_in_text_form_takes_what_the_template_renders(judges: dict[str,
     serving(judges["scalar"], use)
 
 
-def test_rerank_is_vllms(judges: dict[str, Judging]) -> None:
+def test_rerank_is_vllms(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for path in ("/rerank", "/v1/rerank"):
             answer = (await client.post(path, json={"query": "What is it?", "documents": ["a", "b", "c"]})).json()
@@ -89,7 +89,7 @@ async def use_tournament(client: httpx.AsyncClient, service: Service) -> None:
     assert sum(one["relevance_score"] for one in answer["results"]) == 1
 
 
-def test_get_reward_is_openrlhfs(judges: dict[str, Judging]) -> None:
+def test_get_reward_is_openrlhfs(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         ends = ["<|im_end|>\n", "<|im_end|><|endoftext|><|endoftext|>", ""]
         queries = [f"{RENDERED}{response}{end}" for response, end in zip("aba", ends, strict=True)]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eval.serving.dialects import DIALECTS
-from eval.serving.service import Judging, Service
+from eval.serving.service import ServedRanker, Service
 from tests.eval.serving.client import group, serving
 from tests.eval.serving.malformed import SOUND, malformed
 
@@ -22,7 +22,7 @@ ANY = st.recursive(
 )
 
 
-def test_malformed_requests_get_4xx_beside_sound_ones(judges: dict[str, Judging]) -> None:
+def test_malformed_requests_get_4xx_beside_sound_ones(judges: dict[str, ServedRanker]) -> None:
     rng = random.Random(0)
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
@@ -43,7 +43,7 @@ def test_malformed_requests_get_4xx_beside_sound_ones(judges: dict[str, Judging]
 
 @given(st.lists(st.tuples(st.sampled_from(list(DIALECTS)), ANY), min_size=20, max_size=20))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_no_json_makes_the_server_fail(judges: dict[str, Judging], bodies: list[tuple[str, Any]]) -> None:
+def test_no_json_makes_the_server_fail(judges: dict[str, ServedRanker], bodies: list[tuple[str, Any]]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for path, body in bodies:
             asked = {"groups": [{"messages": body, "responses": ["a"]}]} if path == "/v1/rewards" else body
