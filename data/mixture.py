@@ -2,6 +2,7 @@
 
 python data/mixture.py recipes/basereward.yaml --plan            # prepare, print and save the data card; needs no GPU
 python data/mixture.py recipes/shapes/naive.yaml --plan          # the embedded world, in seconds
+python data/mixture.py /data/mine.jsonl                          # what format a file or folder is in, and a recipe for it
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE
 from data.preference import Preference
 from data.preparation.card import DataCard, card_of
 from data.preparation.filters import FilterConfig, apply, read_fingerprints
+from data.preparation.inspection import inspect
 from data.preparation.recognition import advice
 from data.preparation.sampling import Indices, Pool, StageConfig, apportion, draw, shares
 from data.preparation.scan import BadRecordConfig, scan
@@ -239,13 +241,19 @@ def section_of(recipe: Path) -> MixtureConfig:
 def main() -> None:
     """Read the command line, prepare the data, print and save the card."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", type=Path)
+    parser.add_argument("recipe", type=Path, help="a recipe, or a file or folder of preference records")
     parser.add_argument("--plan", action="store_true", help="prepare all sources, print the data card and save it")
     parser.add_argument("--save", type=Path, help="where the card goes; else into the cache under the recipe's name")
+    parser.add_argument("--images", help="of a file: the folder or archive of its images, if they do not lie beside it")
     options = parser.parse_args()
-    if not options.plan:
+    if not options.plan and options.recipe.suffix in (".yaml", ".yml"):
         parser.error("nothing to do: give --plan")
     try:
+        if not options.plan:
+            place = options.recipe.expanduser().absolute()
+            for line in inspect(place, options.images, CACHE, os.cpu_count() or 1):
+                print(line)
+            return
         mixture = Mixture(section_of(options.recipe))
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")

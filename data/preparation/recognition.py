@@ -55,8 +55,7 @@ class Fit:
     @property
     def line(self) -> str:
         """The source as it is written in a recipe."""
-        values = {key: value if re.fullmatch(r"[\w./-]+", value) else json.dumps(value) for key, value in self.settings.items()}
-        return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
+        return "{" + ", ".join(f"{key}: {in_yaml(value)}" for key, value in self.settings.items()) + "}"
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -84,6 +83,11 @@ class _Anywhere:
 
     def find(self, name: str, record: str) -> EncodedImage:
         return Path(name)
+
+
+def in_yaml(text: str) -> str:
+    """Return a text as it is written in a recipe."""
+    return text if re.fullmatch(r"[\w./-]+", text) else json.dumps(text)
 
 
 def configured(**settings: str | None) -> FilesConfig:
@@ -122,6 +126,8 @@ def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
 
     Raises: UserError if no type reads half of the rows, or two read them alike well and make different records of them.
     """
+    if not Path(path).expanduser().exists():
+        raise UserError(f"{path}: there is no such file or folder.")
     found, problems = [], {}
     for fit, config in candidates(path, images):
         try:
@@ -177,6 +183,8 @@ def _differ(one: Fit, other: Fit) -> bool:
 
 def _try(config: FilesConfig, rows: Rows, fit: Fit) -> None:
     """Note in `fit` how the type reads rows; a fit that reads less than half of them loses its rows."""
+    if not len(rows):
+        raise UserError("there are no rows.")
     tried = np.unique(np.linspace(0, len(rows) - 1, min(TRIED, len(rows))).astype(np.int64)).tolist()
     read: dict[str, None] = {}
     for number in tried:
