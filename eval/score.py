@@ -36,6 +36,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.errors import UserError
 from data.storage.files import write_json_lines
 from eval.candidates.tables import check_kind, schema_for, write_with
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with command():
         if options.output.exists():
             raise UserError(f"{options.output} exists already. Move it away, or name another file.")
-        score(options, Console(stderr=True))
+        score(options, plain_console(stderr=True))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from rich.console import Console
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.errors import RecordError, UserError
 from data.storage.files import write_json_lines
 from eval.candidates.records import Answered, RecordFile, open_records
@@ -93,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     said = [f"{number:,} where {reason}" for reason, number in selection.reasons.most_common()]
     said += [f"{len(selection.errors):,} cannot be read ({beside})"] if selection.errors else []
     nothing = f" Prompts without any: {'; '.join(said)}." if said else ""
-    Console(stderr=True, highlight=False).print(
-        f"{count['records']:,} records of {len(file.rows):,} prompts: {options.output}.{nothing}", soft_wrap=True, markup=False
+    plain_console(stderr=True, highlight=False).print(
+        f"{count['records']:,} records of {len(file.rows):,} prompts: {options.output}.{nothing}", soft_wrap=True
     )
 
 

@@ -7,6 +7,7 @@ judge's own journal keeps what is judged.
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,11 +141,12 @@ def score_file(ranker: Ranker, file: RecordFile, scoring: Scoring, journal: Line
     done, total = journal.begin(console), len(file.rows)
     inside = Journal(file=journal.path.with_name(f"{journal.path.name}.chunk"), mark=journal.mark)
     chunk = CHUNK * world_size()
-    with showing(file.path.name, console if rank() == 0 else Console(quiet=True), total) as show:
+    with ExitStack() as stack:
+        show = stack.enter_context(showing(file.path.name, console, total)) if rank() == 0 else None
         for start in range(done, total, chunk):
             stop = min(start + chunk, total)
             journal.add(judge_chunk(ranker, file, scoring, range(start, stop), inside))
-            if rank() == 0:
+            if show is not None:
                 inside.remove()
                 show.update(stop, stop - done)
     if rank() == 0:
