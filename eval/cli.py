@@ -28,7 +28,7 @@ from eval.verifiers import VERIFIERS, Verifying
 if TYPE_CHECKING:
     import torch
 
-SETTING = re.compile(r",(?=(?:revision|image_root|limit|frames)=)")
+SETTING = re.compile(r",(?=(?:revision|image_root|type|limit|frames)=)")
 """Separates the settings of a benchmark; a comma inside a path stays one."""
 TIMEOUT = timedelta(hours=12)
 """How long ranks wait for one another: one of them may be downloading a benchmark, or waiting for an endpoint."""
@@ -93,7 +93,7 @@ class Task:
 
 def add_benchmarks(parser: argparse.ArgumentParser, more: str = "", **settings: Any) -> None:
     """Add `--benchmarks`."""
-    form = "PLACE is `hub`, `embedded` or a path, then ,revision=… ,image_root=… ,limit=… ,frames=… as needed"
+    form = "PLACE is `hub`, `embedded` or a path, then ,revision=… ,image_root=… ,type=… ,limit=… ,frames=… as needed"
     parser.add_argument("--benchmarks", nargs="+", type=benchmark, metavar="NAME=PLACE", help=form + more, **settings)
 
 

@@ -58,6 +58,7 @@ def test_the_python_lines_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_commands_run(world: Path) -> None:
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
     (lines,) = blocks("sh")
     commands = [shlex.split(line, comments=True) for line in lines.splitlines()]
     scoring, *selecting, serving, curl = commands

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data.errors import ImageError, RecordError, UserError
+from data.errors import ImageError, RecordError, UserError, count_faults, told
 from data.images import decode
 from data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
 from data.sources.shared.files import shards_problem
@@ -262,6 +262,7 @@ def check_images(name: str, examples: Sequence[Example]) -> None:
 
 
 def listed(problems: Sequence[str]) -> str:
-    """Return the first problems, a line each."""
-    more = [f"… and {len(problems) - LISTED} more"] if len(problems) > LISTED else []
-    return "".join(f"\n  {problem}" for problem in [*problems[:LISTED], *more])
+    """Return the first problems, a line each, those of the same fault as one."""
+    faults = told(count_faults(((problem, 1) for problem in problems), len(problems)))
+    more = [f"… and {len(faults) - LISTED} other faults"] if len(faults) > LISTED else []
+    return "".join(f"\n  {fault}" for fault in [*faults[:LISTED], *more])

@@ -1,17 +1,22 @@
 """Judges of all kinds, untrained, as a server holds them."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from eval.judges.checkpoint import Runtime
-from eval.serving.service import ServedRanker, load_served
 from models.backbone import load_critic
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders
 from tests.models import tiny
+
+if TYPE_CHECKING:
+    from eval.serving.service import ServedRanker
 
 BUDGETS = {"scalar": 600, "critic": 5000, "generative": 5000}
 
@@ -34,4 +39,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def judges(places: dict[str, Path]) -> dict[str, ServedRanker]:
     """Return each kind, loaded."""
+    from eval.serving.service import load_served  # needs the extra `serve`, and the tests of vLLM's plug-in do not
+
     return {kind: load_served(place, kind, Runtime(torch.device("cpu"), BUDGETS[kind])) for kind, place in places.items()}

@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
 from eval.running.fingerprint import judge_digest
 from eval.serving.app import application
 from eval.serving.limits import RequestLimits

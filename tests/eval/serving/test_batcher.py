@@ -11,6 +11,8 @@ import httpx
 import pytest
 import torch
 
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
 from eval.protocol import Candidates, Verdict

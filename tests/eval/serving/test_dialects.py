@@ -5,6 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
 from data.errors import RecordError
 from eval.serving.dialects import response_of
 from eval.serving.service import ServedRanker, Service

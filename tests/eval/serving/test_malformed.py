@@ -5,8 +5,11 @@ import random
 from typing import Any
 
 import httpx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from eval.serving.dialects import DIALECTS
 from eval.serving.service import ServedRanker, Service
