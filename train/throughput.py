@@ -53,6 +53,8 @@ def main(argv: Sequence[str]) -> None:
     """Measure, print and write."""
     options = parse(argv)
     silence()
+    if options.device.type == "cuda":  # else what does not fit may fail in a library's own memory, which no variant can catch
+        torch.cuda.set_per_process_memory_fraction(0.92)
     context = about(options)
     console = plain_console(width=None if sys.stdout.isatty() else 150)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))

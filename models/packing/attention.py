@@ -279,9 +279,29 @@ def shared_prefix(
     plan = attention_mask
     if not _takes_varlen(q, kernel, dropout):
         return _sdpa(q, k, v, plan.calls(q.dtype), scaling, dropout)[None], None
-    keys, values = k.index_select(0, plan.key_index), v.index_select(0, plan.key_index)
+    keys, values = (_Repeated.apply(x, plan.key_index) for x in (k, v))
     ends, longest = (plan.cu_seqlens_q, plan.cu_seqlens_k), (max(plan.query_lengths), max(plan.key_lengths))
     return _varlen(q, keys, values, ends, longest, scaling, causal=True)[None], None
+
+
+class _Repeated(torch.autograd.Function):
+    """Rows of (S, heads, d) by an index (N,), most of them several times; gradients of one row are added up in fp32.
+
+    In half precision, as the backward of `index_select` does it, the keys and values of a prompt with eight continuations got
+    gradients 1.6 times as wrong as SDPA's (H100, bf16).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = len(x)
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (index,), (gradient,) = ctx.saved_tensors, gradients
+        total = gradient.new_zeros(ctx.rows, *gradient.shape[1:], dtype=torch.float32)
+        return total.index_add_(0, index, gradient.float()).to(gradient.dtype), None
 
 
 def _takes_varlen(query: Tensor, kernel: Kernel, dropout: float = 0.0) -> bool:

@@ -70,7 +70,7 @@ def stock_scores(model: ScalarRewardModel, backbone: Any, inputs: dict[str, Tens
 
 
 def weigh(scores: Tensor) -> Tensor:
-    return (scores * torch.linspace(-1, 2, len(scores))).sum()
+    return (scores * torch.linspace(-1, 2, len(scores), device=scores.device)).sum()
 
 
 def assert_close(found: Tensor | None, wanted: Tensor | None, name: str) -> None:
