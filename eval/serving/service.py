@@ -129,6 +129,7 @@ class Service:
         finally:
             work.cancel()
             gone.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
             self.groups -= count
         failures = [one for one in found if isinstance(one, Failure)]
         for failure in failures:

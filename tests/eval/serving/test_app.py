@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from eval.running.fingerprint import judge_digest
 from eval.serving.app import application
 from eval.serving.limits import RequestLimits
 from eval.serving.service import ServedRanker, Service
-from tests.eval.serving.client import at_once, data_uri, group, png, serving
+from tests.eval.serving.client import data_uri, group, png, serving
 
 
 def asked(judging: ServedRanker, body: Any, path: str = "/v1/rewards", **settings: Any) -> tuple[int, Any]:
@@ -208,7 +209,12 @@ def test_what_a_client_that_went_away_asked_for_is_not_computed(judges: dict[str
             sent.append(message)
 
         scope = {"type": "http", "method": "POST", "path": "/v1/rewards", "headers": [], "query_string": b""}
-        await at_once(service, [application(service)(scope, receive, send)], 1)
+        assert service.running is not None
+        batcher, gone = service.running.batcher, threading.Event()
+        batcher.model.submit(gone.wait)
+        await application(service)(scope, receive, send)
+        assert batcher.waiting[0].found.cancelled()
+        gone.set()
         assert sent[0]["status"] == 400
         assert (service.requests, service.groups) == (0, 0)
         assert (await client.post("/v1/rewards", json={"groups": [group("y")]})).status_code == 200
