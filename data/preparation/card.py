@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from data.errors import told
+from data.preparation.faults import told
 from data.preparation.split import SourceSplit
 from data.storage.files import write_whole
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data.errors import told
 from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, image_size
 from data.preference import Preference, validate
+from data.preparation.faults import told
 from data.preparation.filters import FilterConfig, apply
 from data.preparation.recognition import configured, in_yaml, recognise
 from data.preparation.scan import BadRecordConfig, scan

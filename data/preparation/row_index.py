@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import ImageError, LeftOut, RecordError, count_faults
+from data.errors import ImageError, LeftOut, RecordError
 from data.images import TOKEN_SIDE, image_size, resized
 from data.preference import Preference, texts, validate, visible
+from data.preparation.faults import count_faults
 from data.sources.shared.base import Source
 from data.storage.files import content_digest, hash64
 

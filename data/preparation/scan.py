@@ -19,7 +19,8 @@ from rich.progress import track
 
 from data.config.section import Section
 from data.console import plain_console
-from data.errors import UserError, count_faults, told
+from data.errors import UserError
+from data.preparation.faults import count_faults, told
 from data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
 from data.sources.shared.base import Source
 from data.storage.code import code_digest

@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data.errors import ImageError, RecordError, UserError, count_faults, told
+from data.errors import ImageError, RecordError, UserError
 from data.images import decode
 from data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
+from data.preparation.faults import count_faults, told
 from data.sources.shared.files import shards_problem
 from data.storage.files import content_digest
 from data.storage.tables import Row, open_rows

@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import UserError, told
+from data.errors import UserError
 from data.images import resized
 from data.preference import Preference
 from data.preparation import scan as preparation
+from data.preparation.faults import told
 from data.preparation.row_index import ROW, RowIndex, index_rows
 from data.preparation.scan import BadRecordConfig, scan
 from data.sources.shared.base import Source

@@ -143,7 +143,8 @@ def test_vlfeedback_as_json_lines(tmp_path: Path) -> None:
 
 def test_mm_rlhf(tmp_path: Path) -> None:
     write_images(tmp_path / "set" / "long", one=RED)
-    write_images(tmp_path / "set" / "video" / "clip", **{f"f{number:02}": RED for number in range(20)})
+    (write_images(tmp_path / "set") / "video").symlink_to(tmp_path / "elsewhere")  # the owner's link
+    write_images(tmp_path / "elsewhere" / "clip", **{f"f{number:02}": RED for number in range(20)})
     write_images(tmp_path / "outside", one=RED)
     pair = {"prompt": "<image>\nWhat?", "chosen": "A square.", "rejected": "A cat.", "ls_factor": 1.0}
     rows = [
