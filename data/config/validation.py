@@ -8,7 +8,7 @@ from itertools import compress
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from data.config.layers import Located, lay, read_yaml
@@ -158,10 +158,12 @@ def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type
 
 def sections(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
     """Yield `model` and all sections below it, those of all branches of a union, with the keys that lead there."""
-    yield place, model
+    model.model_rebuild()  # of sections that are named in a file before they are defined
+    if not issubclass(model, RootModel):
+        yield place, model
     for name, field in model.model_fields.items():
         for member in members(field.annotation):
-            yield from sections(member, (*place, name))
+            yield from sections(member, place if issubclass(model, RootModel) else (*place, name))
 
 
 def members(annotation: object) -> list[type[BaseModel]]:

@@ -75,8 +75,6 @@ def one_of(models: Sequence[type[BaseModel]]) -> Any:
 
 def of_models(annotation: Any, models: Sequence[type[BaseModel]]) -> Schema:
     """Return the schema of `annotation`, whose sections are `models` and those below them, with a description for every key."""
-    for model in models:
-        model.model_rebuild()  # sections that a file names before it defines them
     schema = in_draft_7(TypeAdapter(annotation).json_schema(ref_template=f"{REF}{{model}}"))
     allowed = {
         ("Recipe", "deepspeed"): deepspeed_names(),
