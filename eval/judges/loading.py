@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, RootModel
 
-from data.config.layers import Located, read_yaml
-from data.config.validation import parse
+from data.config.validation import read_section
 from data.errors import CheckpointError
 from data.storage.files import read_json
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
@@ -34,6 +34,10 @@ from models.config import HeadConfig
 JudgeConfig = ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | EnsembleConfig | EndpointConfig
 
 
+class JudgeFile(RootModel[Annotated[JudgeConfig, Field(discriminator="type")]]):
+    """The YAML file of a judge, whose `type` says which settings it holds."""
+
+
 def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
     """Return the judge at `path`: a checkpoint folder of any of the three kinds, or the YAML file of a judge.
 
@@ -49,15 +53,16 @@ def judge_config(path: Path) -> JudgeConfig:
 
     Raises: CheckpointError for what is no judge; RecipeError for a file, with every key that is wrong.
     """
-    found = read_yaml(path) if path.is_file() else Located.of({"type": _kind_of(path), "checkpoint": str(path)})
-    kind = found.plain().get("type")
+    if path.is_file():
+        return read_section(path, JudgeFile).root
+    kind = _kind_of(path)
     if kind not in JUDGES:
         classes, types = ", ".join(CLASSES), ", ".join(JUDGES)
         raise CheckpointError(
             f"{path} is a {kind!r}, which cannot judge here. Judges are: checkpoints of {classes}; YAML files with the `type` "
             f"{types}."
         )
-    return parse(JUDGES[kind][0], found, str(path))
+    return JUDGES[kind][0].model_validate({"type": kind, "checkpoint": str(path)})
 
 
 def _kind_of(folder: Path) -> str:
