@@ -1,11 +1,15 @@
 """Settings of the backbone and of the reward head; imports no torch, so that a recipe is checked in a moment."""
 
+import os
 import re
+import sys
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from data.config.section import Section, Temperature, Tokens
+from data.errors import CheckpointError
 from data.preference import control_token
 from data.prompts import CRITIQUE_REQUEST
 
@@ -21,7 +25,28 @@ BACKBONES = (
     "preprocessor_config.json), a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`"
 )
 """What a run can start from."""
+MODELS = ("config.json", "adapter_config.json")
+"""Files one of which every checkpoint has."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
+
+
+def checkpoint_at(path: str) -> str:
+    """Return `path`; of a run folder the path of its `best`, and say so on the error stream (of the first rank).
+
+    Raises: CheckpointError for a run folder without one.
+    """
+    folder = Path(path).expanduser()
+    inside = sorted(found.name for found in folder.glob("checkpoint-*"))
+    if not (inside or (folder / "best").is_dir()) or any((folder / name).is_file() for name in MODELS):
+        return path
+    if not (folder / "best").is_dir():
+        raise CheckpointError(
+            f"{folder} is a run folder with {', '.join(inside)} and without a `best` (its recipe sets no evaluation.best_metric, "
+            f"or nothing was evaluated yet): give one of these, such as {folder / inside[-1]}."
+        )
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{folder} is a run folder: taking its best checkpoint, {folder / 'best'}", file=sys.stderr)
+    return str(folder / "best")
 
 
 class BackboneConfig(Section):

@@ -29,7 +29,7 @@ from eval.judges.ranking import Tournament, critic_ranker, scalar_ranker, tourna
 from eval.protocol import ProtocolConfig
 from models.adapters import is_adapter
 from models.backbone import load_critic, load_language_model, load_scalar
-from models.config import HeadConfig
+from models.config import HeadConfig, checkpoint_at
 
 JudgeConfig = ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | EnsembleConfig | EndpointConfig
 
@@ -54,7 +54,11 @@ def judge_config(path: Path) -> JudgeConfig:
     Raises: CheckpointError for what is no judge; RecipeError for a file, with every key that is wrong.
     """
     if path.is_file():
-        return read_section(path, JudgeFile).root
+        config = read_section(path, JudgeFile).root
+        if isinstance(config, EnsembleConfig | EndpointConfig):
+            return config
+        return config.model_copy(update={"checkpoint": checkpoint_at(config.checkpoint)})
+    path = Path(checkpoint_at(str(path)))
     kind = _kind_of(path)
     if kind not in JUDGES:
         classes, types = ", ".join(CLASSES), ", ".join(JUDGES)
@@ -70,9 +74,9 @@ def _kind_of(folder: Path) -> str:
         return ADAPTED.get(card_of_adapters(folder).method, "LoRA adapter without a reward head")
     file = folder / "config.json"
     if not file.is_file():
-        inside = ", ".join(sorted(path.name for path in folder.glob("checkpoint-*")))
-        hint = f"It is a run folder with {inside}: give one of these." if inside else "Give a checkpoint-N folder of a run."
-        raise CheckpointError(f"{folder}: there is no config.json and no adapter_config.json. {hint}")
+        raise CheckpointError(
+            f"{folder}: there is no config.json and no adapter_config.json. Give a checkpoint-N folder of a run."
+        )
     try:
         classes = read_json(file).get("architectures")
     except JSONDecodeError as error:

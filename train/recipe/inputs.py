@@ -15,7 +15,7 @@ from data.errors import UserError
 from data.preparation.filters import read_fingerprints
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
-from models.config import BACKBONES, HUB_ID
+from models.config import BACKBONES, HUB_ID, checkpoint_at
 from train.recipe.memory import shape_of
 from train.recipe.methods import CheckpointJudge, StableReinforceConfig
 from train.recipe.recipe import Recipe
@@ -103,6 +103,7 @@ def look_at_model(path: str) -> None:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; required is {BACKBONES}")
+    checkpoint_at(path)
     shape_of(path)
     for what, names in NEEDED.items():
         if not any(found.is_file() for name in names for found in folder.glob(name)):

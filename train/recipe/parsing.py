@@ -4,6 +4,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
@@ -13,7 +14,8 @@ from typing import Literal, get_origin
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
 from data.config.validation import problems as locate
 from data.config.validation import salvage, sections, validate
-from data.errors import Problem, RecipeError
+from data.errors import CheckpointError, Problem, RecipeError
+from models.config import checkpoint_at
 from train.recipe.recipe import STAND_IN, Recipe
 from train.recipe.rules import check
 
@@ -66,6 +68,11 @@ def required(
     """Return the recipe that `tree` holds, read from `path` with `problems` in its text; raise RecipeError if any is wrong."""
     if any(problem.key == "recipe" for problem in problems):
         raise RecipeError(str(path), problems)
+    path_of_backbone = tree.at(("backbone", "path"))
+    if path_of_backbone is not None and isinstance(path_of_backbone.value, str):
+        with suppress(CheckpointError, OSError, RuntimeError):  # which the rules report
+            best = Located(checkpoint_at(path_of_backbone.value), path_of_backbone.where)
+            tree = lay(tree, Located({"backbone": Located({"path": best}, best.where)}, best.where))
     raw = tree.plain()
     recipe, errors = validate(Recipe, raw)
     by_path = locate(Recipe, errors, tree)
