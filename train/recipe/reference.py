@@ -112,7 +112,7 @@ def values(node: Schema) -> str:
         for key, word in words.items()
         if key in node
     ]
-    return ", ".join([names.get(node["type"], node["type"]), *bounds])
+    return ", ".join([names.get(node["type"]) or str(node["type"]), *bounds])
 
 
 def table(found: Sequence[Sequence[str]]) -> str:
