@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from data.errors import UserError
@@ -79,6 +80,8 @@ def refusal(look: Callable[[], object]) -> str:
 
 def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
     """Yield a message and its key for everything with which the run cannot start, now (`start`) or ever."""
+    if recipe.output.tensorboard and find_spec("tensorboard") is None:
+        yield "the package tensorboard is not installed; pip install -e .[tensorboard], or remove this key", "output.tensorboard"
     lost = dict(absent(recipe))
     for key, path in lost.items():
         if start or path.startswith(("/", "~")):

@@ -189,3 +189,5 @@ class OutputConfig(Section):
     before the first step, so that a missing login is noticed then."""
     wandb_project: str | None = None
     """Null logs to the console and the run folder only; without a login the wandb run stays on disk."""
+    tensorboard: bool = False
+    """Also write event files into `tensorboard` of the run folder (`tensorboard --logdir`); it needs the extra `tensorboard`."""
