@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment
 from PIL import Image
-from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.errors import LeftOut, RecordError, UserError
 from data.images import decode, image_size
 from data.mixture import Mixture, section_of
@@ -58,7 +59,7 @@ def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     yield from contradictions(parts)
     for part in parts:
         rows = [] if part.row_index is None else range(len(part.source))
-        for row in track(rows, f"looking through {part.source.name}", console=Console(stderr=True), transient=True):
+        for row in track(rows, escape(f"looking through {part.source.name}"), console=plain_console(stderr=True), transient=True):
             identity = f"{part.source.name}:{row}"
             try:
                 record = validate(part.source.record(row))

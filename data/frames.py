@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.errors import UserError
 from data.storage.files import mapped
 from data.video import SUFFIXES, is_video_name
@@ -66,9 +66,9 @@ def cut_all(videos: Path, out: Path, frames: int, workers: int) -> list[str]:
     except ImportError as error:
         raise UserError("PyAV, which reads videos, is not installed: pip install -e .[video]") from error
     jobs = found(videos, out)
-    missing, console = [job for job in jobs if not job.folder.exists()], Console()
+    missing, console = [job for job in jobs if not job.folder.exists()], plain_console()
     with mapped(partial(attempt, frames), missing, workers) as results:
-        shown = track(results, "cutting", len(missing), console=Console(stderr=True), transient=True)
+        shown = track(results, "cutting", len(missing), console=plain_console(stderr=True), transient=True)
         problems = list(filter(None, shown))
     console.print(
         f"{len(missing) - len(problems):,} videos cut into up to {frames} frames each under {out}, "

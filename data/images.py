@@ -7,6 +7,7 @@ Every error is a `RecordError` that names the record.
 
 import base64
 import io
+import os
 import re
 import struct
 import zlib
@@ -34,44 +35,74 @@ HEAD = 16
 """Bytes that tell a video."""
 TOKEN_SIDE = 28
 """Side in pixels of the square of an image that becomes one token of Qwen2.5-VL."""
+ELSEWHERE = (
+    "If the images lie elsewhere, name the folder: `images: FOLDER` at a source in the recipe, `image_root: FOLDER` at a "
+    "benchmark (`--benchmarks NAME=PLACE,image_root=FOLDER`)."
+)
+"""What to do about an image that is not there."""
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
 """What Pillow's readers raise on a damaged file (each plug-in its own; found by feeding it damaged files)."""
 
 
-def image_path(root: Path, name: str, record: str) -> Path:
+def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
     """Return the file `name` under `root`.
 
-    Links may lead to `root` itself and, inside a snapshot of the hub's cache, to the cache's files of that data set.
+    `name` comes from a record, which is not trusted: neither `..` nor an absolute path may leave the root. Links may lead to
+    `root` itself and, inside a snapshot of the hub's cache, to the cache's files of that data set.
 
-    Raises: ImageError if the path leaves the root (by `..`, by being absolute, or through a link) or is no file.
+    `links` also follows a link that lies under `root` and leads out of it, to a folder of images or one image, if the owner
+    of `root` or the user of this process made it: links are no record's work. Archives are read, never unpacked, and bring
+    none; a link of somebody else (in a folder that several may write to), a link inside a snapshot of the hub's cache, and a
+    second link that leads on out of the first one's folder stay refused. A server, whose clients choose names, takes none.
+
+    Raises: ImageError if the path leaves the root (by `..`, by being absolute, or through any other link) or is no file.
     """
-    path, boundary = resolved(root, name, record), root.resolve()
+    path = resolved(root, name, record, links)
     if not path.is_file():
         raise ImageError(
-            f"{record}: the image {_short(name)} is not there ({path} is no file). Is the image folder {boundary} the right one?"
+            f"{record}: the image {_short(name)} is not there: {path} is no file. Looked in: {root.resolve()}. {ELSEWHERE}"
         )
     return path
 
 
-def resolved(root: Path, name: str, record: str) -> Path:
-    """Return where `name` under `root` leads once all links are followed, be there something or not; raises as `image_path`."""
+def resolved(root: Path, name: str, record: str, links: bool = False) -> Path:
+    """Return where `name` under `root` leads once all links are followed, be there something or not; else as `image_path`."""
     try:
         boundary = root.resolve()
         path = (boundary / name).resolve()
         path.is_file()  # an over-long name and a folder without access show only here
+        blobs = next((folder.with_name("blobs") for folder in boundary.parents if folder.name == "snapshots"), None)
+        in_hub_cache = blobs is not None and blobs.is_dir()
+        inside = path.is_relative_to(boundary) or (in_hub_cache and path.parent == blobs)
+        inside = inside or (links and not in_hub_cache and _by_an_owners_link(boundary, Path(name)))
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle are a RuntimeError, a NUL is a ValueError
         raise ImageError(
             f"{record}: the image path {_short(name)} cannot be followed ({type(error).__name__}). Required is the path of a "
             "file under the image folder, without NUL characters or links in a circle."
         ) from error
-    snapshots = next((folder for folder in boundary.parents if folder.name == "snapshots"), None)
-    in_hub_cache = snapshots is not None and path.parent == snapshots.with_name("blobs")
-    if not (path.is_relative_to(boundary) or in_hub_cache):
+    if not inside:
+        through = ", or behind a link there that the folder's owner or you made" if links else ""
         raise ImageError(
             f"{record}: the image path {_short(name)} leads to {path}, outside of the declared image folder {boundary}. "
-            "Records may only name files under that folder: correct the path, or declare a folder that holds the images."
+            f"Records may only name files under that folder{through}: correct the path, or declare the folder of the images."
         )
     return path
+
+
+def _by_an_owners_link(boundary: Path, name: Path) -> bool:
+    """Say whether `name` leaves `boundary` by one link in it, made by its owner or by this user, and stays behind that link."""
+    if name.is_absolute() or ".." in name.parts:
+        return False
+    makers, place, area = {boundary.stat().st_uid, os.geteuid()}, boundary, boundary
+    for part in name.parts:
+        place /= part
+        if place.is_symlink():
+            maker, place = place.lstat().st_uid, place.resolve()
+            if not place.is_relative_to(area):
+                if area != boundary or maker not in makers:
+                    return False
+                area = place
+    return True
 
 
 def _short(name: str) -> str:

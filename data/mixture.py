@@ -2,6 +2,7 @@
 
 python data/mixture.py recipes/basereward.yaml --plan            # prepare, print and save the data card; needs no GPU
 python data/mixture.py recipes/shapes/naive.yaml --plan          # the embedded world, in seconds
+python data/mixture.py /data/mine.jsonl                          # what format a file or folder is in, and a recipe for it
 """
 
 from __future__ import annotations
@@ -12,81 +13,28 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Union
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field, model_validator
-from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.config.section import Processes, Ratio, Records, Section
 from data.config.validation import read_section
+from data.console import plain_console
 from data.errors import RecordError, UserError
 from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE
 from data.preference import Preference
 from data.preparation.card import DataCard, card_of
 from data.preparation.filters import FilterConfig, apply, read_fingerprints
+from data.preparation.inspection import inspect
+from data.preparation.recognition import advice
 from data.preparation.sampling import Indices, Pool, StageConfig, apportion, draw, shares
 from data.preparation.scan import BadRecordConfig, scan
 from data.preparation.split import SourceSplit, SplitRecords, hold_out
-from data.sources.helpsteer3 import HelpSteer3Config
-from data.sources.llava_critic import LlavaCriticConfig
-from data.sources.mm_rlhf import MmRlhfConfig
-from data.sources.mmif import MmifConfig
-from data.sources.mmpr import MmprConfig
-from data.sources.ms_swift import MsSwiftConfig
-from data.sources.olmo_preference import OlmoPreferenceConfig
-from data.sources.omnialign_v_dpo import OmniAlignVDpoConfig
-from data.sources.povid import PovidConfig
-from data.sources.project import ProjectConfig
-from data.sources.r1_reward import R1RewardConfig
-from data.sources.rlaif_v import RlaifVConfig
-from data.sources.rlhf_v import RlhfVConfig
-from data.sources.shapes import ShapesConfig
-from data.sources.shared.base import SourceConfig
-from data.sources.sharegpt import ShareGptConfig
-from data.sources.shp import ShpConfig
-from data.sources.skywork_preference import SkyworkPreferenceConfig
-from data.sources.trl import TrlConfig
-from data.sources.tulu_preference import TuluPreferenceConfig
-from data.sources.ultrafeedback import UltraFeedbackConfig
-from data.sources.ultrafeedback_binarized import UltraFeedbackBinarizedConfig
-from data.sources.vlfeedback import VlFeedbackConfig
-from data.sources.wildvision_battle import WildVisionBattleConfig
-
-SOURCES: tuple[type[SourceConfig], ...] = (
-    HelpSteer3Config,
-    LlavaCriticConfig,
-    MmRlhfConfig,
-    MmifConfig,
-    MmprConfig,
-    MsSwiftConfig,
-    OlmoPreferenceConfig,
-    OmniAlignVDpoConfig,
-    PovidConfig,
-    ProjectConfig,
-    R1RewardConfig,
-    RlaifVConfig,
-    RlhfVConfig,
-    ShapesConfig,
-    ShareGptConfig,
-    ShpConfig,
-    SkyworkPreferenceConfig,
-    TrlConfig,
-    TuluPreferenceConfig,
-    UltraFeedbackConfig,
-    UltraFeedbackBinarizedConfig,
-    VlFeedbackConfig,
-    WildVisionBattleConfig,
-)
-"""All sources; `type` in a recipe tells them apart. A new one is a file beside its siblings and a row here."""
-
-if TYPE_CHECKING:
-    AnySource = SourceConfig
-else:
-    AnySource = Annotated[Union[SOURCES], Field(discriminator="type")]  # noqa: UP007
+from data.sources.table import AnySource
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "data"
 T = TypeVar("T")
@@ -158,13 +106,17 @@ class Mixture:
         fingerprints = read_fingerprints(config.filters.leave_out)
         parts = []
         for section in config.sources:
-            source = section.open(config.cache_folder)
-            if not len(source):
-                raise UserError(f"{source.name}: the source has no rows.")
-            index, reasons = None, np.zeros(len(source), np.uint8)
-            if not source.generated:
-                index = scan(source, config.bad_records, config.cache_folder, config.workers or os.cpu_count() or 1)
-                reasons = apply(config.filters, index, fingerprints, self.pixels)
+            try:
+                source = section.open(config.cache_folder)
+                if not len(source):
+                    raise UserError(f"{source.name}: the source has no rows.")
+                index, reasons = None, np.zeros(len(source), np.uint8)
+                if not source.generated:
+                    index = scan(source, config.bad_records, config.cache_folder, config.workers or os.cpu_count() or 1)
+                    reasons = apply(config.filters, index, fingerprints, self.pixels)
+            except UserError as error:
+                error.args = (f"{error}{advice(section, config.cache_folder)}",)
+                raise
             parts.append(SourceSplit.of(section, source, index, reasons))
         self.parts = hold_out(parts, config.validation, config.seed)
         grey = config.images == "grey"
@@ -291,25 +243,31 @@ def section_of(recipe: Path) -> MixtureConfig:
 def main() -> None:
     """Read the command line, prepare the data, print and save the card."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", type=Path)
+    parser.add_argument("recipe", type=Path, help="a recipe, or a file or folder of preference records")
     parser.add_argument("--plan", action="store_true", help="prepare all sources, print the data card and save it")
     parser.add_argument("--save", type=Path, help="where the card goes; else into the cache under the recipe's name")
+    parser.add_argument("--images", help="of a file: the folder or archive of its images, if they do not lie beside it")
     options = parser.parse_args()
-    if not options.plan:
+    if not options.plan and options.recipe.suffix in (".yaml", ".yml"):
         parser.error("nothing to do: give --plan")
     try:
+        if not options.plan:
+            place = options.recipe.expanduser().absolute()
+            for line in inspect(place, options.images, CACHE, os.cpu_count() or 1):
+                print(line)
+            return
         mixture = Mixture(section_of(options.recipe))
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     card = mixture.card()
     target = options.save or mixture.config.cache_folder / f"{options.recipe.stem}.card.json"
     card.save(target)
-    console = Console(width=max(120, Console().width))
+    console = plain_console(width=max(120, plain_console().width))
     console.print(card.table(), card.origins())
     for source in card.sources:
         for message in source.messages:
-            console.print(f"bad: {message}", style="yellow", markup=False)
-    console.print(f"{len(mixture):,} records to train on, {card.epoch_size:,} an epoch; saved as {target}", markup=False)
+            console.print(f"bad: {message}", style="yellow")
+    console.print(f"{len(mixture):,} records to train on, {card.epoch_size:,} an epoch; saved as {target}")
 
 
 if __name__ == "__main__":

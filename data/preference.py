@@ -119,9 +119,12 @@ def visible(content: str) -> bool:
     return any(unicodedata.category(one)[0] not in "CZM" and one not in FILLERS for one in content)
 
 
-def validate(record: Preference) -> Preference:
-    """Return `record` unchanged if it can be trained or evaluated on; raise RecordError with its name if not."""
-    for fault in _faults(record):
+def validate(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Preference:
+    """Return `record` unchanged if it can be trained or evaluated on; raise RecordError with its name if not.
+
+    `tokens` may not be in its texts; a benchmark asks for none, and keeps such a row as unavailable.
+    """
+    for fault in (*_faults(record), *forged(record, tokens)):
         raise RecordError(f"{record.identity}: {fault}")
     return record
 
@@ -149,6 +152,5 @@ def _faults(record: Preference) -> Iterator[str]:
     for name, response in (("the chosen response", record.chosen), ("the rejected response", record.rejected)):
         if not visible(response):
             yield f"{name} is empty; both responses must hold text that can be seen."
-    yield from forged(record)
     if record.margin is not None and not abs(record.margin) <= LARGEST:
         yield f"the margin is {record.margin}; required is a finite number of at most {LARGEST:.4g}, or none."

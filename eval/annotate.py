@@ -12,12 +12,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.config.validation import read_section
+from data.console import plain_console
 from data.mixture import Mixture, section_of
 from data.prompts import TEMPLATES
 from eval.cli import command
@@ -47,7 +47,9 @@ def main() -> None:
         done = annotate(mixture, indices, ask, options.out, options.failures)
         lines = read_journal(journal_of(options.out), mixture)
     right = sum(line["right"] for line in lines)
-    Console().print(f"{done:,} records done now, {len(lines):,} in all, {right:,} of them got right; saved as {options.out}")
+    plain_console().print(
+        f"{done:,} records done now, {len(lines):,} in all, {right:,} of them got right; saved as {options.out}"
+    )
 
 
 if __name__ == "__main__":

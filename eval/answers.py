@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.preference import text
 from data.storage.files import write_json
 from data.synthetic.scenes import LEVELS
@@ -107,7 +107,7 @@ def main() -> None:
             low, high = wilson(figures[name][kind] * n, n)
             cells.append(f"{100 * figures[name][kind]:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
         table.add_row(name, str(n), *cells)
-    Console(width=120).print(table)
+    plain_console(width=120).print(table)
     if options.output:
         write_json(options.output, figures)
 

@@ -23,11 +23,12 @@ from data.errors import UserError
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.card import recorded
 from eval.protocol import Images, ProtocolConfig
+from eval.verifiers import VERIFIERS, Verifying
 
 if TYPE_CHECKING:
     import torch
 
-SETTING = re.compile(r",(?=(?:revision|image_root|limit|frames)=)")
+SETTING = re.compile(r",(?=(?:revision|image_root|type|limit|frames)=)")
 """Separates the settings of a benchmark; a comma inside a path stays one."""
 TIMEOUT = timedelta(hours=12)
 """How long ranks wait for one another: one of them may be downloading a benchmark, or waiting for an endpoint."""
@@ -92,7 +93,7 @@ class Task:
 
 def add_benchmarks(parser: argparse.ArgumentParser, more: str = "", **settings: Any) -> None:
     """Add `--benchmarks`."""
-    form = "PLACE is `hub`, `embedded` or a path, then ,revision=… ,image_root=… ,limit=… ,frames=… as needed"
+    form = "PLACE is `hub`, `embedded` or a path, then ,revision=… ,image_root=… ,type=… ,limit=… ,frames=… as needed"
     parser.add_argument("--benchmarks", nargs="+", type=benchmark, metavar="NAME=PLACE", help=form + more, **settings)
 
 
@@ -100,6 +101,20 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that judges with a model on several ranks."""
     parser.add_argument("--token-budget", type=int, help="tokens of one packed row; default: the recipe's, or by the device")
     parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher and ignored; the environment says it")
+
+
+def add_verifier(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which responses are verified."""
+    parser.add_argument("--verifier", choices=VERIFIERS, help="the rule that says which responses are right (eval/verifiers.py)")
+    parser.add_argument("--answer", default="answer", metavar="COLUMN", help="where the known answer stands; default: answer")
+    parser.add_argument("--tolerance", type=float, help="of --verifier numeric, as a share of the known answer; default: 1e-6")
+
+
+def verifying(options: argparse.Namespace) -> Verifying | None:
+    """Return what `add_verifier`'s options say; raise UserError for a tolerance of another verifier."""
+    if options.tolerance is not None and options.verifier != "numeric":
+        raise UserError("--tolerance is for --verifier numeric.")
+    return Verifying(options.verifier, options.answer, options.tolerance) if options.verifier else None
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 from pydantic_core import to_jsonable_python
-from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.storage.files import write_json
 from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import CritiqueTruth, read_critique
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         target = options.output or options.checkpoint / "eval" / "critique_ablation.json"
         write_json(target, to_jsonable_python(found))
-        Console(width=max(Console().width, 110)).print(*tables(found), f"saved as {target}")
+        plain_console(width=max(plain_console().width, 110)).print(*tables(found), f"saved as {target}")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class Journal:
         found = {index: adapter.validate_python(known[name]) for index, name in enumerate(names) if name in known}
         with ExitStack() as stack:
             file = stack.enter_context(self.file.open("a", encoding="ascii")) if writes and self.file else None
-            shown = stack.enter_context(_shown(self.title, self.console, rows)) if rank() == 0 and self.console else None
+            shown = stack.enter_context(showing(self.title, self.console, rows)) if rank() == 0 and self.console else None
             yield Judging(names, adapter, rows, file, shown, found)
 
     def _known(self, wanted: set[str]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Judging(Generic[Found]):
     kind: TypeAdapter[Found]
     rows: int
     file: IO[str] | None
-    shown: _Shown | None
+    shown: Shown | None
     found: dict[int, Found]
     """By the item's index, on every rank."""
     before: int = field(init=False)
@@ -121,7 +121,7 @@ class Judging(Generic[Found]):
 
 
 @dataclass(slots=True)
-class _Shown:
+class Shown:
     """Rows done, rows a second and the time left: a bar on a terminal, else a line every so often."""
 
     title: str
@@ -146,15 +146,16 @@ class _Shown:
 
 
 @contextmanager
-def _shown(title: str, console: Console, rows: int) -> Iterator[_Shown]:
+def showing(title: str, console: Console, rows: int) -> Iterator[Shown]:
+    """Show how far the judging of `rows` rows is while the block runs."""
     started = time.monotonic()
     if not console.is_terminal:
-        yield _Shown(title, console, rows, None, started, started)
+        yield Shown(title, console, rows, None, started, started)
         return
     # no thread of its own: loader workers are forked while the bar is shown
     with Progress(BarColumn(), TextColumn("{task.description}"), console=console, transient=True, auto_refresh=False) as bar:
         bar.add_task(title, total=rows)
-        yield _Shown(title, console, rows, bar, started, started)
+        yield Shown(title, console, rows, bar, started, started)
 
 
 SILENT = Journal()

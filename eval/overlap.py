@@ -27,6 +27,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.mixture import CACHE, section_of
 from data.preparation.filters import WRITER
 from data.preparation.scan import code
@@ -70,7 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.output.suffix == ".jsonl":
         parser.error("--output must not end in .jsonl: that is the name of the details")
-    console = Console(width=max(160, Console().width))
+    console = plain_console(width=max(160, plain_console().width))
     with command():
         section = section_of(options.recipe)
         cache = Path(section.cache).expanduser() if section.cache else CACHE
@@ -81,13 +82,13 @@ def main() -> None:
             examples += loaded.examples
             about.append(f"{config.name}={loaded.origin.location}: {len(loaded.examples)} rows")
             for note in (*loaded.origin.notes, *loaded.origin.unavailable):
-                console.print(f"{config.name}: {note}", style="yellow", markup=False)
-        overlap = find(sources, examples, options.output, options.workers, about, Console(stderr=True))
+                console.print(f"{config.name}: {note}", style="yellow")
+        overlap = find(sources, examples, options.output, options.workers, about, plain_console(stderr=True))
     console.print(overlap.table())
     for source in sources:
         if source.generated and overlap.sources[source.name]["left_out"]:
-            console.print(f"{source.name}: generated records cannot be left out by fingerprint.", style="yellow", markup=False)
-    console.print(f"Fingerprints: {options.output}; every match: {options.output.with_suffix('.jsonl')}", markup=False)
+            console.print(f"{source.name}: generated records cannot be left out by fingerprint.", style="yellow")
+    console.print(f"Fingerprints: {options.output}; every match: {options.output.with_suffix('.jsonl')}")
 
 
 if __name__ == "__main__":

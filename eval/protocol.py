@@ -2,7 +2,8 @@
 
 The default protocol:
 
-- every row of the benchmark counts; a row that cannot be shown (a video without frames) is counted as unavailable;
+- every row of the benchmark counts; a row that cannot be shown (a video without frames, a control token in its text) is
+  counted as unavailable;
 - a scalar judge is right where it scores the better response higher. Equal scores are a tie. Scores are compared as they
   are (fp32 or wider), never rounded;
 - a pairwise judge sees each row in both orders. A row is right where more votes name the better response than do not, a

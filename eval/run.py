@@ -29,6 +29,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.errors import PredictionsError
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.table import BENCHMARKS
@@ -52,7 +53,7 @@ Results = dict[str, Result]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
     options = parse(arguments)
-    console = Console(width=max(Console().width, 125), highlight=False)
+    console = plain_console(width=max(plain_console().width, 125), highlight=False)
     with command():
         if options.score:
             score(options, console)
@@ -117,7 +118,7 @@ def score(options: argparse.Namespace, console: Console) -> None:
     found, compared = score_file(options.score, BENCHMARKS[name], options.rules, options.k, where)
     console.print(score_table(name, found))
     for line in compared.lines():
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
         file = options.output / f"{name}.{found['rules']}.json"
@@ -194,7 +195,7 @@ def evaluate(
         found[images] = {}
         for name, (evaluated, rows) in seen.benchmarks.items():
             judge, mark = judge_for(evaluated, seen.protocol), fingerprint(digest, rows_digest(rows.examples), seen.protocol)
-            journal = journal_in(place, name, mark, Console(stderr=True))
+            journal = journal_in(place, name, mark, plain_console(stderr=True))
             journals.append(journal)
             found[images][name] = seen.evaluate(name, judge, place, judge.notes, journal)
     return found.pop(suite.protocol.images), found

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.errors import UserError
 from data.mixture import Mixture, section_of
 from data.preference import Preference
@@ -53,7 +53,7 @@ def main() -> None:
         for index in by_tries(mixture, options) if options.by == "tries" else by_pass_rate(mixture, options):
             append(options.out, as_row(mixture[index], None))
             count += 1
-    Console().print(f"{count:,} of {len(mixture):,} pairs selected; saved as {options.out}")
+    plain_console().print(f"{count:,} of {len(mixture):,} pairs selected; saved as {options.out}")
 
 
 def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:

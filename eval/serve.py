@@ -36,7 +36,7 @@ from pydantic import ValidationError
 from data.config.validation import format_validation_error
 from data.errors import UserError
 from eval.cli import add_ranks, command, processes
-from eval.serving.limits import Limits
+from eval.serving.limits import RequestLimits
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,7 +64,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--media-root", type=Path, metavar="FOLDER", help="images may be named by paths below it; default: none may"
     )
-    for name, field in Limits.model_fields.items():
+    for name, field in RequestLimits.model_fields.items():
         parser.add_argument(
             f"--max-{name}", type=int, metavar="N", default=field.default, help=f"{field.description}; default: %(default)s"
         )
@@ -72,10 +72,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def limits_of(options: argparse.Namespace) -> Limits:
+def limits_of(options: argparse.Namespace) -> RequestLimits:
     """Return the limits; raises UserError for impossible ones."""
     try:
-        limits = Limits(**{name: vars(options)[f"max_{name}"] for name in Limits.model_fields})
+        limits = RequestLimits(**{name: vars(options)[f"max_{name}"] for name in RequestLimits.model_fields})
     except ValidationError as error:
         raise UserError(f"--max-…: {format_validation_error(error)}") from error
     if limits.groups > limits.queue:
@@ -95,7 +95,7 @@ def api_key(file: Path | None) -> str | None:
     return key
 
 
-def serve(options: argparse.Namespace, limits: Limits, key: str | None) -> None:
+def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -> None:
     """Listen at once, load, and answer until a signal; raises what loading raises, OSError for a port that is taken."""
     try:
         import uvicorn  # noqa: F401

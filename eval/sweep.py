@@ -21,6 +21,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.errors import CheckpointError, EndpointError, UserError
 from data.storage.files import write_json
 from eval.cli import add_shared, command, processes, task_of
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_shared(parser)
     parser.add_argument("--wandb", metavar="PROJECT", help="also log there; without a login the wandb run stays in the output")
     parser.set_defaults(output=Path("runs/sweep"))
-    options, console = parser.parse_args(arguments), Console(highlight=False, soft_wrap=True)
+    options, console = parser.parse_args(arguments), plain_console(highlight=False, soft_wrap=True)
     with command(), processes() as device:
         console.quiet = rank() > 0
         run(options, device, console)
@@ -130,7 +131,7 @@ class Sweep:
             folder = Path() if rank() else self.store.begin(mark)
             judge = loaded(self.suite.benchmarks[name][0], protocol)
             try:
-                journal = journal_in(folder, name, mark, Console(stderr=True))
+                journal = journal_in(folder, name, mark, plain_console(stderr=True))
                 result = self.suite.evaluate(name, judge, folder, judge.notes, journal)
             except (EndpointError, CheckpointError) as error:  # raised on all ranks alike
                 return str(error)

@@ -134,7 +134,7 @@ class Encoder:
     def refuse_control_tokens(self, record: Preference) -> None:
         """Raise RecordError for a special token of this tokenizer in a text that is trained on.
 
-        `data.preference.validate` knows Qwen2.5-VL's own only. A benchmark's text is judged as it stands.
+        `data.preference.validate` knows Qwen2.5-VL's own only, and so do benchmarks, so that all judges see the same rows.
         """
         for fault in forged(record, self.control_tokens):
             raise RecordError(f"{record.identity}: {fault}")

@@ -15,7 +15,7 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 HOUSE = {
     "data": (
-        "errors video config preference prompts decoding images storage synthetic sources preparation mixture",
+        "errors console video config preference prompts decoding images storage synthetic sources preparation mixture",
         "browse frames shapes",
     ),
     "models": (
@@ -23,8 +23,9 @@ HOUSE = {
         "build_embedded",
     ),
     "eval": (
-        "journal protocol adapters benchmarks results judges running reporting contamination serving cli",
-        "run serve sweep report overlap annotate select_pairs answers critique_ablation",
+        "journal protocol score_forms verifiers adapters benchmarks results judges running candidates reporting contamination "
+        "serving cli",
+        "run serve sweep report overlap score select_responses annotate select_pairs answers critique_ablation",
     ),
     "train": (
         "recipe supervised reinforce runs ablation speed",
@@ -40,7 +41,7 @@ LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60
 PARAMETERS = 10
 IMPORTS_OF_A_FILE = 18
-TABLES = ("data/mixture.py",)
+TABLES = ("data/sources/table.py",)
 """Tables of plug-ins import one module a row."""
 HEAVY = ("torch", "transformers", "datasets", "deepspeed", "accelerate", "trl", "peft")
 OPTIONAL = ("bitsandbytes", "vllm", "wandb", "huggingface_hub", "pyarrow", "matplotlib", "PIL", "av", "uvicorn")

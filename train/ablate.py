@@ -21,6 +21,7 @@ from rich.table import Column, Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.errors import UserError
 from data.storage.files import write_json
 from eval.results.tables import write_rows
@@ -44,7 +45,7 @@ from train.recipe.parsing import parse_options
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what is missing and write the tables; an error that a user can put right ends with its message and status 2."""
     options = parse(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = plain_console(width=None if sys.stdout.isatty() else 120, highlight=False)
     try:
         ablation = read_ablation(options.list, options.overrides, list(dict.fromkeys(options.seeds)))
         refuse_other_recipes(ablation.runs)
@@ -94,13 +95,13 @@ def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -
         for position, run in enumerate(ablation.runs, start=1):
             if state(run) == "complete":
                 continue
-            console.print(f"[{position}/{len(ablation.runs)}] {run}: {run.folder / LOG}", markup=False, soft_wrap=True)
+            console.print(f"[{position}/{len(ablation.runs)}] {run}: {run.folder / LOG}", soft_wrap=True)
             if train(run, launcher, lock):
                 figures = [f"{name} {100 * line.accuracy:.1f}" for name, (line,) in lines_of([run], run.variant).items()]
                 console.print(f"    {', '.join(figures)}")
                 write(ablation)
             else:
-                console.print(f"    FAILED; its last words:\n{last_words(run)}", markup=False, soft_wrap=True)
+                console.print(f"    FAILED; its last words:\n{last_words(run)}", soft_wrap=True)
                 failed.append(run)
     return failed
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 import transformers
-from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.console import plain_console
 from data.storage.files import write_json
 from models.portable.reward import ScalarRewardModel
 from train.runs.environment import silence
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
     options = parse(argv)
     silence()
     context = about(options)
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = plain_console(width=None if sys.stdout.isatty() else 150)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))
     if options.loader:
         shown, content = loader(options)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from data.errors import told
 from data.preparation.split import SourceSplit
 from data.storage.files import write_whole
 
@@ -43,7 +44,7 @@ class SourceCard:
     estimated: bool
     """The five figures before are scaled up from a sample, because the source is generated."""
     messages: list[str]
-    """About some of the skipped records."""
+    """About the skipped records, one for each kind of fault."""
 
 
 @dataclass(frozen=True)
@@ -130,5 +131,5 @@ def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int]) -> SourceCar
         **{name: round(scale * int(count.sum())) for name, count in counts.items()},
         chosen_longer=float(longer.mean()) if len(rows) else 0.0,
         estimated=part.row_index is None,
-        messages=index.messages,
+        messages=told(index.faults),
     )

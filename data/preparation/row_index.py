@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import ImageError, LeftOut, RecordError
+from data.errors import ImageError, LeftOut, RecordError, count_faults
 from data.images import TOKEN_SIDE, image_size, resized
 from data.preference import Preference, texts, validate, visible
 from data.sources.shared.base import Source
@@ -41,7 +41,7 @@ REASONS = (
 SKIPPED = [REASONS.index("bad_record"), REASONS.index("bad_image")]
 """The reasons that the policy on records that cannot be used is about; all others are rules of a source or of the recipe."""
 EXAMPLES = 5
-"""Messages about skipped records that are kept of each block of rows."""
+"""Different faults of skipped records that are kept of each block of rows."""
 ROW = np.dtype(
     [
         ("reason", "u1"),
@@ -75,8 +75,8 @@ class RowIndex:
 
     rows: npt.NDArray[np.void]
     sizes: npt.NDArray[np.uint32]
-    messages: list[str]
-    """About some of the skipped rows."""
+    faults: dict[str, int]
+    """Messages about skipped rows, each with how many rows have the same fault."""
     content: str = ""
     """Of a whole source: changes with the records, and only with them; 16 hexadecimal digits."""
     folder: Path | None = None
@@ -109,7 +109,7 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
     """Read and check some rows of a source; raise the first RecordError if `strict`."""
     found: list[tuple[int, ...]] = []
     sizes: list[tuple[int, int]] = []
-    messages: list[str] = []
+    faults: dict[str, int] = {}
     for row in rows:
         try:
             record = source.record(row)
@@ -125,9 +125,9 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
             if strict:
                 raise
             reason = "bad_image" if isinstance(error, ImageError) else "bad_record"
-            messages.append(str(error))
+            faults = count_faults([*faults.items(), (str(error), 1)], EXAMPLES)
         found.append((REASONS.index(reason), *[0] * 8))
-    return RowIndex(np.array(found, ROW), np.array(sizes, np.uint32).reshape(-1, 2), messages[:EXAMPLES])
+    return RowIndex(np.array(found, ROW), np.array(sizes, np.uint32).reshape(-1, 2), faults)
 
 
 def pair_key(record: Preference) -> int:

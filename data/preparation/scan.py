@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 from pydantic import Field
-from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 from data.config.section import Section
-from data.errors import UserError
+from data.console import plain_console
+from data.errors import UserError, count_faults, told
 from data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
 from data.sources.shared.base import Source
 from data.storage.code import code_digest
@@ -55,7 +56,7 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
                     block.unlink()
                 raise
     index = RowIndex.open(folder)
-    _check(source, policy, index.skipped, index.messages)
+    _check(source, policy, index.skipped, index.faults)
     return index
 
 
@@ -70,20 +71,20 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
     starts = range(0, len(source), BLOCK)
     rows = np.lib.format.open_memmap(folder / "rows.npy", mode="w+", dtype=ROW, shape=(len(source),))
     sizes: list[npt.NDArray[np.uint32]] = []
-    messages: list[str] = []
+    faults: dict[str, int] = {}
     skipped, content = 0, hashlib.blake2b(digest_size=8)
     with mapped(partial(_read_block, source, policy, folder), starts, workers) as blocks:
-        shown = track(blocks, f"reading {source.name}", len(starts), console=Console(stderr=True))
+        shown = track(blocks, escape(f"reading {source.name}"), len(starts), console=plain_console(stderr=True))
         for start, block in zip(starts, shown, strict=True):
             rows[start : start + BLOCK] = block.rows
             content.update(block.rows.tobytes())
             sizes.append(block.sizes)
-            messages += block.messages
+            faults = count_faults([*faults.items(), *block.faults.items()], 10 * EXAMPLES)
             skipped += block.skipped
-            _check(source, policy, skipped, messages)
+            _check(source, policy, skipped, faults)
     rows.flush()
     np.save(folder / "sizes.npy", np.concatenate(sizes))
-    summary = json.dumps({"content": content.hexdigest(), "messages": messages[: 10 * EXAMPLES]})
+    summary = json.dumps({"content": content.hexdigest(), "faults": faults})
     write_whole(folder / "summary.json", summary)
     for leftover in [*folder.glob("*.npz"), *folder.glob("*.tmp")]:
         leftover.unlink()
@@ -94,18 +95,18 @@ def _read_block(source: Source, policy: BadRecordConfig, folder: Path, start: in
     file = folder / f"{start}.npz"
     if file.exists():
         with np.load(file) as arrays:
-            return RowIndex(arrays["rows"], arrays["sizes"], arrays["messages"].tolist())
+            return RowIndex(arrays["rows"], arrays["sizes"], json.loads(str(arrays["faults"])))
     block = index_rows(source, range(start, min(start + BLOCK, len(source))), policy.policy == "strict")
     with whole_file(file, "wb") as opened:
-        np.savez(opened, rows=block.rows, sizes=block.sizes, messages=np.array(block.messages, np.str_))
+        np.savez(opened, rows=block.rows, sizes=block.sizes, faults=np.array(json.dumps(block.faults)))
     return block
 
 
-def _check(source: Source, policy: BadRecordConfig, found: int, messages: list[str]) -> None:
+def _check(source: Source, policy: BadRecordConfig, found: int, faults: dict[str, int]) -> None:
     allowed = 0 if policy.policy == "strict" else int(policy.limit * len(source))
     if found > allowed:
         raise UserError(
             f"{source.name}: {found:,} of {len(source):,} rows are bad so far; the recipe allows {allowed:,} "
             f"(bad_records: {{policy: {policy.policy}, limit: {policy.limit}}}). Correct the data, or raise the limit. "
-            "The first of them:\n" + "\n".join(f"- {message}" for message in messages[:EXAMPLES])
+            "The first of them:\n" + "\n".join(f"- {message}" for message in told(faults)[:EXAMPLES])
         )

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from data.errors import ImageError, LeftOut
-from data.images import image_path, resolved
+from data.images import resolved
 from data.preference import EncodedImage, Preference
 from data.sources.shared.conversation import MARKER, question
 from data.sources.shared.files import ImageFilesConfig, SourceRow
@@ -57,8 +57,8 @@ class MmRlhfConfig(ImageFilesConfig):
         if not isinstance(row.images, Folder):
             raise ImageError(f"{row.identity}: the frames of a video are read from a folder, not from an archive: unpack it.")
         root, named = row.images.root, Path(video)
-        places = [resolved(root, name, row.identity) for name in (video, str(named.parent / named.stem))]
-        folder = next((place for place in places if place.is_dir()), None)
+        places = {name: resolved(root, str(name), row.identity, links=True) for name in (named, named.parent / named.stem)}
+        name, folder = next(((name, place) for name, place in places.items() if place.is_dir()), (named, None))
         try:
             frames = [] if folder is None else sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_KINDS)
         except OSError as error:
@@ -71,4 +71,4 @@ class MmRlhfConfig(ImageFilesConfig):
             )
         count = min(self.frames, len(frames))
         chosen = (frames[(2 * position + 1) * len(frames) // (2 * count)] for position in range(count))
-        return tuple(image_path(root, str(frame), row.identity) for frame in chosen)
+        return tuple(row.images.find(str(name / frame.name), row.identity) for frame in chosen)

@@ -28,11 +28,11 @@ class TrlConfig(FormatConfig):
     def convert(self, row: SourceRow) -> Preference:
         """Columns as above."""
         images = row.all_images(row.columns.get("images")) or row.all_images(row.columns.get("image"))
-        turns, chosen, rejected = _split(row)
+        turns, chosen, rejected = split_pair(row)
         return Preference(row.identity, messages(turns, len(images)), chosen, rejected, images, margin=row.number("margin"))
 
 
-def _split(row: SourceRow) -> tuple[Sequence[Any], str, str]:
+def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
     """Return the turns of the prompt, the chosen and the rejected response of a row in any of TRL's preference formats."""
     chosen, rejected = row.value("chosen", str | list), row.value("rejected", str | list)
     prompt = row.optional("prompt", str | list)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import ImageError, UserError
-from data.images import image_path
+from data.images import ELSEWHERE, image_path
 from data.preference import EncodedImage
 from data.storage.files import digest, hash64, stamp
 from data.storage.tables import IndexedFiles
@@ -46,13 +46,13 @@ class Images(Protocol):
 
 @dataclass(frozen=True)
 class Folder:
-    """Images as files under a folder, which no name may leave."""
+    """Images as files under a folder, which no name may leave but through a link of the folder's owner (see `image_path`)."""
 
     root: Path
 
     def find(self, name: str, record: str) -> EncodedImage:
         """Return the path of image `name`."""
-        return image_path(self.root, name, record)
+        return image_path(self.root, name, record, links=True)
 
     def __contains__(self, name: str) -> bool:
         """Tell whether there is such a file."""
@@ -77,7 +77,7 @@ class Archive(IndexedFiles):
         """Return the bytes of file `name`."""
         entry = self._entry(name)
         if entry is None:
-            raise ImageError(f"{record}: the image {name!r} is not in {self.parts[0].name}.")
+            raise ImageError(f"{record}: the image {name!r} is not in {self.parts[0]}. {ELSEWHERE}")
         try:
             return self._content(entry)
         except (zlib.error, ValueError, OSError) as error:

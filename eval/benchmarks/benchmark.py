@@ -35,6 +35,8 @@ class Location(Section):
     """Commit, tag or branch on the hub; null takes the current one."""
     image_root: str | None = None
     """Folder that the image paths of an official local file are relative to; null takes the folder of that file."""
+    type: str | None = None
+    """The type of source, as in `data.sources`, that reads a preference_folder; null recognises it by the columns."""
     limit: Count | None = None
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look, never for a table."""
     frames: Count | None = None

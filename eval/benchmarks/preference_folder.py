@@ -1,4 +1,4 @@
-"""A user's own benchmark: a file or folder of preference records in this project's format (see data/sources/project.py).
+"""A user's own benchmark: a file or folder of preference records in any format that training reads (docs/data_formats.md).
 
 The record's `category` is the group, its `source` the source. The two responses are shown in an order drawn from their
 content, since these files always name the winner.
@@ -6,13 +6,15 @@ content, since these files always name the winner.
 
 import json
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data.errors import RecordError, UserError
+from data.errors import LeftOut, RecordError, UserError
 from data.preference import Preference, validate
-from data.sources.project import ProjectConfig
-from data.sources.shared.files import shards_problem
+from data.preparation.recognition import advice, candidates, configured, recognise
+from data.sources.shared.files import FilesConfig, shards_problem
 from data.storage.files import content_digest
 from eval.benchmarks.benchmark import (
     Benchmark,
@@ -34,33 +36,57 @@ UNSORTED = "uncategorised"
 """The group of records without a category; not `all`, which would look like the total."""
 
 
-def look(where: Location) -> ProjectConfig:
-    """Return where the records lie; raise UserError unless that is a path with files that are read."""
+def look(where: Location) -> None:
+    """Raise UserError unless the location is a path with files that are read."""
     if where.location in ("hub", "embedded"):
         raise UserError(
             f"{NAME}: the location is {where.location!r}; required is the path of a file or folder of preference records: this "
             "benchmark is the user's own."
         )
-    found = ProjectConfig(type="project", name=NAME, path=where.location, images=where.image_root)
-    found.look()
+    if where.type is not None:
+        _source(where, {"type": where.type, "path": where.location}).look()
+    elif not any(candidates(where.location, where.image_root)):
+        _source(where, {"type": "project", "path": where.location}).look()  # says what is not there
     if problem := shards_problem([path for path in [Path(where.location).expanduser()] if path.is_file()]):
         raise UserError(f"{NAME}: {problem} (The location of a set is its folder.)")
-    return found
 
 
 def load(where: Location) -> LoadedBenchmark:
-    """Return the records at `where.location`, which must be a path; a UserError lists those that cannot be used."""
-    examples, problems = [], []
+    """Return the records at `where.location`, which must be a path; a UserError lists those that cannot be used.
+
+    Rows that the format's own rule leaves out (ties) are counted in a note; so are columns that are not read.
+    """
+    look(where)
+    examples, problems, notes, left_out = [], [], [], 0
     with tempfile.TemporaryDirectory() as cache:
-        source = look(where).open(Path(cache))
+        if where.type is None:
+            found = recognise(where.location, Path(cache), where.image_root)
+            settings = found.settings
+            if found.type != "project":
+                unread = f" Columns that are not read: {', '.join(found.unread)}." if found.unread else ""
+                notes.append(f"Read as {found.line}.{unread}")
+        else:
+            settings = {"type": where.type, "path": where.location}
+        config = _source(where, settings)
+        source = config.open(Path(cache))
         for number in limited(len(source), where.limit):
             try:
-                examples.append(as_example(distinct(validate(source.record(number)))))
+                examples.append(as_example(distinct(validate(source.record(number), tokens=()))))
+            except LeftOut:
+                left_out += 1
             except RecordError as error:
                 problems.append(str(error))
-    if problems:
-        raise UserError(f"{NAME}: {len(problems)} of {len(source)} records cannot be used:{listed(problems)}")
-    return loaded(NAME, examples, where, where.location)
+        if problems:
+            told = f"{NAME}: {len(problems)} of {len(source)} records cannot be used:{listed(problems)}"
+            raise UserError(told + advice(config, Path(cache)))
+    if left_out:
+        notes.append(f"{left_out} of {left_out + len(examples)} records are left out by the rules of `{config.type}`.")
+    benchmark = loaded(NAME, examples, where, where.location)
+    return replace(benchmark, origin=replace(benchmark.origin, notes=(*benchmark.origin.notes, *notes)))
+
+
+def _source(where: Location, settings: Mapping[str, str]) -> FilesConfig:
+    return configured(**{"images": where.image_root, **settings, "name": NAME})
 
 
 def distinct(record: Preference) -> Preference:

@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data.errors import ImageError, RecordError, UserError
+from data.errors import ImageError, RecordError, UserError, count_faults, told
 from data.images import decode
-from data.preference import EncodedImage, ImagePart, Message, TextPart, texts
+from data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
 from data.sources.shared.files import shards_problem
 from data.storage.files import content_digest
 from data.storage.tables import Row, open_rows
 from data.synthetic.benchmark_files import edition
-from data.video import ADVICE, COLUMNS, TOKEN, is_video_name
+from data.video import ADVICE, COLUMNS, is_video_name
 from eval.benchmarks.benchmark import Known, LoadedBenchmark, Location, Origin, Record, differences
 from eval.protocol import Example
 
-LISTED = 20
-"""Broken items that an error lists by name."""
+LISTED, SHOWN = 20, 3
+"""Broken items that an error lists by name, and unavailable rows that a note does."""
 
 
 def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
@@ -204,21 +204,23 @@ def limited(rows: int, limit: int | None) -> Sequence[int]:
 def loaded(name: str, examples: Sequence[Example], where: Location, place: str, known: Sequence[Known] = ()) -> LoadedBenchmark:
     """Return the rows with distinct keys, checked images, and notes on how their counts differ from the published ones.
 
-    The keys of rows that repeat an earlier row's content get -2, -3 … behind them. `place` says where the rows were found.
-    Raises: UserError listing the rows whose image is missing or broken.
+    A row with a control token of Qwen2.5-VL in its texts is unavailable, to every judge alike: a chat template would make a turn
+    or an image of it. The keys of rows that repeat an earlier row's content get -2, -3 … behind them. `place` says where the
+    rows were found.
+    Raises: UserError listing the rows whose image is missing or broken, or all where none can be shown.
     """
-    native = [one.identity for one in examples if any(TOKEN in text for text in (*texts(one.prompt), *one.responses))]
-    if native:
-        raise UserError(f"{name}: {len(native)} rows hold the video token {TOKEN} as text:{listed(native)}\n{ADVICE}")
     seen: Counter[str] = Counter()
     rows, unavailable = [], []
     for example in examples:
-        if example.unavailable:
-            unavailable.append(f"{example.identity}: {example.unavailable}")
+        better, other = example.responses[example.better], example.responses[1 - example.better]
+        if reason := example.unavailable or next(forged(Preference(example.identity, example.prompt, better, other)), ""):
+            unavailable.append(f"{example.identity}: {reason}")
             continue
         seen[example.key] += 1
         repeat = seen[example.key]
         rows.append(example if repeat == 1 else replace(example, key=f"{example.key}-{repeat}"))
+    if unavailable and not rows:
+        raise UserError(f"{name}: none of its {len(examples)} rows can be shown to a judge:{listed(unavailable)}")
     check_images(name, rows)
     notes = []
     if where.limit is not None:
@@ -228,7 +230,10 @@ def loaded(name: str, examples: Sequence[Example], where: Location, place: str, 
     if where.location != "embedded" and (text_only := sum(not example.images for example in rows)):
         notes.append(f"{text_only} of {len(rows)} rows are text only.")
     if unavailable:
-        notes.append(f"{len(unavailable)} of {len(examples)} rows are unavailable and in no figure.")
+        notes.append(
+            f"{len(unavailable)} of {len(examples)} rows are unavailable and in no figure: {'; '.join(unavailable[:SHOWN])}"
+            f"{' …' if len(unavailable) > SHOWN else ''}"
+        )
     return LoadedBenchmark(tuple(rows), Origin(place, tuple(unavailable), tuple(notes)))
 
 
@@ -257,6 +262,7 @@ def check_images(name: str, examples: Sequence[Example]) -> None:
 
 
 def listed(problems: Sequence[str]) -> str:
-    """Return the first problems, a line each."""
-    more = [f"… and {len(problems) - LISTED} more"] if len(problems) > LISTED else []
-    return "".join(f"\n  {problem}" for problem in [*problems[:LISTED], *more])
+    """Return the first problems, a line each, those of the same fault as one."""
+    faults = told(count_faults(((problem, 1) for problem in problems), len(problems)))
+    more = [f"… and {len(faults) - LISTED} other faults"] if len(faults) > LISTED else []
+    return "".join(f"\n  {fault}" for fault in [*faults[:LISTED], *more])

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from data.errors import RecordError
 from data.preference import text
 from eval.journal import SILENT, Journal, Judging
 from eval.protocol import Candidates, Verdict
@@ -60,12 +61,14 @@ def run_packed(
     `run` gets a packed row on the device and its items, and returns one thing for each. Ranks run equally many rows: one without
     work runs the filler row, with no items, and nothing is taken from it. What `judging` holds is not run again, and it gets
     what is found, row by row.
+
+    Raises: RecordError on all ranks for what `encode` cannot encode on one of them.
     """
     found: dict[int, Found] = {} if judging is None else judging.found
     keep = found.update if judging is None else judging.add
     todo = [index for index in range(len(items)) if index not in found]
     share = todo[rank() :: world_size()]
-    loader: DataLoader[list[PackedItems]] = DataLoader(
+    loader: DataLoader[list[PackedItems] | str] = DataLoader(
         [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)],  # type: ignore[arg-type]
         batch_size=None,
         collate_fn=partial(_rows, packed, items, encode, cost),
@@ -74,9 +77,13 @@ def run_packed(
     )
     chunks = iter(loader)
     for _ in range(max_over_ranks(len(loader), packed.device)):
-        rows: list[PackedItems] = next(chunks, [])
-        for number in range(max_over_ranks(len(rows), packed.device)):
-            batch, inside = rows[number] if number < len(rows) else (packed.encoder.pack([]), [])
+        rows: list[PackedItems] | str = next(chunks, [])
+        said = gather(rows if isinstance(rows, str) else len(rows))
+        for fault in said:
+            if isinstance(fault, str):
+                raise RecordError(fault)  # by all ranks together
+        for number in range(max(map(int, said))):
+            batch, inside = rows[number] if isinstance(rows, list) and number < len(rows) else (packed.encoder.pack([]), [])
             new = run(batch.to(packed.device), [items[i] for i in inside])
             keep({index: one for part in gather(list(zip(inside, new, strict=True))) for index, one in part})
     return [found[index] for index in range(len(items))]
@@ -84,9 +91,12 @@ def run_packed(
 
 def _rows(
     packed: Packed, items: Sequence[Item], encode: Callable[[Item], Group], cost: Cost, chunk: Sequence[int]
-) -> list[PackedItems]:
-    """Encode and pack a chunk of the items."""
-    groups = [encode(items[i]) for i in chunk]
+) -> list[PackedItems] | str:
+    """Encode and pack a chunk of the items; return why an item cannot be encoded."""
+    try:
+        groups = [encode(items[i]) for i in chunk]
+    except RecordError as error:
+        return str(error)
     rows = pack_first_fit([cost(group) for group in groups], packed.token_budget)
     return [(packed.encoder.pack([groups[i] for i in row]), [chunk[i] for i in row]) for row in rows]
 

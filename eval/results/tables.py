@@ -6,8 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Column, Table
+from rich.text import Text
 
 from data.errors import PredictionsError
 from eval.protocol import Images
@@ -51,16 +51,16 @@ def results_table(
     table = Table("benchmark", *columns, title=title, caption=f"{caption}; half: with half a point for a tie")
     for name, result in results.items():
         overall = [shown(result.baselines[blind].micro) for blind in names]
-        table.add_row(f"[bold]{name}", *cells(result.micro), *overall)
+        table.add_row(Text(name, "bold"), *cells(result.micro), *overall)
         for group, figure in result.groups.items():
             blind = [shown(result.baselines[other].groups[group]) for other in names]
             table.add_row(f"  {group}", *cells(figure), *blind)
         if result.clusters is not None:
-            table.add_row("  [italic]whole items (Acc+)", *cells(result.clusters))
+            table.add_row(Text("  whole items (Acc+)", "italic"), *cells(result.clusters))
             for group, figure in result.cluster_groups.items():
-                table.add_row(f"    [italic]{group} (Acc+)", *cells(figure))
+                table.add_row(Text(f"    {group} (Acc+)", "italic"), *cells(figure))
         for images, ablated in ablations.items():
-            table.add_row(f"  [italic]{ABLATIONS[images]}", *cells(ablated[name].micro))
+            table.add_row(Text(f"  {ABLATIONS[images]}", "italic"), *cells(ablated[name].micro))
         table.add_section()
     return table
 
@@ -82,7 +82,7 @@ def comparison_table(first: Path, second: Path) -> Table:
             "no benchmark is in both. Evaluate both first: python eval/run.py CHECKPOINT --benchmarks …"
         )
     columns = [Column(name, justify="right") for name in ("rows", "points", "[95 %]")]
-    table = Table("benchmark", *columns, "", title=escape(f"{first}  minus  {second}"))
+    table = Table("benchmark", *columns, "", title=f"{first}  minus  {second}")
     table.caption = "the same rows of both, paired bootstrap over them, 95 %"
     for name, files in common.items():
         rows, others = map(read_predictions, files)
@@ -92,9 +92,9 @@ def comparison_table(first: Path, second: Path) -> Table:
         label, other = map(_protocol, files)
         if label != other:
             words += f"; PROTOCOLS DIFFER: {label or 'unknown'} / {other or 'unknown'}"
-        table.add_row(escape(name), str(len(rows)), mean, escape(f"[{low}, {high}]"), escape(words))
+        table.add_row(name, str(len(rows)), mean, f"[{low}, {high}]", words)
         taken = [f"\n{place}: {file}" for place, file in zip((first, second), files, strict=True) if place != file]
-        table.caption += escape("".join(taken))
+        table.caption += "".join(taken)
     return table
 
 
@@ -119,7 +119,7 @@ def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
     table = Table("", *columns, title=title, caption=caption)
     for name, group in found["groups"].items():
         whole = (str(group["items"]), str(group["acc_plus"])) if items else ()
-        table.add_row(escape(name), str(group["right"]), str(group["n"]), str(group["accuracy"]), *whole)
+        table.add_row(name, str(group["right"]), str(group["n"]), str(group["accuracy"]), *whole)
     table.add_section()
     table.add_row("n, rows in the file", "", str(compared["rows"]), "")
     for name in ("k", "micro", "macro"):

@@ -47,6 +47,8 @@ class Gate:
             await send(message)
 
         refused = self._refused(scope)
+        if refused:
+            service.metrics.errors.labels(refused.kind).inc()
         accepted = scope["method"] == "POST" and refused is None
         service.requests += accepted
         try:
@@ -71,7 +73,7 @@ class Gate:
 def application(service: Service) -> FastAPI:
     """Return the app that serves `service`."""
     app = FastAPI(title="reward model", lifespan=service.lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Gate, service=service)  # type: ignore[arg-type]
+    app.add_middleware(Gate, service=service)
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:

@@ -9,9 +9,9 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,15 +19,15 @@ import torch
 from data.errors import RecordError
 from eval.judges.ranking import PackedRanker, Ranking
 from eval.protocol import Candidates
-from eval.serving.limits import Limits
+from eval.serving.limits import RequestLimits
 from eval.serving.metrics import Metrics
 from models.packing.groups import Group
 
 Done = TypeVar("Done")
 
 ENCODERS = min(16, os.cpu_count() or 1)
-AHEAD = 128
-"""Groups that are encoded before their turn; an image of a million pixels takes 24 MB then."""
+ENCODED = 256
+"""Groups that are encoded and not answered at one time; an image of a million pixels takes 24 MB then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +74,20 @@ class Row:
 class Batcher:
     """Ranks candidates of any number of callers on one event loop; `run` must run there."""
 
-    def __init__(self, ranker: PackedRanker[Any, Any], model: ThreadPoolExecutor, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self, ranker: PackedRanker[Any, Any], model: ThreadPoolExecutor, limits: RequestLimits, metrics: Metrics
+    ) -> None:
         """Take the one thread in which the model was loaded."""
         self.ranker, self.limits, self.metrics = ranker, limits, metrics
         self.encoders, self.model = ThreadPoolExecutor(ENCODERS, "encode"), model
         self.waiting: list[Part] = []
-        self.arrived, self.ahead = asyncio.Event(), asyncio.Semaphore(AHEAD)
+        self.arrived, self.room = asyncio.Event(), asyncio.Semaphore(ENCODED)
 
     async def rank(self, candidates: Candidates) -> Scored:
         """Return what the judge says; raises RecordError for what cannot be encoded, NonFiniteError for such a score."""
         items, prompt = await self.in_pool(self._split, candidates)
-        parts = await asyncio.gather(*(self._computed(item, prompt) for item in items))
+        found = await asyncio.gather(*(self._computed(item, prompt) for item in items))
+        parts = [part for some in found for part in some]
         ranking = self.ranker.join(candidates, [part.found.result() for part in parts])
         return Scored(ranking, sum(part.tokens for part in parts), sum(part.unshared for part in parts))
 
@@ -101,28 +104,35 @@ class Batcher:
             digest.update(hashlib.sha256(image if isinstance(image, bytes) else str(image).encode()).digest())
         return items, digest.digest()
 
-    async def _computed(self, item: Any, prompt: object) -> Part:
-        """Return the part of an item once it was computed."""
-        await self.ahead.acquire()
-        try:
-            group = await self.in_pool(self._encoded, item)
-        except BaseException:
-            self.ahead.release()
-            raise
-        part = Part(item, group, prompt or object(), asyncio.get_running_loop().create_future())
-        self.waiting.append(part)
-        self.arrived.set()
-        await part.found
-        return part
+    async def _computed(self, item: Any, prompt: object) -> list[Part]:
+        """Return the parts of an item once they were computed."""
+        async with self.room:
+            encoded, loop = await self.in_pool(self._encoded, item), asyncio.get_running_loop()
+            parts = [Part(one, group, prompt or object(), loop.create_future()) for one, group in encoded]
+            self.waiting += parts
+            self.arrived.set()
+            await asyncio.gather(*(part.found for part in parts))
+            return parts
 
-    def _encoded(self, item: Any) -> Group:
-        group: Group = self.ranker.encode(item)
-        if (cost := self.ranker.cost(group)) > self.limits.tokens:
+    def _encoded(self, item: Any) -> list[tuple[Any, Group]]:
+        """Return an item's group, in pieces of some of its responses each where it is larger than a row."""
+        group = self.ranker.encode(item)
+        longest = max(group.continuations, key=lambda one: len(one.ids))
+        if (cost := self.ranker.cost(replace(group, continuations=(longest,)))) > self.limits.tokens:
             raise RecordError(
-                f"the prompt with {len(group.continuations)} of its responses takes {cost:,} tokens of a row, its images' "
-                f"patches among them; this server allows {self.limits.tokens:,}. Shorten it, or send fewer or smaller images."
+                f"the prompt with its longest response takes {cost:,} tokens of a row, its images' patches among them; this "
+                f"server allows {self.limits.tokens:,}. Shorten it, or send fewer or smaller images."
             )
-        return group
+        return list(self._pieces(item, group))
+
+    def _pieces(self, item: Any, group: Group) -> Iterator[tuple[Any, Group]]:
+        middle = len(group.continuations) // 2
+        if not middle or self.ranker.share is None or self.ranker.cost(group) <= self.ranker.packed.token_budget:
+            yield item, group
+            return
+        for places in (slice(middle), slice(middle, None)):
+            piece = replace(group, continuations=group.continuations[places])
+            yield from self._pieces(replace(item, responses=item.responses[places]), piece)
 
     async def run(self) -> None:
         """Compute what waits, row after row, until it is cancelled."""
@@ -130,11 +140,8 @@ class Batcher:
             await self.arrived.wait()
             row = await self._in_model(self._row, list(self.waiting))
             taken = set(row.all)
-            left = [part for part in self.waiting if part not in taken and not part.found.done()]
-            for _ in range(len(self.waiting) - len(left)):
-                self.ahead.release()
-            self.waiting = left
-            if not left:
+            self.waiting = [part for part in self.waiting if part not in taken and not part.found.done()]
+            if not self.waiting:
                 self.arrived.clear()
             await self._answer(row)
 
@@ -162,8 +169,9 @@ class Batcher:
         """Compute a row, and give each part what was found of it, or the error that it causes by itself."""
         if not row.groups:
             return
-        [found] = await asyncio.gather(self._in_model(self._forward, row), return_exceptions=True)
         parts = row.all
+        found: list[Any] | BaseException
+        [found] = await asyncio.gather(self._in_model(self._forward, row), return_exceptions=True)
         if isinstance(found, BaseException) and len(parts) > 1:
             for part in parts:
                 await self._answer(Row([part.group], [[part]]))
@@ -179,7 +187,8 @@ class Batcher:
     @torch.no_grad()
     def _forward(self, row: Row) -> list[Any]:
         """Return what the judge finds of each part; raises NonFiniteError for a score that is no finite number."""
-        ranker, found = self.ranker, []
+        ranker = self.ranker
+        found: list[Any] = []
         batch = ranker.packed.encoder.pack(row.groups)
         items = [parts[0].item if len(parts) == 1 else together(parts) for parts in row.parts]
         for group, parts, one in zip(row.groups, row.parts, ranker.run(batch.to(ranker.packed.device), items), strict=True):
@@ -191,7 +200,11 @@ class Batcher:
                 found.append(one if ranker.share is None else ranker.share(one, places))
                 if ranker.share is not None:
                     ranker.join(part.item, found[-1:])
-        self.metrics.ran(batch.cost / ranker.packed.token_budget, row.all, len(row.groups))
+        tokens, unshared, responses = (
+            sum(counts) for counts in zip(*((p.tokens, p.unshared, len(p.group.continuations)) for p in row.all), strict=True)
+        )
+        merged = len(found) - len(row.groups)
+        self.metrics.ran(batch.cost / ranker.packed.token_budget, tokens, unshared, responses, merged)
         return found
 
 

@@ -153,8 +153,9 @@ def _answered(messages: list[Any]) -> dict[str, Any]:
     last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
     content = last.get("content")
     if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        content = "".join(texts) if len(texts) == len(content) and all(isinstance(one, str) for one in texts) else None
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+        content = "".join(texts) if len(texts) == len(content) else None
     if last.get("role") != "assistant" or not isinstance(content, str):
         raise RecordError("the last of the messages must be the assistant's turn with the text to be scored.")
     return {"messages": messages[:-1], "responses": [content]}
@@ -190,7 +191,8 @@ def get_reward(body: Any, served: Served) -> Asked:
     """
     request = _GetReward.model_validate(body)
     number = len(request.query)
-    prompts, labels = request.prompts or [None] * number, request.labels or [None] * number
+    prompts: Sequence[str | None] = request.prompts or [None] * number
+    labels = request.labels or [None] * number
     if not number == len(prompts) == len(labels):
         raise RecordError(f"{number} queries, {len(prompts)} prompts and {len(labels)} labels; required are equally many.")
     groups: dict[str, dict[str, Any]] = {}

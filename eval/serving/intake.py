@@ -11,7 +11,7 @@ from data.images import image_path, image_size
 from data.preference import EncodedImage
 from eval.judges.ranking import candidates_of
 from eval.protocol import Candidates
-from eval.serving.limits import Limits
+from eval.serving.limits import RequestLimits
 
 
 class Asking(BaseModel):
@@ -28,7 +28,7 @@ class Asking(BaseModel):
 class Intake:
     """Checks groups; any thread may."""
 
-    limits: Limits
+    limits: RequestLimits
     media_root: Path | None
     """Where images that are named by a path lie; None allows none."""
     compares: bool

@@ -9,8 +9,8 @@ from data.config.section import Section
 Limit = Annotated[int, Field(ge=1)]
 
 
-class Limits(Section):
-    """Limits of a server; what exceeds one is refused before it is computed."""
+class RequestLimits(Section):
+    """RequestLimits of a server; what exceeds one is refused before it is computed."""
 
     body: Limit = Field(2**25, description="bytes of a request (413)")
     queue: Limit = Field(1024, description="groups that wait or are computed, of all clients (429)")

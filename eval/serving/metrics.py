@@ -1,16 +1,9 @@
 """What a server tells Prometheus."""
 
-from __future__ import annotations
-
 from collections import deque
-from collections.abc import Sequence
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-
-if TYPE_CHECKING:
-    from eval.serving.batcher import Part
 
 RECENT = 1000
 """Scores whose mean and spread are shown: those of a changed policy or a broken image path drift."""
@@ -46,15 +39,13 @@ class Metrics:
         """Return the share of tokens that sharing saved since the start."""
         return 1 - self.computed / self.alone if self.alone else 0.0
 
-    def ran(self, fill: float, parts: Sequence[Part], groups: int) -> None:
-        """Count a row of so many groups that was computed; its parts know their tokens."""
-        computed, alone = sum(part.tokens for part in parts), sum(part.unshared for part in parts)
-        self.computed, self.alone = self.computed + computed, self.alone + alone
+    def ran(self, fill: float, tokens: int, unshared: int, responses: int, merged: int) -> None:
+        """Count a row that was computed; `merged` parts of it shared their prompt with another."""
+        self.computed, self.alone = self.computed + tokens, self.alone + unshared
         self.fill.observe(fill)
-        self.tokens.inc(computed)
-        self.unshared.inc(alone)
-        self.responses.inc(sum(len(part.group.continuations) for part in parts))
-        self.merged.inc(len(parts) - groups)
+        counts = {self.tokens: tokens, self.unshared: unshared, self.responses: responses, self.merged: merged}
+        for counter, count in counts.items():
+            counter.inc(count)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""

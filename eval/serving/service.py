@@ -25,7 +25,7 @@ from eval.running.fingerprint import judge_digest
 from eval.serving.batcher import Batcher, Scored
 from eval.serving.dialects import Asked, Failure, Served
 from eval.serving.intake import Intake, problems
-from eval.serving.limits import Limits
+from eval.serving.limits import RequestLimits
 from eval.serving.metrics import Metrics
 
 LOGGER = logging.getLogger("reward_server")
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
+class ServedRanker:
     """A judge that was loaded, and what is said of it."""
 
     ranker: PackedRanker[Any, Any]
@@ -69,8 +69,8 @@ class Running:
 class Service:
     """A server's settings and state; `load` runs in the model's thread once the server listens."""
 
-    load: Callable[[], Judging]
-    limits: Limits = field(default_factory=Limits)
+    load: Callable[[], ServedRanker]
+    limits: RequestLimits = field(default_factory=RequestLimits)
     media_root: Path | None = None
     key: str | None = field(default=None, repr=False)
     metrics: Metrics = field(default_factory=Metrics)
@@ -120,14 +120,16 @@ class Service:
         self.groups += count
         work = asyncio.gather(*(self._group(running, number, one) for number, one in enumerate(asked.groups)))
         gone = asyncio.ensure_future(request.receive())  # after the body the next message is that the client went away
+        either: set[asyncio.Future[Any]] = {work, gone}
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise Refused(400, "disconnected", "the client went away.")
             found = work.result()
         finally:
             work.cancel()
             gone.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
             self.groups -= count
         failures = [one for one in found if isinstance(one, Failure)]
         for failure in failures:
@@ -184,14 +186,17 @@ class Service:
 
 
 def _asked(body: bytes, read: Callable[[Any, Served], Asked], served: Served) -> Asked:
-    found = parse_json(body)
+    try:
+        found = parse_json(body)
+    except RecordError as error:
+        raise Refused(400, "invalid_request", str(error)) from error
     model = found.get("model") if isinstance(found, dict) else None
     if model not in (None, served.name):
         raise Refused(404, "not_found", f"there is no model {str(model)[:200]!r} here; served is {served.name!r}.")
     return read(found, served)
 
 
-def load_served(path: Path, name: str, runtime: Runtime) -> Judging:
+def load_served(path: Path, name: str, runtime: Runtime) -> ServedRanker:
     """Return the judge at `path`, with its fingerprint, once it has ranked something.
 
     Raises: what `load_judge` raises; CheckpointError for a judge that does not run here, or of several models.
@@ -204,4 +209,4 @@ def load_served(path: Path, name: str, runtime: Runtime) -> Judging:
     assert isinstance(judge.ranker, PackedRanker)
     file = Path(config.checkpoint).expanduser() / "config.json"
     reference = read_json(file).get("reference_scores") if file.is_file() else None
-    return Judging(judge.ranker, Served(name, config.type, judge_digest(path), reference))
+    return ServedRanker(judge.ranker, Served(name, config.type, judge_digest(path), reference))

@@ -44,7 +44,7 @@ class ServedHead(nn.Sequential):
         super().__init__(*parts, nn.Linear(features, 1, bias=False, dtype=fp32))
 
 
-class ReadLast(LastPool):
+class ReadLast(LastPool):  # type: ignore[misc]
     """The hidden state of a prompt's last token, or NaN, which becomes an error, where no answer's turn ends at its place.
 
     The hidden state of another token would become a number that means nothing; an exception in here would end the engine.
@@ -67,7 +67,7 @@ class ReadLast(LastPool):
         return found
 
 
-class ServedImages(Qwen2_5_VLProcessingInfo):
+class ServedImages(Qwen2_5_VLProcessingInfo):  # type: ignore[misc]
     """Images resized by PIL, as in training (vLLM's default, torchvision, moves scores by up to 0.002), and no videos."""
 
     def get_hf_processor(self, **kwargs: object) -> Qwen2_5_VLProcessor:
@@ -83,7 +83,7 @@ class ServedImages(Qwen2_5_VLProcessingInfo):
 
 
 @MULTIMODAL_REGISTRY.register_processor(Qwen2_5_VLMultiModalProcessor, info=ServedImages, dummy_inputs=Qwen2VLDummyInputsBuilder)
-class ServedModel(Qwen2_5_VLForConditionalGeneration):
+class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
     """Answers the task `classify` with the raw score."""
 
     is_pooling_model = True
@@ -99,7 +99,7 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):
         self.pooler = DispatchPooler({"classify": classify})
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Load a checkpoint completely or not at all: vLLM itself refuses what has no place, but lets linear layers be missing."""
+        """Load a checkpoint completely or not at all; vLLM itself refuses what has no place and ignores missing linear layers."""
         with torch.device("meta"):
             missing = {f"model.{name}" for name, _ in Qwen2_5_VLModel(self.config).named_parameters()}
         missing |= {f"head.{name}" for name in self.head.state_dict()}

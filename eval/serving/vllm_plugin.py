@@ -38,7 +38,7 @@ TEMPLATE = """\
 
 SYSTEM = """\
 {{%- if messages[0]['role'] != 'system' -%}}
-{{%- set messages = [{{'role': 'system', 'content': {prompt}}}] + messages -%}}
+{{%- set messages = [{{'role': 'system', 'content': {prompt}}}] + messages | list -%}}
 {{%- endif -%}}
 """
 

@@ -193,17 +193,27 @@ def _decode(query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: 
     """Attend one token of every continuation: (C, heads, 1, d) over keys (C, key heads, n, d) and the packed row.
 
     Queries of all continuations and of the heads that share a key head are one matrix, so that the row's keys are read once.
+    Logits and sums of values are fp32, as inside SDPA's kernels: key biases of hundreds leave bf16 steps of 1 or 2.
     """
     keys, values = plan.layers[layer]
     (count, heads, _, d), (shared, length) = query.shape, keys.shape[:2]
     own = query.to(keys.dtype).view(count, shared, heads // shared, d)
-    together = own.transpose(0, 1).reshape(shared, -1, d) @ keys.transpose(1, 2)
+    together = _in_fp32(own.transpose(0, 1).reshape(shared, -1, d), keys.transpose(1, 2))
     seen = together.view(shared, count, -1, length).transpose(0, 1) + plan.mask[:, None, None]
-    logits = torch.cat([seen, own @ key.to(keys.dtype).transpose(2, 3)], dim=3).float()
+    logits = torch.cat([seen, _in_fp32(own, key.to(keys.dtype).transpose(2, 3))], dim=3)
     weights = (logits * (d**-0.5 if scaling is None else scaling)).softmax(3).to(values.dtype)
-    of_row = weights[..., :length].transpose(0, 1).reshape(shared, -1, length) @ values
-    attended = of_row.view(shared, count, -1, d).transpose(0, 1) + weights[..., length:] @ value
-    return attended.reshape(count, 1, heads, d)
+    of_row = _in_fp32(weights[..., :length].transpose(0, 1).reshape(shared, -1, length), values)
+    attended = of_row.view(shared, count, -1, d).transpose(0, 1) + _in_fp32(weights[..., length:], value)
+    return attended.to(values.dtype).reshape(count, 1, heads, d)
+
+
+def _in_fp32(a: Tensor, b: Tensor) -> Tensor:
+    """Return the matrix product (..., n, m) x (..., m, k) in fp32, also of half precision and under autocast."""
+    if a.is_cuda and a.dtype != torch.float32:
+        found = torch.bmm(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), out_dtype=torch.float32)
+        return found.view(*a.shape[:-1], b.shape[-1])
+    with torch.autocast(a.device.type, enabled=False):
+        return a.float() @ b.float()
 
 
 def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:

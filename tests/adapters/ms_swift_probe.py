@@ -1,10 +1,8 @@
 """python ms_swift_probe.py FILE NAME ROWS: ms-swift's own loader imports a plug-in, and its GRPO code asks it for rewards.
 
-ROWS is a JSON list of `{"question", "images": [paths], "responses": [texts]}`; the last line printed is JSON: versions and rewards.
+ROWS: JSON, a list of `{"question", "images": [paths], "responses": [texts]}`. The last line printed: JSON, versions and rewards.
 Runs in ms-swift's environment, without this project.
 """
-
-from __future__ import annotations
 
 import json
 import sys

@@ -1,10 +1,8 @@
-"""python openrlhf_probe.py FILE KIND TOKENIZER ROWS: OpenRLHF's own executors load FILE and call it, KIND `reward_func` or `agent`.
+"""python openrlhf_probe.py FILE KIND TOKENIZER ROWS: OpenRLHF's own executors load FILE; KIND is `reward_func` or `agent`.
 
-ROWS is a JSON list of `{"question", "images": [paths], "responses": [texts]}`; the last line printed is JSON: versions and rewards.
+ROWS: JSON, a list of `{"question", "images": [paths], "responses": [texts]}`. The last line printed: JSON, versions and rewards.
 Only the engine that would sample the responses is a stand-in. Runs in OpenRLHF's environment, without this project.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json

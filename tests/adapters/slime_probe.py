@@ -1,10 +1,8 @@
 """python slime_probe.py FILE NAME ROWS: slime's own loader and group reward call a function of a file.
 
-ROWS is a JSON list of `{"question", "images": [paths], "responses": [texts]}`; the last line printed is JSON: versions and rewards.
+ROWS: JSON, a list of `{"question", "images": [paths], "responses": [texts]}`. The last line printed: JSON, versions and rewards.
 Runs in slime's environment, without this project; `--custom-rm-path MODULE.NAME` finds FILE because its folder is on the path.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json

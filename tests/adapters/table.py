@@ -120,7 +120,15 @@ def by_vllm(python: Path, folder: Path, checkpoint: Path, rows: Sequence[dict[st
     """Return the version, and what vLLM itself serves for a checkpoint, with the plug-in and its template."""
     template = subprocess.run([python, "-m", "eval.serving.vllm_plugin", checkpoint], capture_output=True, check=True, cwd=CLONE)
     (folder / "reward.jinja").write_bytes(template.stdout)
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoint, "--served-model-name", "reward"]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        checkpoint,
+        "--served-model-name",
+        "reward",
+    ]
     command += ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "4", "--enforce-eager"]
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -1,10 +1,8 @@
 """python trl_probe.py FILE NAME ROWS: the reward code of TRL's GRPO and RLOO trainers calls a function of a file.
 
-ROWS is a JSON list of `{"question", "images": [paths], "responses": [texts]}`; the last line printed is JSON: versions and rewards.
+ROWS: JSON, a list of `{"question", "images": [paths], "responses": [texts]}`. The last line printed: JSON, versions and rewards.
 The trainers have no model, which their rewards don't need.
 """
-
-from __future__ import annotations
 
 import json
 import runpy
@@ -46,22 +44,12 @@ def rewards(kind: Any, function: Any, rows: list[dict[str, Any]]) -> list[float]
 
 
 def main(file: str, name: str, path: str) -> None:
-    """Print what the function gives in both trainers."""
+    """Print what the function gives: in GRPO as groups, in RLOO as one list."""
     function, rows = runpy.run_path(file)[name], json.loads(Path(path).read_text(encoding="utf-8"))
-    grpo, rloo = (iter(rewards(kind, function, rows)) for kind in (GRPOTrainer, RLOOTrainer))
-    found = {
-        "grpo": [[next(grpo) for _ in row["responses"]] for row in rows],
-        "rloo": [[next(rloo) for _ in row["responses"]] for row in rows],
-    }
-    print(
-        json.dumps(
-            {
-                "versions": {name: version(name) for name in ("trl", "transformers")},
-                "rewards": found["grpo"],
-                "rloo": found["rloo"],
-            }
-        )
-    )
+    flat = iter(rewards(GRPOTrainer, function, rows))
+    found = [[next(flat) for _ in row["responses"]] for row in rows]
+    versions = {one: version(one) for one in ("trl", "transformers")}
+    print(json.dumps({"versions": versions, "rewards": found, "rloo": rewards(RLOOTrainer, function, rows)}))
 
 
 main(*sys.argv[1:])

@@ -1,12 +1,9 @@
 """python verl_probe.py FILE CLASS TOKENIZER ROWS: verl's own reward worker loads a manager from a file and asks it for rewards.
 
-ROWS is a JSON list of `{"question", "images": [paths], "responses": [texts]}`; the last line printed is JSON: versions and rewards.
+ROWS: JSON, a list of `{"question", "images": [paths], "responses": [texts]}`. The last line printed: JSON, versions and rewards.
 Runs in verl's environment, without this project.
 """
 
-from __future__ import annotations
-
-import asyncio
 import json
 import sys
 from importlib.metadata import version
@@ -40,7 +37,7 @@ def batch(worker: Any, row: dict[str, Any]) -> DataProto:
 
 def main(file: str, name: str, tokenizer: str, rows: str) -> None:
     """Print what the manager gives."""
-    changes = [f"source=importlib", f"name={name}", f"module.path={Path(file).resolve()}"]
+    changes = ["source=importlib", f"name={name}", f"module.path={Path(file).resolve()}"]
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
         settings = [f"reward.reward_manager.{change}" for change in changes]
         config = compose("ppo_trainer", [*settings, f"actor_rollout_ref.model.path={tokenizer}"])

@@ -63,10 +63,11 @@ def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None =
         for number, (name, damage) in enumerate(cases(runs.whole, share, seed)):
             case = f"{stage} {name} {damage}"
             if only in (None, case):
-                _attack(tally, runs, runs.folder / f"case-{number}", name, damage)
+                try_damage(tally, runs, runs.folder / f"case-{number}", name, damage)
 
 
-def _attack(tally: Tally, runs: Runs, run: Path, name: str, damage: str) -> None:
+def try_damage(tally: Tally, runs: Runs, run: Path, name: str, damage: str) -> None:
+    """Resume a copy of the whole run, in the folder `run`, with this damage to its newest checkpoint but one."""
     shutil.copytree(runs.whole, run, symlinks=True)
     shutil.rmtree(run / "checkpoint-6")
     DAMAGES[damage](run / name, older(run / name))

@@ -17,7 +17,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, get_args
 
-from data.mixture import SOURCES
+from data.sources.table import SOURCES
 from tests.attack.outcomes import CLONE, Attempt, Tally, cause, kind_of
 from tests.attack.values import GONE, NUMBERS, OTHERS, SPECIAL, TEXTS, Place, at, dotted, places, put
 from train.recipe.dry_run import dry_run

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack import arrangements, files, predictions, recipes, records, signals
+from tests.attack import arrangements, checkpoints, files, predictions, recipes, records, signals
 from tests.attack.outcomes import Attempt, Tally, TimeIsUp, kind_of
 from tests.attack.pictures import pictures
+from tests.attack.runs import Runs
 from tests.attack.samples import SAMPLES
 from tests.attack.values import put
 
@@ -96,3 +97,22 @@ def test_a_run_killed_at_some_instant_ends_like_the_whole_one(tmp_path: Path) ->
     tally = Tally("kills")
     signals.kill(tally, tmp_path, 1, 0)
     assert dict(tally.counts) == {"worked": 1}, tally.report("")
+
+
+@pytest.mark.slow
+def test_damaged_checkpoints_are_named_or_the_one_before_is_taken(tmp_path: Path) -> None:
+    """Six files, each by another kind of damage, without DeepSpeed."""
+    tally, runs = Tally("checkpoints"), Runs(tmp_path, "none", 1)
+    found = {damage: name for name, damage in reversed(checkpoints.cases(runs.whole, 60, 1))}
+    for number, (damage, name) in enumerate(sorted(found.items())[:6]):
+        checkpoints.try_damage(tally, runs, tmp_path / f"case-{number}", name, damage)
+    assert tally.clean, tally.report("")
+    assert sum(tally.counts.values()) == 6
+
+
+@pytest.mark.slow
+def test_a_run_that_is_asked_to_end_ends_in_order_and_continues(tmp_path: Path) -> None:
+    """By SIGUSR1, then by SIGTERM."""
+    tally = Tally("signals")
+    signals.ask(tally, tmp_path, 2, 0)
+    assert dict(tally.counts) == {"worked": 2}, tally.report("")

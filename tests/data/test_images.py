@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import struct
 import zlib
 from contextlib import suppress
@@ -18,6 +19,7 @@ from PIL import Image
 from data.decoding import upright_rgb
 from data.errors import ImageError, RecordError
 from data.images import decode, from_data_uri, image_path, image_size, resized
+from data.storage.archives import Folder
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -178,6 +180,46 @@ def test_a_path_may_not_leave_its_root(tmp_path: Path) -> None:
         image_path(root, "other.png", "project:4")
 
 
+def test_an_owners_link_in_the_folder_is_followed_and_no_other_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, other = tmp_path / "images", tmp_path / "elsewhere" / "coco"
+    for folder in (root / "deep", other / "train"):
+        folder.mkdir(parents=True)
+        (folder / "a.png").write_bytes(encode(gradient()))
+    (tmp_path / "secret.png").write_bytes(encode(gradient()))
+    (root / "coco").symlink_to(other)
+    (root / "again").symlink_to(root / "coco")
+    (root / "one.png").symlink_to(other / "train" / "a.png")
+    (other / "on").symlink_to(tmp_path)
+    (other / "near").symlink_to(other / "train")
+    for name in ("coco/train/a.png", "coco/near/a.png", "again/train/a.png", "one.png"):
+        assert image_path(root, name, "r", links=True) == Folder(root).find(name, "r") == other / "train" / "a.png"
+        with pytest.raises(ImageError, match="outside of the declared image folder"):  # a server's --media-root
+            image_path(root, name, "r")
+    absolute = str(root / "coco" / "train" / "a.png")
+    for name in ("coco/../coco/train/a.png", "coco/on/secret.png", "../secret.png", "coco/../../secret.png", absolute):
+        with pytest.raises(ImageError, match=r"outside of the declared image folder.*behind a link there that"):
+            image_path(root, name, "r", links=True)
+    assert image_path(root, "deep/../deep/a.png", "r", links=True) == root / "deep" / "a.png"
+    monkeypatch.setattr(os, "geteuid", lambda: -1)  # the folder's owner made the link, whoever reads
+    assert Folder(root).find("one.png", "r")
+    status = os.stat
+
+    class Others:
+        st_uid = -2
+
+    monkeypatch.setattr(Path, "stat", lambda self, **how: Others if self == root else status(self, **how))
+    with pytest.raises(ImageError, match="outside"):
+        image_path(root, "one.png", "r", links=True)
+
+
+def test_a_missing_image_says_where_it_was_looked_for_and_how_to_name_another_folder(tmp_path: Path) -> None:
+    with pytest.raises(ImageError) as caught:
+        Folder(tmp_path).find("a.png", "mine:3")
+    assert f"Looked in: {tmp_path}. " in str(caught.value)
+    assert "`images: FOLDER`" in str(caught.value)
+    assert "image_root: FOLDER" in str(caught.value)
+
+
 def test_links_of_a_hub_snapshot_lead_to_its_own_files_only(tmp_path: Path) -> None:
     snapshot, blobs = tmp_path / "datasets--x" / "snapshots" / "0123", tmp_path / "datasets--x" / "blobs"
     for folder in (snapshot / "images", blobs, tmp_path / "datasets--y" / "blobs"):
@@ -187,6 +229,8 @@ def test_links_of_a_hub_snapshot_lead_to_its_own_files_only(tmp_path: Path) -> N
         (snapshot / "images" / f"{name}.png").symlink_to(target)
     assert image_path(snapshot, "images/own.png", "r") == blobs / "abc"
     assert image_path(snapshot / "images", "own.png", "r") == blobs / "abc"
+    with pytest.raises(ImageError, match="outside of the declared"):
+        Folder(snapshot).find("images/other.png", "r")
     with pytest.raises(ImageError, match="outside of the declared"):
         image_path(snapshot, "images/other.png", "r")
     with pytest.raises(ImageError, match="outside of the declared"):

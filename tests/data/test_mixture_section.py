@@ -13,7 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from data.errors import RecipeError, UserError
-from data.mixture import SOURCES, MixtureConfig, section_of
+from data.mixture import MixtureConfig, section_of
+from data.sources.table import SOURCES
 from tests.data.mixtures import everything, mixture
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,13 +14,17 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from data.preference import Message, text
 from data.prompts import with_critique
+from models import generation
 from models.backbone import load_critic, load_language_model, load_scalar
-from models.config import BackboneConfig, HeadConfig
+from models.config import BackboneConfig, HeadConfig, SamplingConfig
 from tests.models import stock, tiny
 
 WORDS = ("red", "a blue circle", "what is in the picture?", "the square is left of it", "no", "a picture of a red square.")
 NOISE = 1.1
 """Two roundings of one size, each drawn once, differ by this much: the root mean squares are over 60 scores or more."""
+END: int = tiny.tokenizer().convert_tokens_to_ids("<|im_end|>")
+SCRIPT: list[int] = tiny.tokenizer()("a red square and a blue circle")["input_ids"]
+BIAS = 100.0
 
 
 def cases(kind: str) -> list[stock.Case]:
@@ -103,3 +107,73 @@ def test_bf16_is_no_further_from_fp32_than_the_stock_models(tmp_path: Path, kind
             f"{kind}: {len(wanted)} values, spread {float(wanted.std()):.3f}; error in bf16: stock {limit:.5f}, ours {error:.5f}"
         )
         assert 0.0 < error <= NOISE * limit
+
+
+def written(model: Any, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """Return the logits from which `generate` chooses, (continuations, steps, V), where it is told what to write."""
+    seen: list[Tensor] = []
+
+    def told(model: Any, state: Any, *rest: Any) -> Tensor:
+        seen.append(model.lm_head(state.hidden).float())
+        return torch.tensor(SCRIPT[len(seen) - 1]).expand(len(state.rows))
+
+    monkeypatch.setattr(generation, "_choose", told)
+    encoder = tiny.encoder()
+    batch = encoder.pack([encoder.encode(pictures, turns, None) for pictures, turns in asked()])
+    sampling = SamplingConfig(max_new_tokens=len(SCRIPT))
+    generation.generate(model, batch, end=END, forbidden=[], sampling=sampling, seeds=[""] * 60)
+    return torch.stack(seen, dim=1)
+
+
+def written_by_stock(folder: Path, dtype: torch.dtype) -> Tensor:
+    """Return the same of plain transformers, with a cache for every conversation alone."""
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
+    inputs = stock.padded_inputs(asked(), side="left")
+    inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+    start = inputs["input_ids"].shape[1]
+    found = model.generate(
+        **inputs,
+        mm_token_type_ids=(inputs["input_ids"] == model.config.image_token_id).int(),
+        prefix_allowed_tokens_fn=lambda _, ids: [SCRIPT[len(ids) - start]],
+        max_new_tokens=len(SCRIPT),
+        do_sample=False,
+        eos_token_id=END,
+        pad_token_id=END,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    return torch.stack(found.logits, dim=1).float()
+
+
+def asked() -> list[stock.Case]:
+    """Return the conversations up to where the assistant writes: the user's last turn is one of six."""
+    found = []
+    for number, (pictures, _) in enumerate(cases("judge")):
+        places: Any = [{"type": "image"} for _ in pictures]
+        shown: Message = {"role": "user", "content": [*places, {"type": "text", "text": "look."}]}
+        asks = [text("user", " ".join(WORDS[(i + k * number) % 6] for k in range(1 + i))) for i in range(6)]
+        found.append((pictures, [tiny.encoder().render([shown, text("assistant", "yes"), ask]) for ask in asks]))
+    return found
+
+
+def test_decoding_in_bf16_is_no_further_from_fp32_than_the_stock_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key of a head shares a large bias, as in the released weights: logits are hundreds, their differences small."""
+    model = tiny.language_model()
+    for layer in model.model.language_model.layers:
+        with torch.no_grad():
+            layer.self_attn.k_proj.bias *= BIAS
+    model.save_pretrained(tmp_path)
+    tiny.encoder().save_pretrained(tmp_path)
+    exact = written_by_stock(tmp_path, torch.float32)
+    mine = {
+        dtype: written(load_language_model(BackboneConfig(path=str(tmp_path), dtype=dtype)), monkeypatch)
+        for dtype in ("float32", "bfloat16")
+    }
+    assert torch.allclose(exact, mine["float32"], atol=1e-4 * float(exact.abs().max()))
+    limit, error = (
+        float((value - exact).square().mean().sqrt()) for value in (written_by_stock(tmp_path, torch.bfloat16), mine["bfloat16"])
+    )
+    print(
+        f"written: {exact.numel():,} logits, spread {float(exact.std()):.3f}; error in bf16: stock {limit:.5f}, ours {error:.5f}"
+    )
+    assert 0.0 < error <= NOISE * limit

@@ -215,6 +215,7 @@ def test_a_group_is_the_whole_conversations_cut_once(start: list[str], endings: 
     turns = [message for word in start for message in (user(word), text("assistant", word))][:-1]
     conversations = [encoder.render([*turns, text("assistant", ending)], loss=loss) for ending in endings]
     group = encoder.encode([], conversations, read)
+    assert encoder.merge([encoder.encode([], [one], read) for one in conversations]) == group
     whole = [tiny.tokenizer()(joined(spans), add_special_tokens=False)["input_ids"] for spans in conversations]
     assert [list(ids) for ids in sequences(group)] == whole
     cut = len(group.prompt_ids)

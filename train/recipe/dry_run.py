@@ -6,17 +6,23 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
+from data.console import plain_console
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
+from train.recipe.cost import BETWEEN, INSIDE, MFU, NODE, PEAK, ROW_TOKENS, record_tokens, step_cost
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
 from train.recipe.inputs import absent
-from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained
+from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained, writing_price
+from train.recipe.methods import CriticConfig, NaiveConfig, StableReinforceConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
+GPUS = (8, 64, 512)
+"""Numbers of GPUs that the cost of a step is shown for."""
 RANKS = (1, 8, 64)
 """Numbers of ranks that the memory table always shows."""
 
@@ -26,7 +32,7 @@ SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3
 def dry_run(launch: Launch) -> None:
     """Print the plan of `launch`, on the first rank only."""
     if os.environ.get("RANK", "0") == "0":
-        show(launch.recipe, int(os.environ.get("WORLD_SIZE", "1")), Console(highlight=False))
+        show(launch.recipe, int(os.environ.get("WORLD_SIZE", "1")), plain_console(highlight=False))
 
 
 def show(recipe: Recipe, world_size: int, console: Console) -> None:
@@ -34,7 +40,7 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
     about = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for topic, lines in plan_lines(recipe).items():
         for position, line in enumerate(filter(None, lines)):
-            about.add_row("" if position else f"[bold]{topic}[/bold]", line)
+            about.add_row(Text("" if position else topic, "bold"), line)
     console.print(about)
     shape, all_ranks = shape_of(recipe.backbone.path), sorted({*RANKS, world_size})
     if shape is None:
@@ -48,6 +54,68 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
         mine = name == recipe.deepspeed
         table.add_row(f"{name} ←" if mine else name, *cells, style="bold" if mine else None)
     console.print(table)
+    if line := writing_line(recipe, shape, [ranks for ranks in all_ranks if ranks > 1]):
+        console.print(line)
+    if recipe.backbone.path != "embedded":
+        show_cost(recipe, shape, sorted({*GPUS, world_size} - {1}), console)
+
+
+def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -> None:
+    """Print what a step takes on several GPUs, how long the run is, and where the network holds it up."""
+    (image, words), steps, budget = record_tokens(recipe), known_steps(recipe), recipe.optim.token_budget
+    written = "" if isinstance(recipe.method, NaiveConfig) else "; what is written comes on top"
+    console.print(
+        f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
+        f"rows of {ROW_TOKENS if budget == 'auto' else budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, which H100 and "
+        f"H200 have alike; a GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between nodes, "
+        "while it computes. GB (s): what each receives in a step, and how long that takes by itself.",
+        soft_wrap=True,
+    )
+    own = stage(recipe.deepspeed)
+    names = [f"ZeRO-{one}{' ←' if one == own else ''}" for one in (1, 2, 3)]
+    table = Table("GPUs", *(Column(name, justify="right") for name in ("rows", "compute s", *names, "hours", "GPU hours")))
+    held_up = []
+    for ranks in gpus:
+        found = step_cost(recipe, shape, ranks)
+        waits = [f"{found.network[one] / 1e9:.1f} ({found.waiting(one):.2f})" for one in (1, 2, 3)]
+        hours = None if steps is None else steps * max(found.compute, found.waiting(own)) / 3600
+        spent = ["–", "–"] if hours is None else [f"{hours:,.1f}", f"{hours * ranks:,.0f}"]
+        table.add_row(f"{ranks:,}", str(found.rows), f"{found.compute:.2f}", *waits, *spent)
+        if found.waiting(own) > found.compute:
+            held_up.append((ranks, found))
+    console.print(table)
+    for ranks, found in held_up[:1]:
+        better = [
+            f"zero{one}, {found.waiting(one):.2f} s and {per_rank(recipe, shape, f'zero{one}', ranks)[0] / GIB:.0f} GiB a GPU"
+            for one in (1, 2)
+            if one < own and found.waiting(one) < found.waiting(own)
+        ]
+        ways = ", ".join(["fewer GPUs", "a larger optim.records_per_step", *(f"deepspeed={one}" for one in better)])
+        console.print(
+            f"From {ranks:,} GPUs on the network holds this recipe up: {found.waiting(own):.2f} s for {found.compute:.2f} s of "
+            f"computation. Ways out: {ways}.",
+            soft_wrap=True,
+        )
+
+
+def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
+    """Return what writing costs where the weights are divided over the ranks; empty where nothing is written."""
+    method = recipe.method
+    written = {
+        "rollouts": isinstance(method, StableReinforceConfig) and method.engine == "transformers",
+        "own critiques": isinstance(method, CriticConfig) and method.critique != "ground_truth",
+        "evaluations": recipe.evaluates and not isinstance(method, NaiveConfig),
+    }
+    whats = [what for what, done in written.items() if done]
+    if not whats or stage(recipe.deepspeed) < 3:
+        return ""
+    price = writing_price(recipe, shape)
+    moved = ", ".join(f"{price.step * (ranks - 1) / ranks / GIB:.2f} on {ranks} ranks" for ranks in all_ranks)
+    return (
+        f"\nWriting ({', '.join(whats)}): all weights, {price.whole / GIB:.2f} GiB, are gathered once each time where every rank "
+        f"then has {price.free / GIB:.2f} GiB free; else every layer is gathered for each step, which writes one token of all "
+        f"continuations in a row, and each rank receives GiB a step: {moved}."
+    )
 
 
 def plan_lines(recipe: Recipe) -> dict[str, list[str]]:

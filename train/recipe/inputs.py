@@ -86,6 +86,8 @@ def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
     for key, path in lost.items():
         if start or path.startswith(("/", "~")):
             yield f"there is nothing at {path} (looked from {Path.cwd()}); correct the path, or put there what it names", key
+        elif message := refusal(Path(path).exists):  # too long a name, which nothing will ever have
+            yield message, key
     looks: list[tuple[str, Callable[[], object]]] = [(key, partial(look_at_model, path)) for key, path in models(recipe)]
     for number, source in enumerate(recipe.data.sources):
         if isinstance(source, FilesConfig):

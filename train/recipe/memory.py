@@ -19,6 +19,8 @@ from train.recipe.methods import StableReinforceConfig
 from train.recipe.recipe import Recipe
 
 GIB = 2**30
+SHARE_OF_FREE = 0.7
+"""What whole weights may take of a rank's free memory while it writes; the rest is for activations, and for keys and values."""
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 Size = Annotated[int, Field(ge=1, le=10**7)]
 
@@ -125,6 +127,25 @@ def head_parameters(hidden: int, head: HeadConfig) -> int:
     """Return the parameters of the reward head."""
     widths = [hidden, *[head.width or hidden] * (head.layers - 1), 1]
     return sum(rows * columns + columns for rows, columns in pairwise(widths))
+
+
+@dataclass(frozen=True, slots=True)
+class WritingPrice:
+    """What writing takes where ZeRO-3 divides the weights, in bytes."""
+
+    whole: float
+    """All weights, gathered once for a whole evaluation or rollout."""
+    free: float
+    """What every rank must have free for that; with less each layer is gathered for every token."""
+    step: float
+    """What is gathered then for each step, which writes a token: the language model; the vision tower sees the prompt alone."""
+
+
+def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
+    """Return the price; that DeepSpeed keeps weights of a few KB on all ranks is left out."""
+    parts, width = count(shape), 2 if recipe.backbone.dtype == "bfloat16" else 4
+    whole = trained(recipe, shape)[0] * width
+    return WritingPrice(whole, whole / SHARE_OF_FREE, (parts.language_model + parts.lm_head) * width)
 
 
 def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:

@@ -88,7 +88,7 @@ def rows(section: type[BaseModel], own: Schema) -> list[Row]:
             shown = "its defaults"
         else:
             shown = f"`{json.dumps(default, ensure_ascii=False)}`"
-        meaning = "Says which one it is." if key == "type" else own["properties"][key]["description"]
+        meaning = "Says which one it is." if "const" in own["properties"][key] else own["properties"][key]["description"]
         found.append((key, values(own["properties"][key]), shown, meaning))
     return found
 

@@ -6,6 +6,7 @@ pre-clipped loss (losses.py), and the rollout buffer in every checkpoint. Judgem
 through trl. trl_hooks.py checks at start that the methods overridden here still have their shape.
 """
 
+import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import prepare_deepspeed
 
+from data.errors import CheckpointError
 from models.config import SamplingConfig
 from models.distributed import rank, sum_over_ranks
 from models.packing.groups import Continuation, Group
@@ -216,10 +218,20 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
 
 
 def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
-    """Return this rank's rollout buffer in a checkpoint: tensors, plain values and these classes, for which no code is run."""
-    with torch.serialization.safe_globals([Prompt, Group, Continuation, Image]):
-        state: dict[str, Any] = torch.load(checkpoint / ROLLOUTS.format(rank=rank()), weights_only=True, map_location="cpu")
-    return state
+    """Return this rank's rollout buffer in a checkpoint: tensors, plain values and these classes, for which no code is run.
+
+    Raises: CheckpointError for a file that cannot be read, or holds anything else.
+    """
+    file = checkpoint / ROLLOUTS.format(rank=rank())
+    try:
+        with torch.serialization.safe_globals([Prompt, Group, Continuation, Image]):
+            state = torch.load(file, weights_only=True, map_location="cpu")
+        return {name: state[name] for name in ("step", "buffer", "prompts")}
+    except (pickle.UnpicklingError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} is damaged, or no buffer of rollouts: {type(error).__name__}: {str(error)[:200]}. A run goes on with the "
+            "judgements that it had sampled: copy the file again, or give an earlier checkpoint, output.resume=PATH."
+        ) from error
 
 
 def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 from transformers import PrinterCallback, Trainer
 
+from data.console import plain_console
 from data.errors import NonFiniteError, UserError
 from models.backbone import load_encoder
 from models.distributed import barrier, rank, world_size
@@ -70,7 +71,7 @@ def run(launch: Launch) -> bool:
 
 def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     """Return the trainer of a run, the checkpoint to resume from, and where to print."""
-    recipe, console = launch.recipe, Console(width=None if sys.stdout.isatty() else 125)
+    recipe, console = launch.recipe, plain_console(width=None if sys.stdout.isatty() else 125)
     refuse_missing_device(recipe, cuda=torch.cuda.is_available())
     resume = find_resume(Path(recipe.output.folder), recipe.output.resume, console)
     if resume is not None:

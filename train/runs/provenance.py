@@ -45,6 +45,8 @@ FREE = (
     "optim.compile",
 )
 """Keys that change neither what is learnt nor how its state is stored."""
+UNREADABLE = "{}: recipe.yaml and provenance.json say how {} was trained, and cannot be read"
+RESTORE = "The checkpoint itself is sound. Restore both files, or take both away to continue without a comparison."
 
 
 def write_provenance(launch: Launch, folder: Path, mixture: Mixture) -> None:
@@ -125,24 +127,24 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
     if not file.exists():
         return
     try:
-        before, now = (leaves(tree) for tree in (YAML(typ="safe", pure=True).load(file), recipe.resolved()))
-        launches = read_json(folder / "provenance.json")
-        then = int(launches[-1]["hardware"]["world_size"])
+        before = leaves(YAML(typ="safe", pure=True).load(file))
+        launch = read_json(folder / "provenance.json")[-1]
+        started, then = leaves(launch["recipe"]), int(launch["hardware"]["world_size"])
     except (OSError, ValueError, YAMLError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{UNREADABLE.format(folder, checkpoint.name)} ({type(error).__name__}: {error}). {RESTORE}") from error
+    if other := changed(started, before):
         raise UserError(
-            f"{folder}: recipe.yaml and provenance.json say how {checkpoint.name} was trained, and cannot be read "
-            f"({type(error).__name__}: {error}). The checkpoint itself is sound. Restore both files, or take both away to "
-            "continue without a comparison."
-        ) from error
+            f"{UNREADABLE.format(folder, checkpoint.name)}: recipe.yaml was cut off or changed since, for provenance.json has "
+            f"another {', '.join(other[:3])}{f' and {len(other) - 3} more' if len(other) > 3 else ''}. {RESTORE}"
+        )
+    now = leaves(recipe.resolved())
     # A key that an older version did not write in a section of its own had its default.
     sections = {""} | {key[: match.start()] for key in before for match in re.finditer(r"\.", key)}
     missing = "(not there)"
     changes = [
         f"  {key}: {before.get(key, missing)} -> {now.get(key, missing)}"
-        for key in sorted({*before, *now})
-        if (key in before or key.rpartition(".")[0] not in sections)
-        and before.get(key) != now.get(key)
-        and not f"{key}.".startswith(tuple(f"{name}." for name in FREE))
+        for key in changed(before, now)
+        if key in before or key.rpartition(".")[0] not in sections
     ]
     settings = checkpoint / "config.json"
     if recipe.head.read == "last_token" and settings.exists() and "assistant_turn" not in read_json(settings):
@@ -158,6 +160,12 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
             + "\nGive the settings as they were, or start another run: output.folder=NEW and, to begin from these weights, "
             f"backbone.path={checkpoint}. Free to change: {', '.join(FREE)}."
         )
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the keys under which two recipes differ, without those that are free."""
+    differ = (key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
+    return [key for key in differ if not f"{key}.".startswith(tuple(f"{name}." for name in FREE))]
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, str]:

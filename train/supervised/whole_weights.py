@@ -11,17 +11,15 @@ import psutil
 import torch
 
 from models.distributed import max_over_ranks
-
-SHARE_OF_FREE = 0.7
-"""What whole weights may take of the free memory; the rest is for activations and the cache of keys and values."""
+from train.recipe.memory import SHARE_OF_FREE
 
 
 @contextmanager
 def whole_weights(model: Any) -> Iterator[None]:
     """Gather the weights of a DeepSpeed engine under ZeRO-3 while it writes, where all ranks have the memory for them.
 
-    Else, as without this, every layer is gathered for each token (`dry_run` prints what that moves). All ranks call together.
-    Nothing happens for weights that are not partitioned.
+    Else, as without this, every layer is gathered for each token (the dry run prints when, and what that moves). All ranks call
+    together. Nothing happens for weights that are not partitioned.
     """
     parameters = [one for one in model.parameters() if hasattr(one, "ds_numel")]
     size = sum(one.ds_numel * one.element_size() for one in parameters)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import UserError
+from data.errors import UserError, told
 from data.images import resized
 from data.preference import Preference
 from data.preparation import scan as preparation
@@ -48,7 +48,7 @@ def test_one_process_and_several_find_the_same(tmp_path: Path, monkeypatch: pyte
     source = records(tmp_path, 1050)
     one, several = read(source, tmp_path / "one"), read(source, tmp_path / "several", workers=2)
     assert one.content == several.content
-    assert one.messages == several.messages == ["project:525: 'rejected' is int 3; required is str."]
+    assert one.faults == several.faults == {"project:525: 'rejected' is int 3; required is str.": 1}
     assert one.rows.tobytes() == several.rows.tobytes()
     assert one.sizes.tobytes() == several.sizes.tobytes()
     for row in (0, 1, 2, 525, 526, 1049):
@@ -120,7 +120,7 @@ def test_an_interrupted_reading_keeps_its_blocks(tmp_path: Path, monkeypatch: py
     resumed = read(source, tmp_path / "cache")
     assert len(seen) == 450 + 600
     assert seen[450] == 400
-    assert (resumed.content, resumed.messages) == (whole.content, whole.messages)
+    assert (resumed.content, resumed.faults) == (whole.content, whole.faults)
     assert resumed.sizes.tobytes() == whole.sizes.tobytes()
 
 
@@ -131,6 +131,25 @@ def test_images_that_were_missing_are_found_once_they_are_there(tmp_path: Path) 
         read(source, tmp_path / "cache")
     write_images(tmp_path, late=png())
     assert read(source, tmp_path / "cache").rows["images"].tolist() == [1]
+
+
+def test_equal_faults_of_several_blocks_are_told_once_with_their_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "BLOCK", 50)
+    rows: list[Any] = [
+        {"prompt": "?", "chosen": [{"role": "assistant", "content": f"{n}; a"}], "rejected": "b"} for n in range(120)
+    ]
+    rows += [{"prompt": "?", "chosen": "a", "rejected": "b", "images": [f"{name}.png"]} for name in "xyz"]
+    source = open_source(tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", rows)))
+    with pytest.raises(UserError) as caught:
+        read(source, tmp_path / "cache")
+    assert str(caught.value).count("\n- ") == 1
+    everything = scan(source, BadRecordConfig(limit=1.0), tmp_path / "cache", 2)
+    assert list(everything.faults.values()) == [120, 3]
+    first, images = told(everything.faults)
+    assert first.startswith("project:0: 'chosen' is list [{")
+    assert first.endswith("required is str. … and 119 more records with the same fault")
+    assert "x.png" in images
+    assert images.endswith("… and 2 more records with the same fault")
 
 
 def test_a_kill_loses_nothing(tmp_path: Path) -> None:
@@ -178,7 +197,7 @@ def test_image_tokens_of_rows_are_those_of_their_images(
     expected = [
         sum(int(resized(np.array([size], np.uint32), min_pixels, max_pixels).prod()) // 28**2 for size in row) for row in images
     ]
-    assert RowIndex(rows, sizes, []).image_tokens(min_pixels, max_pixels).tolist() == expected
+    assert RowIndex(rows, sizes, {}).image_tokens(min_pixels, max_pixels).tolist() == expected
     assert resized(sizes, min_pixels, max_pixels).shape == sizes.shape
 
 
@@ -189,4 +208,4 @@ def test_a_row_index_pickles_small_and_arrives_whole(tmp_path: Path) -> None:
     for index in (whole, part):
         copy = pickle.loads(pickle.dumps(index))
         assert copy.rows.tobytes() == index.rows.tobytes()
-        assert (copy.messages, copy.content, copy.folder) == (index.messages, index.content, index.folder)
+        assert (copy.faults, copy.content, copy.folder) == (index.faults, index.content, index.folder)

@@ -86,7 +86,7 @@ def test_videos_without_frames_are_counted_as_unavailable(tmp_path: Path) -> Non
     assert found.origin.unavailable == (
         f"mm_rlhf_rewardbench:3 (c): no frames of video/clip under {tmp_path}: cut them by data/frames.py",
     )
-    assert "1 of 4 rows are unavailable and in no figure." in found.origin.notes
+    assert f"1 of 4 rows are unavailable and in no figure: {found.origin.unavailable[0]}" in found.origin.notes
     assert "Group video: 1 rows; the released edition has 25." in found.origin.notes
 
 

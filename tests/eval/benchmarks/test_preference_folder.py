@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from data.errors import UserError
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, load
+from eval.cli import benchmark
 from eval.protocol import ProtocolConfig
 from eval.running.evaluation import baseline, evaluate
 from tests.eval.make import png
@@ -54,3 +56,62 @@ def test_records_without_a_category_are_no_total(tmp_path: Path) -> None:
 def test_it_has_no_place_on_the_hub() -> None:
     with pytest.raises(UserError, match="required is the path"):
         load(Location())
+
+
+def conversational(folder: Path, **change: Any) -> Path:
+    """Write 22 records in TRL's conversational form, their images behind a link."""
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "cat.png").write_bytes(png())
+    (folder / "images").symlink_to(folder / "elsewhere")
+    said = {name: [{"role": "assistant", "content": name}] for name in ("chosen", "rejected")}
+    rows = [
+        {"images": ["images/cat.png"], "prompt": [{"role": "user", "content": f"which {place}?"}], **said, "id": place, **change}
+        for place in range(22)
+    ]
+    (folder / "mine.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return folder / "mine.jsonl"
+
+
+def test_formats_that_training_reads_are_recognised(tmp_path: Path) -> None:
+    path = conversational(tmp_path)
+    found = load(benchmark(f"preference_folder={path}"))
+    assert {example.responses[example.better] for example in found.examples} == {"chosen"}
+    assert found.examples[3].prompt[0]["content"] == [{"type": "image"}, {"type": "text", "text": "which 3?"}]
+    assert found.examples[3].identity == "preference_folder:3"
+    assert found.origin.notes == (f"Read as {{type: trl, path: {path}}}. Columns that are not read: id.",)
+    named = load(benchmark(f"preference_folder={path},type=trl"))
+    assert named.examples == found.examples
+    assert len(load(benchmark(f"preference_folder={path},type=trl,limit=3,image_root={tmp_path}")).examples) == 3
+
+
+def test_a_wrong_type_is_told_once_with_the_one_that_fits(tmp_path: Path) -> None:
+    path = conversational(tmp_path)
+    with pytest.raises(UserError) as caught:
+        load(Location(location=str(path), type="project"))
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "preference_folder: 22 of 22 records cannot be used:"
+    assert lines[1] == (
+        "  preference_folder:0: unknown 'id'; a record may hold category, chosen, chosen_critique, images, margin, prompt, "
+        "rationale, rejected, rejected_critique, source. … and 21 more records with the same fault"
+    )
+    assert lines[2] == f"{path} is in the format `trl`, not `project`. Write in a recipe: - {{type: trl, path: {path}}}"
+    assert lines[3:] == [f"For a benchmark: preference_folder={path},type=trl"]
+    for wrong in ("shapes", "tlr"):
+        with pytest.raises(UserError, match=rf"no files are of type '{wrong}'; required is one of .*, trl, "):
+            load(Location(location=str(path), type=wrong))
+    with pytest.raises(argparse.ArgumentTypeError, match="`type` is for preference_folder"):
+        benchmark("vl_rewardbench=hub,type=trl")
+
+
+def test_missing_images_name_the_folder_and_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"Looked in: {tmp_path / 'elsewhere'}\. .*image_root: FOLDER.* and 21 more records"):
+        load(Location(location=str(conversational(tmp_path)), image_root=str(tmp_path / "elsewhere")))
+
+
+def test_rows_that_the_source_leaves_out_are_counted(tmp_path: Path) -> None:
+    rated = [{"response": "a", "annotations": {"x": {"Rating": "5"}}}, {"response": "b", "annotations": {"x": {"Rating": "1"}}}]
+    rows = [{"instruction": f"{place}?", "completions": rated[: 1 + place % 2], "source": "x"} for place in range(6)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    found = load(Location(location=str(tmp_path)))
+    assert len(found.examples) == 3
+    assert found.origin.notes[-1] == "3 of 6 records are left out by the rules of `ultrafeedback`."

@@ -131,7 +131,7 @@ def test_missing_and_broken_images_are_listed(tmp_path: Path) -> None:
     assert "39 of 39 images are missing or broken" in message
     assert "vl_rewardbench:0 (RLHF-V-1): the image of 40 bytes is" in message
     assert f"vl_rewardbench:1 (RLHF-V-2): the image {tmp_path / '2.png'} is not there" in message
-    assert "… and 19 more" in message
+    assert "… and 37 more records with the same fault" in message
 
 
 def test_rows_that_say_so_are_text_only(tmp_path: Path) -> None:

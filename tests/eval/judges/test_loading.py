@@ -107,6 +107,9 @@ def test_adapters_are_judged_on_their_base_with_the_head_of_the_run(world: Path,
     found = judged(folder, world)
     assert found == [pytest.approx(scores, abs=1e-6) for scores in inside(model, world)]
     assert found != judged(world / "run" / "checkpoint-1", world)
+    one = examples(world)[0]
+    scores = load_judge(folder, CPU).score(list(one.prompt), one.responses, one.images)
+    assert scores == pytest.approx(found[0], abs=1e-6)
 
 
 def test_fp32_adapters_on_a_bf16_base_lose_nothing(world: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from eval.benchmarks.table import BENCHMARKS
 from eval.protocol import Example, ProtocolConfig, Verdict
 from eval.results.predictions import write_predictions
 from eval.results.scoring import IDS, score_file
+from eval.results.tables import score_table
 from tests.eval.benchmarks.test_multimodal_rewardbench import prediction
 from tests.eval.benchmarks.test_vl_rewardbench_scoring import sample
 from tests.eval.make import example, votes
@@ -306,3 +307,7 @@ def test_acc_plus_stands_beside_each_category(tmp_path: Path) -> None:
     found, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF, where=Location(location=str(tmp_path)))
     assert compared.whole
     assert found["groups"]["mcq"] == {"n": 6, "right": 3, "accuracy": 0.5, "acc_plus": 1 / 3, "items": 3}
+    table = score_table("mm_rlhf_rewardbench", found)
+    category, *_, acc_plus = table.columns
+    assert acc_plus.header == "Acc+"
+    assert list(acc_plus.cells)[list(category.cells).index("mcq")] == str(1 / 3)

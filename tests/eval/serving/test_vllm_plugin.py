@@ -1,7 +1,5 @@
 """The chat template for vLLM renders what training renders, and refuses what training refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -72,4 +70,4 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
             rendered(found, [text("user", "?"), {"role": "assistant", "content": token}])
     for read in ("mean", "last_response_token"):
         with pytest.raises(ValueError, match=f"its head reads '{read}'"):
-            template(tmp_path, read)  # type: ignore[arg-type]
+            template(tmp_path, read)

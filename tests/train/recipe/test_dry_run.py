@@ -145,3 +145,30 @@ def test_a_sum_in_bf16_is_announced(tmp_path: Path, stage: str, summed: bool) ->
     changes = [f"deepspeed={stage}", "backbone.dtype=bfloat16"]
     assert ("are summed in bf16" in said(tmp_path, *changes)) == summed
     assert "are summed in bf16" not in said(tmp_path, *changes, "backbone.dtype=float32")
+
+
+@pytest.mark.parametrize(
+    ("changes", "writes"),
+    [
+        (["method={type: naive}"], ""),
+        (["method={type: critic}"], "evaluations"),
+        (["method={type: critic, critique: own}", "evaluation.benchmarks=[]"], "own critiques"),
+        (["method={type: stable_reinforce}"], "rollouts, evaluations"),
+        (["method={type: stable_reinforce, engine: vllm_server}"], "evaluations"),
+        (["method={type: language_model, target: judgement}"], "evaluations"),
+    ],
+)
+def test_the_price_of_writing_under_zero3_is_said(tmp_path: Path, changes: list[str], writes: str) -> None:
+    """7B in bf16: 8.29 B parameters with the LM head, 7.62 B of them in the language model, which alone writes."""
+    path, judged = write(tmp_path), "evaluation.benchmarks=[{name: vl_rewardbench, location: embedded}]"
+    seven = ["backbone.path=Qwen/Qwen2.5-VL-7B-Instruct", "backbone.dtype=bfloat16", judged, *changes]
+    text = " ".join(shown(read_recipe(path, [*seven, "deepspeed=zero3"]), world_size=2).split())
+    assert "Writing" not in shown(read_recipe(path, [*seven, "deepspeed=zero2"]), world_size=2)
+    assert ("Writing" in text) == bool(writes)
+    if writes:
+        assert f"Writing ({writes}): all weights, 15." in text
+        whole = float(text.partition("all weights, ")[2].split()[0])
+        assert float(text.partition("every rank then has ")[2].split()[0]) == pytest.approx(whole / 0.7, abs=0.02)
+        language_model = 7_615_616_512 * 2 / 2**30  # the language model of Qwen2.5-7B
+        moved = ", ".join(f"{language_model * (n - 1) / n:.2f} on {n} ranks" for n in (2, 8, 64))
+        assert f"each rank receives GiB a step: {moved}." in text

@@ -13,7 +13,7 @@ from data.errors import RecipeError, UserError
 from tests.attack.recipes import valid
 from tests.attack.values import at, dotted, places, put
 from tests.train.minimal import write
-from train.recipe.dry_run import plan_lines
+from train.recipe.dry_run import dry_run, plan_lines
 from train.recipe.memory import EMBEDDED
 from train.recipe.parsing import parse_arguments, read_recipe
 from train.recipe.recipe import Recipe
@@ -189,3 +189,17 @@ def test_a_refusal_ends_the_command_without_torch(tmp_path: Path, capsys: pytest
         parse_arguments([str(write(tmp_path)), f"backbone.path={tmp_path / 'nowhere'}"], "rm", "")
     assert caught.value.code == 2
     assert "there is nothing at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["backbone.path", "data.sources.0.path", "evaluation.benchmarks.0.location"])
+def test_a_relative_name_that_nothing_can_have_is_refused_before_the_plan(key: str, tmp_path: Path) -> None:
+    """Also where a dry run lets a path come later: it asks again for what lies there, and would end with a traceback."""
+    overrides = [PROJECT.format("x.jsonl"), BENCHMARK.format("preference_folder", "x"), f"{key}={'a/' * 3000}b"]
+    assert "name too long" in refused(tmp_path, *overrides)[key]
+
+
+@pytest.mark.parametrize("name", ["[/red]", "[red]x", ":car:"])
+def test_the_plan_prints_a_path_as_it_is(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = [PROJECT.format(f"'{name}/rows.jsonl'"), BENCHMARK.format("preference_folder", f"'{name}/x'")]
+    dry_run(parse_arguments([str(write(tmp_path)), *overrides, "--dry-run"], "rm", ""))
+    assert capsys.readouterr().out.count(name) >= 4  # as source and benchmark, and as what is missing

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
+from data.errors import CheckpointError
 from models.packing.groups import Continuation, Group
 from train.reinforce.rollouts import Prompt
 from train.reinforce.trainer import stored_rollouts
@@ -33,6 +33,21 @@ def test_prompts_and_tensors_come_back_and_code_is_not_run(tmp_path: Path) -> No
     assert found.images[0].tobytes() == prompt.images[0].tobytes()
     assert torch.equal(found.group.pixel_values, torch.ones(4, 3))
     torch.save({"step": 3, "buffer": [], "prompts": [Code(tmp_path / "ran")]}, tmp_path / "rollouts-0.pt")
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(CheckpointError, match=r"rollouts-0.pt is damaged, or no buffer of rollouts: UnpicklingError"):
         stored_rollouts(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut in half", "empty", "gone", "zeros", "text", "another dictionary", "a list", "flipped"])
+def test_a_damaged_buffer_is_named(damage: str, tmp_path: Path) -> None:
+    file = tmp_path / "rollouts-0.pt"
+    torch.save({"step": 3, "buffer": [{"mask": torch.ones(2)}], "prompts": []}, file)
+    whole = file.read_bytes()
+    found = {"cut in half": whole[: len(whole) // 2], "empty": b"", "zeros": bytes(len(whole)), "text": b"no archive"}
+    file.write_bytes(found.get(damage, whole.replace(b"buffer", b"\xff\xfe\xff\xfe\xff\xfe")))
+    if damage == "gone":
+        file.unlink()
+    elif damage in ("another dictionary", "a list"):
+        torch.save({"step": 3} if damage == "another dictionary" else [3], file)
+    with pytest.raises(CheckpointError, match=r"rollouts-0.pt is damaged, or no buffer"):
+        stored_rollouts(tmp_path)

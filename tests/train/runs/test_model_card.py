@@ -257,7 +257,7 @@ def test_the_hub_is_told_of_a_base_that_it_knows(tmp_path: Path) -> None:
         (["method={type: critic}"], ["AutoModelForImageTextToText"]),
         (["method={type: language_model, target: lessons}"], ["Qwen2_5_VLForConditionalGeneration"]),
         (
-            ["method={type: language_model, template: turns}"],
+            ["method={type: language_model, target: judgement, template: turns}"],
             ["Qwen2_5_VLForConditionalGeneration", '"text": "{the second response}"'],
         ),
         (["optim.lora={rank: 4}"], ["train/merge.py"]),

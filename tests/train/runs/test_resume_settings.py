@@ -22,11 +22,17 @@ def recipe(*changes: str) -> Recipe:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Write a checkpoint of a run on two ranks."""
-    (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe()))
-    (tmp_path / "provenance.json").write_text(json.dumps([{"hardware": {"world_size": 2}}]))
-    (tmp_path / "checkpoint-4").mkdir()
-    return tmp_path / "checkpoint-4"
+    """Return a checkpoint of a run on two ranks."""
+    return written(tmp_path, recipe())
+
+
+def written(folder: Path, trained: Recipe) -> Path:
+    """Write what lies beside a checkpoint."""
+    (folder / "recipe.yaml").write_text(recipe_yaml(trained))
+    launch = {"recipe": trained.resolved(), "hardware": {"world_size": 2}}
+    (folder / "provenance.json").write_text(json.dumps([{}, launch]))
+    (folder / "checkpoint-4").mkdir(exist_ok=True)
+    return folder / "checkpoint-4"
 
 
 def test_the_same_settings_continue(checkpoint: Path) -> None:
@@ -67,15 +73,18 @@ def test_a_section_that_was_not_there_is_a_change(checkpoint: Path) -> None:
 
 
 def test_a_key_that_an_older_version_did_not_write_is_none(checkpoint: Path) -> None:
-    file = checkpoint.parent / "recipe.yaml"
+    file, other = checkpoint.parent / "recipe.yaml", checkpoint.parent / "provenance.json"
     file.write_text("".join(line for line in file.read_text().splitlines(True) if "max_grad_norm" not in line))
+    launches = json.loads(other.read_text())
+    del launches[-1]["recipe"]["optim"]["max_grad_norm"]
+    other.write_text(json.dumps(launches))
     assert "max_grad_norm" not in file.read_text()
     check_resume_matches(recipe(), checkpoint, ranks=2)
 
 
 def test_without_deepspeed_any_number_of_ranks_continues(checkpoint: Path) -> None:
     alone = recipe("deepspeed=none")
-    (checkpoint.parent / "recipe.yaml").write_text(recipe_yaml(alone))
+    written(checkpoint.parent, alone)
     check_resume_matches(alone, checkpoint, ranks=1)
 
 
@@ -86,7 +95,7 @@ def test_a_checkpoint_by_itself_is_taken_as_it_is(checkpoint: Path) -> None:
 
 def test_a_head_whose_place_had_another_meaning_is_not_continued(checkpoint: Path) -> None:
     read = recipe("head.read=last_token")
-    (checkpoint.parent / "recipe.yaml").write_text(recipe_yaml(read))
+    written(checkpoint.parent, read)
     (checkpoint / "config.json").write_text('{"assistant_turn": {}}')
     check_resume_matches(read, checkpoint, ranks=2)
     (checkpoint / "config.json").write_text("{}")
@@ -102,14 +111,27 @@ def test_settings_that_cannot_be_read_are_named_beside_a_sound_checkpoint(checkp
         check_resume_matches(recipe(), checkpoint, ranks=2)
 
 
+@pytest.mark.parametrize("cut", range(1, 10))
+def test_a_recipe_that_was_cut_off_is_named(checkpoint: Path, cut: int) -> None:
+    """What is left of it is often a recipe with fewer keys, which were defaults if an older version had written it."""
+    file = checkpoint.parent / "recipe.yaml"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size * cut // 10])
+    with pytest.raises(UserError, match=r"recipe.yaml and provenance.json say .*, and cannot be read"):
+        check_resume_matches(recipe(), checkpoint, ranks=2)
+
+
+def test_a_recipe_that_was_edited_in_the_run_folder_is_no_comparison(checkpoint: Path) -> None:
+    edited = recipe("optim.learning_rate=1e-6", "output.log_every_steps=3")
+    (checkpoint.parent / "recipe.yaml").write_text(recipe_yaml(edited))
+    with pytest.raises(UserError, match=r"provenance.json has another optim.learning_rate\. The checkpoint itself is sound"):
+        check_resume_matches(edited, checkpoint, ranks=2)
+
+
 def test_rollouts_are_stored_by_rank_also_without_deepspeed(tmp_path: Path) -> None:
     path = tmp_path / "rl.yaml"
     path.write_text((RECIPE.parent / "judge_rl.yaml").read_text())
     judge = read_recipe(path, ["deepspeed=none"])
-    checkpoint = tmp_path / "checkpoint-1"
-    checkpoint.mkdir()
-    (tmp_path / "recipe.yaml").write_text(recipe_yaml(judge))
-    (tmp_path / "provenance.json").write_text(json.dumps([{"hardware": {"world_size": 2}}]))
+    checkpoint = written(tmp_path, judge)
     check_resume_matches(judge, checkpoint, ranks=2)
     with pytest.raises(UserError, match=r"ranks: 2 -> 1 \(the rollout buffer is stored by rank\)"):
         check_resume_matches(judge, checkpoint, ranks=1)

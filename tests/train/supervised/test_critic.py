@@ -27,6 +27,7 @@ from eval.judges.critic import as_example
 from eval.protocol import Example, Verdict
 from tests.models import tiny
 from train.recipe.methods import CriticConfig
+from train.supervised import critic
 from train.supervised.critic import (
     CriticEncoder,
     CritiqueStore,
@@ -281,6 +282,26 @@ def test_a_resume_inside_a_window_keeps_it_and_drops_all_others(tmp_path: Path) 
     run_callback(callback, model, 0, 1)
     assert len(model.writings) == 6  # a run from the start takes nothing of what it finds
     assert [path.name for path in kept.folder.iterdir()] == ["steps-0-2.json"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_first_rank_decides_whether_critiques_are_there(first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank, which sees another state of the file system, takes part in the writing, or leaves it, as all do."""
+    kept, records, model = store(tmp_path), mixture(), Writer()
+    if not first:
+        kept.folder.mkdir()
+        kept.path(range(2)).write_text("{}")
+    monkeypatch.setattr(critic, "gather", lambda own: [first, own])
+    state, control, arguments = TrainerState(global_step=0), TrainerControl(), None
+    callback = WriteCritiques(kept, own_steps(kept, records, 4), records, itself)
+    callback.on_step_end(arguments, state, control, model=model)
+    assert len(model.writings) == (0 if first else 1)
+
+
+def test_a_wait_for_critiques_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(critic, "WAIT_LIMIT", 0.05)
+    with pytest.raises(UserError, match=r"steps-0-2.json: nobody has written the critiques .* continue with --resume"):
+        store(tmp_path).load(1)
 
 
 def test_the_judges_training_mode_is_put_back(tmp_path: Path) -> None:

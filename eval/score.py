@@ -1,0 +1,121 @@
+"""Score files: any number of responses to each prompt, by a checkpoint of any kind or the YAML file of a judge.
+
+python eval/score.py runs/mine/best samples.jsonl scored.jsonl
+deepspeed eval/score.py runs/mine/best samples.parquet scored.parquet --image-root /data/images
+python eval/score.py runs/mine/best samples.jsonl scored.jsonl --form stratified --verifier multiple_choice
+
+IN holds JSON lines, a JSON list, parquet or Arrow, a record a row; OUT is .jsonl or .parquet by its name:
+
+    {"prompt": "Which colour is the cat?", "images": ["cats/1.png"], "responses": ["Black.", "White."]}
+
+The prompt is `prompt` (a text or turns) or `messages`; the responses are `responses`, or one in `response` or `completion`, or
+`chosen` and `rejected` of this project's and TRL's preference records. Images stand in the turns, in `images` or in `image`:
+paths relative to IN's folder or --image-root, which they may not leave, data URIs, or {bytes, path} as `datasets` stores them.
+
+OUT has the record's own columns (an image stays what it was, a path a path) and these, in the place of any of the same name:
+    scores      one a response; higher is better. A judge that compares gives shares of its tournament
+    order       places of the responses, best first; equal scores keep the order of the responses
+    margin      best minus second best score; null for one response
+    normalised  (score - mean) / std, where the checkpoint's config.json has reference_scores
+    rewards     the scores in another --form (eval/score_forms.py)
+    right       what the --verifier says of each response, by the known answer in the column --answer
+    judgements, unread    comparisons of a judge, and those that name no response;    critiques    of a critic
+
+A record that cannot be judged is counted, stands in OUT.errors.jsonl with its row and the reason, and not in OUT. A killed
+command is continued by the same command, on any number of ranks: what is done stands in OUT.journal until OUT is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from data.console import plain_console
+from data.errors import UserError
+from data.storage.files import write_json_lines
+from eval.candidates.tables import check_kind, schema_for, write_with
+from eval.cli import add_ranks, add_verifier, command, processes, verifying
+from eval.score_forms import FORMS
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Score a file; what a user can put right ends with a message and no traceback."""
+    options = parse(arguments)
+    with command():
+        if options.output.exists():
+            raise UserError(f"{options.output} exists already. Move it away, or name another file.")
+        score(options, plain_console(stderr=True))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options; options that do not fit together end the process with status 2."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("eval/score.py", description=__doc__, formatter_class=form)
+    parser.add_argument("judge", type=Path, metavar="CHECKPOINT", help="a checkpoint folder, or the YAML file of a judge")
+    parser.add_argument("input", type=Path, metavar="IN")
+    parser.add_argument("output", type=Path, metavar="OUT", help="a .jsonl or .parquet file")
+    parser.add_argument("--image-root", type=Path, help="the folder that paths of images are relative to; default: IN's")
+    parser.add_argument("--form", choices=FORMS, default="raw", help="also as `rewards`; `relative` reads a column `reference`")
+    parser.add_argument("--clip", type=float, help="of --form standardised: OpenRLHF takes 10")
+    add_verifier(parser)
+    add_ranks(parser)
+    options = parser.parse_args(arguments)
+    if "right" in FORMS[options.form].needs and not options.verifier:
+        parser.error(f"--form {options.form} needs a --verifier")
+    if options.clip is not None and (options.form != "standardised" or options.clip <= 0):
+        parser.error("--clip is a positive number for --form standardised")
+    return options
+
+
+def score(options: argparse.Namespace, console: Console) -> None:
+    """Score the records of a file on all ranks; the first one writes."""
+    with processes() as device:
+        from eval.candidates.records import open_records
+        from eval.candidates.scoring import LineJournal, Scoring, added, errors, fingerprint, reference_of, score_file
+        from eval.judges.checkpoint import Runtime
+        from eval.judges.loading import load_judge
+        from models.distributed import rank
+
+        reference = reference_of(options.judge)
+        if options.form == "standardised" and reference is None:
+            raise UserError(
+                f"{options.judge} has no reference_scores in a config.json, by which --form standardised standardises. "
+                "Merge an adapter first (train/merge.py), or take another form."
+            )
+        scoring = Scoring(options.form, verifying(options), reference, options.clip)
+        check_kind(options.output)
+        file = open_records(options.input, options.image_root)
+        schema = schema_for(file.rows, options.output)
+        judge = load_judge(options.judge, Runtime(device, options.token_budget))
+        journal = LineJournal(
+            options.output.with_name(f"{options.output.name}.journal"), fingerprint(options.judge, file, scoring)
+        )
+        score_file(judge.ranker, file, scoring, journal, console)
+        if rank():
+            return
+        beside = options.output.with_name(f"{options.output.name}.errors.jsonl")
+        beside.unlink(missing_ok=True)
+        bad = sum(1 for _ in errors(journal))
+        if bad:
+            write_json_lines(beside, errors(journal))
+        said = f"{bad:,} of {len(file.rows):,} records cannot be judged: {beside} says why" if bad else ""
+        first = next((one for one in added(journal, scoring) if one is not None), None)
+        if first is None:
+            raise UserError(f"{said}. The first: {next(errors(journal))['error']}")
+        write_with(options.output, file.rows, schema, list(first), added(journal, scoring))
+        journal.path.unlink()
+        console.print(
+            f"{len(file.rows) - bad:,} records: {options.output}{'. ' + said if said else ''}", soft_wrap=True, markup=False
+        )
+        if file.images.root.resolve() != options.output.resolve().parent:
+            console.print(f"Paths of images in it are relative to {file.images.root}.", soft_wrap=True, markup=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Which format a file is in; and docs/data_formats.md against the adapters that it documents."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from data.errors import UserError
+from data.preference import EncodedImage, validate
+from data.preparation.recognition import FILES, FORMATS, configured, recognise
+from data.sources.shared.files import SourceRow
+from data.sources.table import SOURCES
+from tests.data.mixtures import mixture, row
+from tests.data.sources.fixtures import RED, image_struct, write_images, write_jsonl, write_parquet
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data_formats.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+
+
+def samples(kind: str) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for block in re.findall(r"```json\n(.*?)```", SECTIONS[kind], re.DOTALL) for line in block.splitlines()
+    ]
+
+
+class Anywhere:
+    """Images of any name."""
+
+    def find(self, name: str, record: str) -> EncodedImage:
+        """Return a path that nobody opens."""
+        return Path(name)
+
+
+def test_the_page_documents_every_type_and_no_other() -> None:
+    assert sorted(SECTIONS) == sorted(get_args(kind.model_fields["type"].annotation)[0] for kind in SOURCES)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_row_on_the_page_is_read_by_its_adapter(kind: str) -> None:
+    needed = {"images": "."} if kind == "povid" else {}
+    config = configured(type=kind, path="a.jsonl", **needed)
+    found = samples(kind)
+    for place, columns in enumerate(found):
+        record = validate(config.convert(SourceRow(f"{kind}:{place}", columns, Anywhere())))
+        assert (record.chosen, record.rejected) in {("A cat.", "A dog."), ("Hello.", "No."), ("Black.", "White."), ("2", "3")}
+        assert columns.keys() >= set(config.COLUMNS)
+    default = FILES[kind].model_fields["hub"].default
+    assert (default or kind) in SECTIONS[kind] + kind
+    assert kind in FORMATS or config.licence_of_files().replace("not stated", "licence not stated") in SECTIONS[kind]
+    assert (" images" in SECTIONS[kind].lower()) or "Images:" in SECTIONS[kind]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "mmpr"])
+def test_a_file_of_each_type_is_recognised_or_read_alike(kind: str, tmp_path: Path) -> None:
+    for sample in samples(kind):
+        found = recognise(str(write_jsonl(tmp_path / f"{kind}.jsonl", [sample] * 3)), tmp_path / "cache")
+        if found.type != kind:  # a general format, or a sibling, that makes the same record
+            record = configured(**found.settings).convert(SourceRow("a:0", sample, Anywhere()))
+            mine = configured(**found.settings | {"type": kind}).convert(SourceRow("a:0", sample, Anywhere()))
+            assert (record.prompt, record.chosen, record.rejected) == (mine.prompt, mine.chosen, mine.rejected)
+            assert kind not in FORMATS
+
+
+def test_columns_that_nobody_reads_are_named(tmp_path: Path) -> None:
+    rows = [row(str(number), score=1, idea=None) for number in range(5)]
+    found = recognise(str(write_jsonl(tmp_path / "a.jsonl", rows)), tmp_path / "cache")
+    assert (found.type, list(found.unread)) == ("trl", ["score"])
+    own = [row(str(number), category="x") for number in range(40)]
+    own[7] = row("7", catgory="x")
+    assert recognise(str(write_jsonl(tmp_path / "b.jsonl", own)), tmp_path / "cache").type == "project"
+
+
+def test_a_folder_whose_files_are_called_otherwise_is_read_too(tmp_path: Path) -> None:
+    said = {"images": [image_struct(RED)], **row("?"), "id": 3}
+    write_parquet(tmp_path / "set" / "pairs.parquet", [said] * 4)
+    found = recognise(str(tmp_path / "set"), tmp_path / "cache")
+    assert found.line == f'{{type: trl, path: {tmp_path / "set"}, split: ""}}'
+
+
+def test_no_known_format_says_what_keeps_it_from_each(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"question": "?", "answer": "!"}] * 3)
+    with pytest.raises(UserError) as caught:
+        recognise(str(path), tmp_path / "cache")
+    for kind in FORMATS:
+        assert f"\n- {kind}: " in str(caught.value)
+    assert "there is no 'chosen'; found are 'answer', 'question'" in str(caught.value)
+
+
+def test_a_file_that_two_formats_read_differently_is_not_guessed(tmp_path: Path) -> None:
+    both = {**samples("trl")[1], **samples("ms_swift")[1]}
+    both["chosen"] = [*both["chosen"][:1], {"role": "assistant", "content": "Else."}]
+    path = write_jsonl(tmp_path / "a.jsonl", [both] * 2)
+    lines = "\n".join(f"- {{type: {kind}, path: {path}}}" for kind in ("ms_swift", "trl"))
+    with pytest.raises(UserError, match=rf"(?s)fits several formats.*\n{re.escape(lines)}"):
+        recognise(str(path), tmp_path / "cache")
+    path = write_jsonl(tmp_path / "b.jsonl", [both | {"margin": 1.0, "images": ["a.png"], "image": "a.png"}] * 2)
+    with pytest.raises(UserError, match="fits several"):
+        recognise(str(path), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_wrong_type_in_a_recipe_is_answered_with_the_line_to_write(suffix: str, tmp_path: Path) -> None:
+    write_images(tmp_path, a=RED)
+    rows = [sample | {"images": ["a.png"]} for sample in samples("ms_swift")[:1]] * 20
+    path = tmp_path / f"mine.{suffix}"
+    (write_jsonl if suffix == "jsonl" else write_parquet)(path, rows)
+    line = re.escape(f"- {{type: ms_swift, path: {path}}}")
+    with pytest.raises(UserError, match=rf"is in the format `ms_swift`, not `trl`\. Write in a recipe: {line}\n"):
+        mixture(tmp_path, [{"type": "trl", "path": str(path)}])
+    with pytest.raises(UserError) as caught:
+        mixture(tmp_path, [{"type": "ms_swift", "path": str(path), "images": str(tmp_path / "cache")}])
+    assert "is not there" in str(caught.value)
+    assert "is in the format" not in str(caught.value)

@@ -1,0 +1,66 @@
+"""A server's app in this process, with a client on the same event loop."""
+
+import asyncio
+import base64
+import io
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from eval.serving.app import application
+from eval.serving.service import ServedRanker, Service
+from tests.models import tiny
+
+
+@asynccontextmanager
+async def opened(judging: ServedRanker, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
+    """Serve `judging`; the settings are those of `Service`."""
+    service = Service(lambda: judging, **settings)
+    app = application(service)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with service.lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+        while service.running is None:
+            await asyncio.sleep(0.001)
+        yield client, service
+
+
+def serving(judging: ServedRanker, use: Callable[[httpx.AsyncClient, Service], Awaitable[None]], **settings: Any) -> None:
+    """Call `use` with a client and the service."""
+
+    async def main() -> None:
+        async with opened(judging, **settings) as (client, service):
+            await use(client, service)
+
+    asyncio.run(main())
+
+
+async def at_once(service: Service, requests: Sequence[Awaitable[Any]], parts: int) -> list[Any]:
+    """Return what the requests give; the model begins when so many parts of them wait."""
+    assert service.running is not None
+    batcher, arrived = service.running.batcher, threading.Event()
+    batcher.model.submit(arrived.wait)
+    every = asyncio.gather(*requests)
+    while len(batcher.waiting) < parts:
+        await asyncio.sleep(0.005)
+    arrived.set()
+    return await every
+
+
+def data_uri(seed: int = 0, width: int = 60, height: int = 80) -> str:
+    """Return a picture of noise."""
+    return f"data:image/png;base64,{base64.b64encode(png(seed, width, height)).decode()}"
+
+
+def png(seed: int = 0, width: int = 60, height: int = 80) -> bytes:
+    """Return the same as a file's bytes."""
+    buffer = io.BytesIO()
+    tiny.picture(width, height, seed).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def group(question: str = "What is it?", *responses: str, images: int = 0) -> dict[str, Any]:
+    """Return a group of a request."""
+    return {"messages": question, "responses": list(responses or ("a", "b")), "images": [data_uri(n) for n in range(images)]}

@@ -1,0 +1,158 @@
+"""Served scores are those of an evaluation in whatever company and order requests arrive, and sharing saves what it should."""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+from eval.judges.checkpoint import Runtime
+from eval.judges.loading import load_judge
+from eval.protocol import Candidates, Verdict
+from eval.serving.limits import RequestLimits
+from eval.serving.service import ServedRanker, Service
+from models.packing.groups import PackedBatch
+from tests.eval.serving.client import at_once, data_uri, group, serving
+from tests.eval.serving.conftest import BUDGETS
+
+WORDS = ["A red square.", "Blue", "Yes, it is a picture.", "two of them", "None", "It is written there: 3.", "", "é"]
+CHAT = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": group(images=1)["images"][0]}}]},
+    {"role": "assistant", "content": "A picture."},
+    {"role": "user", "content": "And what is in it?"},
+]
+
+
+def groups(rng: random.Random, number: int, most: int) -> list[dict[str, Any]]:
+    """Return groups on few prompts, so that equal ones meet."""
+    asked = [group(f"What is in {n % 2}?", images=n // 2) for n in range(4)]
+    asked += [{"messages": CHAT, "responses": []}, group("What is in 0?") | {"images": [data_uri(9)]}]
+    return [{**rng.choice(asked), "responses": rng.choices(WORDS, k=rng.randint(2, most))} for _ in range(number)]
+
+
+@pytest.mark.parametrize(("kind", "number", "most"), [("scalar", 24, 9), ("critic", 10, 4), ("generative", 4, 3)])
+def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
+    judges: dict[str, ServedRanker], places: dict[str, Any], kind: str, number: int, most: int
+) -> None:
+    rng = random.Random(1)
+    offline = load_judge(places[kind], Runtime(torch.device("cpu"), BUDGETS[kind]))
+    asked = groups(rng, number, most)
+    expected = [offline.rank(one["messages"], one["responses"], one.get("images", ())) for one in asked]
+
+    async def use(client: httpx.AsyncClient, service: Service) -> None:
+        async def ask(place: int) -> None:
+            await asyncio.sleep(rng.random() / 50)
+            [found] = (await client.post("/v1/rewards", json={"groups": [asked[place]]})).json()["groups"]
+            assert found["scores"] == pytest.approx(expected[place].scores, abs=1e-5)
+            assert (found["judgements"], found["unread"]) == (expected[place].judgements, expected[place].unread)
+
+        await at_once(service, [ask(place) for place in rng.sample(range(number), number)], number)
+        assert (service.metrics.merged._value.get() > 0) == (kind != "generative")
+
+    serving(judges[kind], use)
+
+
+def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_of_single_requests(
+    judges: dict[str, ServedRanker],
+) -> None:
+    question = "What is in the picture? Name everything that you see there, from left to right and from top to bottom, please."
+    asked = group(question, *(f"{n} squares" for n in range(8)), images=1)
+
+    async def use(client: httpx.AsyncClient, service: Service) -> None:
+        [found] = (await client.post("/v1/rewards", json={"groups": [asked]})).json()["groups"]
+        singles = [{**asked, "responses": [response]} for response in asked["responses"]]
+        taken = 0
+        for one in singles:  # one request after the other
+            taken += (await client.post("/v1/rewards", json={"groups": [one]})).json()["groups"][0]["tokens"]
+        assert found["tokens"] * 3 <= taken == found["tokens_unshared"]
+        before = service.metrics.tokens._value.get()
+        together = (await client.post("/v1/rewards", json={"groups": singles * 4})).json()["groups"]
+        now = service.metrics.tokens._value.get() - before
+        assert now == sum(one["tokens"] for one in together)  # each token is counted at one group
+        assert now < 4 * taken
+        assert service.metrics.saved() > 0.5
+
+    serving(judges["scalar"], use)
+
+
+def broken(judging: ServedRanker, fails: Any) -> ServedRanker:
+    """Return a judge that calls `fails` with the row's candidates and what it found."""
+    run = judging.ranker.run
+
+    def wrapped(batch: PackedBatch, items: Sequence[Candidates]) -> Sequence[Verdict]:
+        found: Sequence[Verdict] = fails(items, run(batch, items))
+        return found
+
+    return replace(judging, ranker=replace(judging.ranker, run=wrapped))
+
+
+@pytest.mark.parametrize("how", ["not finite", "fails"])
+def test_a_group_that_breaks_its_row_harms_no_other(judges: dict[str, ServedRanker], how: str) -> None:
+    """NaN of one group may reach others through a masked product; an out of memory is the whole row's."""
+
+    def fails(items: Sequence[Candidates], found: list[Verdict]) -> list[Verdict]:
+        if not any("poison" in response for one in items for response in one.responses):
+            return found
+        if how == "fails":
+            raise RuntimeError("out of memory, /secret/path")
+        return [Verdict(scores=(float("nan"),) * len(one.scores or ())) for one in found]
+
+    async def use(client: httpx.AsyncClient, service: Service) -> None:
+        asked = [group("x", "fine", "well"), group("x", "fine", "poison"), group("y", "fine", "well"), group("z", "a")]
+        [answer] = await at_once(service, [client.post("/v1/rewards", json={"groups": asked})], 4)
+        second, first, *rest = answer.json()["groups"]
+        assert answer.status_code == 200
+        assert first["error"]["type"] == ("non_finite_score" if how == "not finite" else "internal")
+        assert "secret" not in answer.text
+        assert [len(one["scores"]) for one in (second, *rest)] == [2, 2, 1]
+        alone = await client.post("/v1/rewards", json={"groups": asked[1:2]})
+        assert (alone.status_code, alone.json()["error"]["type"]) == (500, first["error"]["type"])
+        assert (await client.post("/rerank", json={"query": "x", "documents": ["poison"]})).status_code == 500
+
+    serving(broken(judges["scalar"], fails), use)
+
+
+def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, ServedRanker]) -> None:
+    async def use(client: httpx.AsyncClient, service: Service) -> None:
+        asked = [group("x" * 3000), group("y")]
+        first, second = (await client.post("/v1/rewards", json={"groups": asked})).json()["groups"]
+        assert "allows 900" in first["error"]["message"]
+        assert len(second["scores"]) == 2
+        many = group("y", *(f"{n} {'word ' * 20}" for n in range(40)))  # more than a row's budget: several rows
+        [found] = (await client.post("/v1/rewards", json={"groups": [many]})).json()["groups"]
+        assert len(found["scores"]) == 40
+        assert service.metrics.fill._sum.get() > 4
+
+    serving(judges["scalar"], use, limits=RequestLimits(tokens=900))
+
+
+def test_work_that_nobody_waits_for_is_dropped(judges: dict[str, ServedRanker]) -> None:
+    seen: list[int] = []
+
+    def slow(items: Sequence[Candidates], found: list[Verdict]) -> list[Verdict]:
+        seen.extend(len(one.responses) for one in items)
+        time.sleep(0.2)
+        return found
+
+    async def use(client: httpx.AsyncClient, service: Service) -> None:
+        assert service.running is not None
+        rank = service.running.batcher.rank
+        asked = [service.running.intake(group(f"{n}", *("ab"[: n + 1])), "row") for n in range(2)]
+        first = asyncio.create_task(rank(asked[0]))
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(rank(asked[1]))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        await first
+        assert len((await rank(asked[0])).ranking.scores) == 1
+        assert seen == [1, 1]
+
+    serving(broken(judges["scalar"], slow), use)

@@ -1,0 +1,345 @@
+"""`eval/score.py`: each record's own scores, whatever its form, its file, the ranks, its neighbours and a kill."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+
+from eval.candidates import scoring
+from eval.candidates.records import open_records
+from eval.candidates.tables import schema_for, write_with
+from eval.journal import Judging
+from eval.judges.checkpoint import Runtime
+from eval.judges.loading import load_judge
+from eval.judges.packed_inference import ScalarJudge
+from eval.protocol import Verdict
+from eval.score import main
+from eval.score_forms import relative, standardised, stratified
+from models.backbone import load_critic
+from models.config import BackboneConfig, CritiqueConfig, HeadConfig
+from tests.eval import run_folders
+from tests.eval.make import png
+from tests.models import tiny
+from tests.train.ranks import run_ranks
+
+NEW = {"scores", "order", "margin"}
+URI = "data:image/png;base64," + base64.b64encode(png("blue", (40, 30))).decode()
+THREE = ["A red square.", "Blue", "Yes, it is a picture."]
+
+
+def user(*parts: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+def assistant(content: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": content}]
+
+
+TEXT, IMAGE = {"type": "text", "text": "What is it?"}, {"type": "image"}
+GOOD: list[dict[str, Any]] = [
+    {"id": 0, "prompt": "What is it?", "images": ["1.png"], "responses": THREE},
+    {"id": 1, "messages": user({"type": "image_url", "image_url": {"url": URI}}, TEXT), "responses": [THREE[1], ""]},
+    {"id": 2, "prompt": user(IMAGE, TEXT), "images": [URI], "chosen": assistant("A cat."), "rejected": assistant("No.")},
+    {"id": 3, "chosen": "What? It is A.", "rejected": "What? It is B.", "image": "2.png"},
+    {"id": 4, "prompt": [{"role": "system", "content": "Be brief."}, *user(TEXT)], "completion": assistant("Two of them.")},
+    {"id": 5, "prompt": user(TEXT, {"type": "image", "image": "2.png"}, IMAGE), "images": ["1.png"], "response": "Yes"},
+]
+ASKED = [
+    ("What is it?", THREE, ["1.png"]),
+    ("What is it?", [THREE[1], ""], [URI]),
+    ("What is it?", ["A cat.", "No."], [URI]),
+    ("What? It is", [" A.", " B."], ["2.png"]),
+    (GOOD[4]["prompt"], ["Two of them."], []),
+    (user(TEXT, IMAGE, IMAGE), ["Yes"], ["2.png", "1.png"]),
+]
+"""The same as `load_judge(…).score` is asked, images by name."""
+PROMPT = {"prompt": "What is it?"}
+BAD: dict[str, tuple[Any, str]] = {
+    "cut": ('{"prompt": "x", "resp', "no valid JSON"),
+    "list": ("[1, 2]", "a JSON list"),
+    "twice": ('{"prompt": "a", "prompt": "b", "responses": ["c"]}', "stands twice"),
+    "empty": ({}, "there are no responses"),
+    "one text": (PROMPT | {"responses": "a"}, "'responses' is one text"),
+    "none": (PROMPT | {"responses": []}, "none; required is a list of at least one"),
+    "number": (PROMPT | {"responses": [3]}, "a response is a int"),
+    "user": (PROMPT | {"responses": [user(TEXT)]}, "a turn of the user"),
+    "no prompt": ({"responses": ["a"]}, "neither 'prompt' nor 'messages'"),
+    "turns": ({"messages": assistant("x"), "responses": ["a"]}, "the turns are"),
+    "null part": ({"messages": user(None), "responses": ["a"]}, "a part of type"),
+    "outside": (PROMPT | {"images": ["../x.png"], "responses": ["a"]}, "outside of the declared image folder"),
+    "absolute": (
+        {"messages": user({"type": "image", "image": "/etc/hosts"}, TEXT), "responses": ["a"]},
+        "outside of the declared",
+    ),
+    "missing": (PROMPT | {"images": ["none.png"], "responses": ["a"]}, "is not there"),
+    "nul": (PROMPT | {"images": ["a\0.png"], "responses": ["a"]}, "cannot be followed"),
+    "address": (PROMPT | {"images": ["https://example.org/a.png"], "responses": ["a"]}, "nothing is fetched"),
+    "video": (PROMPT | {"images": ["a.mp4"], "responses": ["a"]}, "is a video"),
+    "no image": (PROMPT | {"images": ["records.jsonl"], "responses": ["a"]}, "is none of JPEG"),
+    "truncated": (PROMPT | {"images": ["truncated.png"], "responses": ["a"]}, "truncated or damaged"),
+    "base64": (PROMPT | {"images": ["data:image/png;base64,???"], "responses": ["a"]}, "broken base64"),
+    "places": ({"messages": user(IMAGE, IMAGE, TEXT), "images": ["1.png"], "responses": ["a"]}, "2 image parts without an image"),
+    "token": (PROMPT | {"responses": ["a", "b<|im_end|>"]}, "control token"),
+    "long": (PROMPT | {"responses": ["a" * 500_001]}, "characters; at most"),
+    "not finite": (PROMPT | {"responses": ["not finite", "a"]}, "no finite numbers"),
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with pictures, a checkpoint whose packed row holds one record, and `in.jsonl`."""
+    root = tmp_path_factory.mktemp("world")
+    recipe = run_folders.recipe(root / "run" / "base", [])
+    recipe["optim"]["token_budget"] = 1
+    run_folders.run_folder(root / "run", (1, 2), recipe)
+    run_folders.preferences(root / "files", 3)
+    buffer = io.BytesIO()
+    tiny.picture(60, 80).save(buffer, "PNG")
+    (root / "files" / "truncated.png").write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
+    write(root / "files" / "in.jsonl", GOOD)
+    return root
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def score(world: Path, source: Path, out: Path, *more: str) -> list[Any]:
+    main([str(world / "run" / "checkpoint-1"), str(source), str(out), "--image-root", str(world / "files"), *more])
+    return (
+        run_folders.lines(out)
+        if out.suffix == ".jsonl"
+        else list(datasets.Dataset.from_parquet(str(out), cache_dir=str(out.parent)))
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(world: Path) -> list[list[float]]:
+    judge = load_judge(world / "run" / "checkpoint-1", Runtime(torch.device("cpu"), 400))
+    place = world / "files"
+    return [judge.score(m, r, [one if one == URI else place / one for one in images]) for m, r, images in ASKED]
+
+
+def test_scores_are_those_of_load_judge(world: Path, tmp_path: Path, expected: list[list[float]]) -> None:
+    found = score(world, world / "files" / "in.jsonl", tmp_path / "out.jsonl")
+    for one, row, scores in zip(found, GOOD, expected, strict=True):
+        assert {name: one[name] for name in row} == row
+        assert one.keys() - row.keys() == NEW
+        assert one["scores"] == pytest.approx(scores, abs=1e-5)
+        assert one["order"] == sorted(range(len(scores)), key=lambda place: -one["scores"][place])
+        top = sorted(one["scores"], reverse=True)
+        assert one["margin"] == (top[0] - top[1] if len(top) > 1 else None)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    with pytest.raises(SystemExit, match="exists already"):
+        score(world, world / "files" / "in.jsonl", tmp_path / "out.jsonl")
+
+
+def test_bad_records_are_counted_and_cost_no_other(
+    world: Path, tmp_path: Path, expected: list[list[float]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdicts = ScalarJudge.verdicts
+
+    def spoiled(self: ScalarJudge, batch: Any, examples: Any) -> list[Verdict]:
+        found = verdicts(self, batch, examples)
+        return [
+            Verdict((float("nan"), 0.0)) if "not finite" in one.responses else v for one, v in zip(examples, found, strict=True)
+        ]
+
+    monkeypatch.setattr(ScalarJudge, "verdicts", spoiled)
+    rows = [
+        row for number, (row, _) in enumerate(BAD.values()) for row in ([GOOD[number // 4], row] if number % 4 == 0 else [row])
+    ]
+    source, out = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    found = score(world, source, out)
+    assert [one["id"] for one in found] == [0, 1, 2, 3, 4, 5]
+    for one, scores in zip(found, expected, strict=True):
+        assert one["scores"] == pytest.approx(scores, abs=1e-5)
+    errors = run_folders.lines(tmp_path / "out.jsonl.errors.jsonl")
+    assert [one["row"] for one in errors] == [number for number, row in enumerate(rows) if row not in GOOD]
+    for one, (name, (_, said)) in zip(errors, BAD.items(), strict=True):
+        assert said in one["error"], name
+        assert f"row {one['row']}" in one["error"], name
+    assert f"{len(BAD)} of {len(rows)} records cannot be judged" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="1 of 1 records cannot be judged"):
+        score(world, write(tmp_path / "bad.jsonl", ["{}"]), tmp_path / "none.jsonl")
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+class KilledError(BaseException):
+    """What nothing catches."""
+
+
+@pytest.mark.parametrize("where", ["between chunks", "inside a chunk"])
+def test_a_killed_command_continues(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    source = write(tmp_path / "in.jsonl", [*GOOD, "{}"])
+    score(world, source, tmp_path / "whole.jsonl")
+    judged: list[str] = []
+    add, line = Judging.add, scoring.LineJournal.add
+    last = {"between chunks": 9, "inside a chunk": 8}[where]  # of 11 responses: the first two chunks hold 5 and 4
+
+    def counted(self: Any, new: Any) -> None:
+        add(self, new)
+        judged.extend(self.keys[index] for index in new)
+        if where == "inside a chunk" and len(judged) == last:
+            raise KilledError
+
+    def stopped(self: scoring.LineJournal, lines: Any) -> None:
+        line(self, lines)
+        if where == "between chunks" and len(judged) == last:
+            with self.path.open("a") as file:
+                file.write('{"scores": [1, 2')
+            raise KilledError
+
+    monkeypatch.setattr(scoring, "CHUNK", 2)
+    monkeypatch.setattr(Judging, "add", counted)
+    monkeypatch.setattr(scoring.LineJournal, "add", stopped)
+    with pytest.raises(KilledError):
+        score(world, source, tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+    before, judged[:] = list(judged), []
+    score(world, source, tmp_path / "out.jsonl")
+    assert (len(before), len(judged)) == (last, 11 - last)
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    errors = [tmp_path / f"{name}.jsonl.errors.jsonl" for name in ("out", "whole")]
+    assert errors[0].read_bytes() == errors[1].read_bytes()
+    assert not list(tmp_path.glob("*.journal*"))
+
+
+def test_a_journal_of_another_checkpoint_or_option_is_not_taken(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = write(tmp_path / "in.jsonl", [row | {"answer": "Blue"} for row in GOOD[:2]]), tmp_path / "out.jsonl"
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    monkeypatch.setattr("eval.score.write_with", killed)
+    with pytest.raises(KilledError):
+        score(world, source, out)
+    monkeypatch.setattr("eval.score.write_with", write_with)
+    kept = (tmp_path / "out.jsonl.journal").read_bytes()
+    assert len(kept.splitlines()) == 3
+    found = score(world, source, out, "--verifier", "exact")
+    assert found[0]["right"] == [False, True, False]
+    assert "belongs to another judge, input, option or code" in capsys.readouterr().err
+    out.unlink()
+    (tmp_path / "out.jsonl.journal").write_bytes(kept)
+    main([str(world / "run" / "checkpoint-2"), str(source), str(out), "--image-root", str(world / "files")])
+    assert run_folders.lines(out)[0]["scores"] != found[0]["scores"]
+    assert "belongs to another judge" in capsys.readouterr().err
+
+
+def test_two_ranks_agree_on_scores_and_on_what_is_bad(world: Path, tmp_path: Path) -> None:
+    """Of two bad images one rank alone finds each: both leave the row together."""
+    rows = [*GOOD[:3], BAD["truncated"][0], *GOOD[3:], BAD["truncated"][0] | {"prompt": "other"}, BAD["token"][0]]
+    source = write(tmp_path / "in.jsonl", rows)
+    alone = score(world, source, tmp_path / "alone.jsonl")
+    arguments = [
+        str(world / "run" / "checkpoint-1"),
+        str(source),
+        str(tmp_path / "out.jsonl"),
+        "--image-root",
+        str(world / "files"),
+    ]
+    run_ranks(tmp_path / "ranks", main, arguments)
+    found = run_folders.lines(tmp_path / "out.jsonl")
+    for one, other in zip(found, alone, strict=True):
+        assert one == other | {
+            "scores": pytest.approx(other["scores"], abs=1e-5),
+            "margin": pytest.approx(other["margin"], abs=1e-5),
+        }
+    for name in ("out", "alone"):
+        assert [one["row"] for one in run_folders.lines(tmp_path / f"{name}.jsonl.errors.jsonl")] == [3, 7, 8]
+
+
+def test_parquet_keeps_its_images_and_their_type(world: Path, tmp_path: Path) -> None:
+    place = world / "files"
+    rows = [{"id": n, "prompt": "What is it?", "images": [str(place / f"{n}.png")], "responses": THREE[:n]} for n in (1, 2, 3)]
+    features = {"id": datasets.Value("int64"), "prompt": datasets.Value("string"), "images": datasets.List(datasets.Image())}
+    made = datasets.Dataset.from_list(rows, datasets.Features(features | {"responses": datasets.List(datasets.Value("string"))}))
+    made.to_parquet(tmp_path / "in.parquet")
+    found = score(world, tmp_path / "in.parquet", tmp_path / "out.parquet")
+    lines = score(
+        world, write(tmp_path / "in.jsonl", [row | {"images": [f"{row['id']}.png"]} for row in rows]), tmp_path / "o.jsonl"
+    )
+    assert [one["scores"] for one in found] == [one["scores"] for one in lines]
+    assert [one["order"] for one in found] == [one["order"] for one in lines]
+    assert [one["images"][0].size for one in found] == [(48, 30), (56, 30), (40, 30)]
+    with pytest.raises(SystemExit, match=r"images of in\.parquet hold bytes, which JSON cannot"):
+        score(world, tmp_path / "in.parquet", tmp_path / "out.jsonl")
+    with pytest.raises(SystemExit, match="a column of parquet has one type"):
+        score(world, world / "files" / "in.jsonl", tmp_path / "mixed.parquet")
+    both = score(world, write(tmp_path / "two.jsonl", [GOOD[0], "{", GOOD[0] | {"id": 9}]), tmp_path / "two.parquet")
+    assert [(one["id"], one["images"]) for one in both] == [(0, ["1.png"]), (9, ["1.png"])]
+    assert both[0]["scores"] == both[1]["scores"]
+
+
+def test_forms(world: Path, tmp_path: Path, expected: list[list[float]]) -> None:
+    config = world / "run" / "checkpoint-2" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"reference_scores": {"mean": 0.25, "std": 0.01, "n": 4}}))
+    source = write(tmp_path / "in.jsonl", [GOOD[0] | {"answer": "blue", "reference": "A blue circle."}, GOOD[0]])
+    with pytest.raises(SystemExit, match="has no reference_scores"):
+        score(world, source, tmp_path / "a.jsonl", "--form", "standardised")
+    forms: dict[str, Callable[[Any, float], list[float]]] = {
+        "relative": lambda one, whole: relative(one["scores"], whole),
+        "stratified": lambda one, whole: stratified(one["scores"], [False, True, False]),
+        "standardised": lambda one, whole: standardised(one["scores"], 0.25, 0.01, 2.0),
+    }
+    judge = load_judge(world / "run" / "checkpoint-2", Runtime(torch.device("cpu"), 400))
+    reference = judge.score("What is it?", ["A blue circle."], [world / "files" / "1.png"])[0]
+    for form, made in forms.items():
+        more = {"stratified": ["--verifier", "exact"], "standardised": ["--clip", "2"]}.get(form, [])
+        out = tmp_path / f"{form}.jsonl"
+        arguments = [str(world / "run" / "checkpoint-2"), str(source), str(out), "--image-root", str(world / "files")]
+        main([*arguments, "--form", form, *more])
+        one = run_folders.lines(out)[0]
+        assert len(one["scores"]) == 3
+        assert one["rewards"] == pytest.approx(made(one, reference), abs=1e-5)
+        assert one["normalised"] == standardised(one["scores"], 0.25, 0.01)
+        bad = 0 if form == "standardised" else 1  # the second record has no answer and no reference
+        assert len(run_folders.lines(out)) == 2 - bad
+    with pytest.raises(SystemExit, match="2"):
+        score(world, source, tmp_path / "b.jsonl", "--form", "hybrid")
+
+
+def test_a_judge_that_compares_says_how_often(world: Path, tmp_path: Path) -> None:
+    base = str(world / "run" / "base")
+    source = write(
+        tmp_path / "in.jsonl", [{"prompt": "What?", "responses": ["a", "b", "c"]}, {"prompt": "What?", "responses": ["a"]}]
+    )
+    main([base, str(source), str(tmp_path / "out.jsonl")])
+    (found,) = run_folders.lines(tmp_path / "out.jsonl")
+    assert (found["judgements"], found["unread"] <= 6, len(found["scores"])) == (6, True, 3)
+    assert "a judge compares" in run_folders.lines(tmp_path / "out.jsonl.errors.jsonl")[0]["error"]
+
+
+def test_a_critic_writes_a_critique_of_each_response(world: Path, tmp_path: Path) -> None:
+    backbone = BackboneConfig(path=str(world / "run" / "base"), dtype="float32")
+    critic = load_critic(backbone, HeadConfig(), critique=CritiqueConfig(max_new_tokens=4))
+    critic.save_pretrained(tmp_path / "critic")
+    tiny.encoder().save_pretrained(tmp_path / "critic")
+    source = write(tmp_path / "in.jsonl", [GOOD[0] | {"reference": "A blue circle."}])
+    arguments = [str(tmp_path / "critic"), str(source), str(tmp_path / "out.parquet"), "--image-root", str(world / "files")]
+    main([*arguments, "--form", "relative"])
+    (found,) = datasets.Dataset.from_parquet(str(tmp_path / "out.parquet"), cache_dir=str(tmp_path))
+    assert [len(found[name]) for name in ("scores", "critiques", "rewards")] == [3, 3, 3]
+
+
+def test_writing_takes_records_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eval.candidates.tables.ROWS", 4)
+    source = write(tmp_path / "in.jsonl", [{"id": n, **({"late": n} if n > 5 else {})} for n in range(11)])
+    rows = open_records(source, None).rows
+    out = tmp_path / "out.parquet"
+    new = [{"score": n / 2, "response": str(n)} if n % 3 else None for n in range(11)]
+    write_with(out, rows, schema_for(rows, out), ["score", "response"], new)
+    found = list(datasets.Dataset.from_parquet(str(out), cache_dir=str(tmp_path)))
+    assert found == [{"id": n, "late": n if n > 5 else None, "score": n / 2, "response": str(n)} for n in range(11) if n % 3]

@@ -1,0 +1,90 @@
+"""What a step costs on many GPUs, from the recipe and the backbone's shape alone: computation, and bytes over the network.
+
+Arithmetic on stated assumptions, for a plan. Computation is 6 FLOP for each parameter of the language model and token, and of the
+vision tower and patch, of a prompt that is computed once for both responses; what is computed again under activation
+checkpointing counts as idle time. What DeepSpeed hands to its collectives was counted (`tests/train/recipe/test_cost.py`).
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from train.recipe.memory import Shape, count, trained
+from train.recipe.recipe import Recipe
+
+PEAK, MFU = 989e12, 0.25
+"""Dense bf16 FLOP a second of an H100 and of an H200, and the share of it that is reached: 0.28 was measured once, on one H200 at
+7B with activation checkpointing (3.5 pairs a second); the rest is for the optimizer and for waiting."""
+NODE, INSIDE, BETWEEN = 8, 450e9, 50e9
+"""GPUs of a node, and bytes a second that a GPU receives inside it (NVLink) and between nodes (400 Gb/s a GPU)."""
+IMAGE_TOKENS, TEXT_TOKENS = 1050, 530
+"""A record where nothing is known yet: an image, unless the recipe's limit is lower; a question of 70, two responses of 230."""
+ROW_TOKENS = 16_384
+"""Of a row where the recipe leaves the budget to the device."""
+PATCH_COST = 0.4
+"""As rows are packed: `models.packing.groups.PATCH_COST`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """Bytes that one rank hands to each kind of collective in a step, whole tensors."""
+
+    reduced: float = 0.0
+    """All-reduce."""
+    gathered: float = 0.0
+    """All-gather."""
+    scattered: float = 0.0
+    """Reduce-scatter."""
+
+    def received(self, ranks: int) -> float:
+        """Return the bytes that a rank receives by ring algorithms: an all-reduce is a reduce-scatter and an all-gather."""
+        return (2 * self.reduced + self.gathered + self.scattered) * (ranks - 1) / ranks
+
+
+def collectives(stage: int, rows: int, weights: float, learned: float) -> Collectives:
+    """Return what a ZeRO stage moves in a step of `rows` row passes, for bytes of all weights and of those that are trained.
+
+    Gradients travel in the weights' dtype: at the end of a step up to ZeRO-1, in each row's backward pass from ZeRO-2 on (an
+    all-reduce until ZeRO-3). ZeRO-1 and 2 gather what each rank has updated; ZeRO-3 gathers every weight for a row's forward and
+    again for its backward pass.
+    """
+    if stage == 3:
+        return Collectives(gathered=rows * 2 * weights, scattered=rows * learned)
+    return Collectives(reduced=(rows if stage == 2 else 1) * learned, gathered=learned if stage else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """A step on some number of GPUs."""
+
+    rows: int
+    """Row passes of a rank."""
+    compute: float
+    """Seconds."""
+    network: dict[int, float]
+    """ZeRO stage to the bytes that a rank receives."""
+    bandwidth: float
+    """Bytes a second."""
+
+    def waiting(self, stage: int) -> float:
+        """Return the seconds that the bytes of a stage take."""
+        return self.network[stage] / self.bandwidth
+
+
+def record_tokens(recipe: Recipe) -> tuple[int, int]:
+    """Return the assumed tokens of a record's image and of its text."""
+    return min(IMAGE_TOKENS, recipe.backbone.max_pixels // 28**2), TEXT_TOKENS
+
+
+def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
+    """Return what a step of the recipe costs on `ranks` GPUs at each ZeRO stage; writing and evaluation come on top."""
+    parts, (total, learned) = count(shape), trained(recipe, shape)
+    image, words = record_tokens(recipe)
+    patches = image * shape.vision_config.spatial_merge_size**2
+    layers = parts.language_model - shape.vocab_size * shape.hidden_size
+    work = 6 * (layers * (image + words) + (parts.vision_tower + parts.projector) * patches)
+    budget = ROW_TOKENS if recipe.optim.token_budget == "auto" else recipe.optim.token_budget
+    records = recipe.optim.records_per_step / ranks
+    rows = ceil(records / max(1, budget // (image + words + ceil(PATCH_COST * patches))))
+    width = 2 if recipe.backbone.dtype == "bfloat16" else 4
+    moved = {stage: collectives(stage, rows, total * width, learned * width).received(ranks) for stage in range(4)}
+    return StepCost(rows, max(records, 1) * work / (PEAK * MFU), moved, INSIDE if ranks <= NODE else BETWEEN)
