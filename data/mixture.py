@@ -41,28 +41,30 @@ T = TypeVar("T")
 
 
 class MixtureConfig(Section):
-    """The `data` section of a recipe."""
+    """What is trained on: sources, how they are mixed, and what is left out."""
 
     sources: list[AnySource] = Field(min_length=1)
+    """What is trained on, each with a `type`; see the list of types."""
     validation: int = Field(default=0, ge=0, le=10**8)
     """Held-out records, drawn uniformly over the sources; no training record shares a prompt with them."""
     images: Literal["real", "grey"] = "real"
     """`grey` replaces every image by a grey one of its size: what is learnt then comes from the text alone (an ablation)."""
     seed: int = Field(default=0, ge=0)
+    """Of the order of the records and of everything drawn from them."""
     records: Records | None = None
-    """Records of one epoch; None takes the sum of the sources' sizes (or, with stages, of the stages')."""
+    """Records of one epoch; null takes the sum of the sources' sizes (or, with stages, of the stages')."""
     temperature: float = Field(default=1.0, ge=0.05, le=1e6)
     """A source's share is weight · size^(1/temperature): 1 draws by size, large values draw all sources alike."""
     text_per_multimodal: Ratio | None = None
-    """Text-only records drawn for each record with images; None leaves the sources' own ratio. Not for stages of one kind."""
-    stages: list[StageConfig] = Field(default_factory=list)
+    """Text-only records drawn for each record with images; null leaves the sources' own ratio. Not for stages of one kind."""
+    stages: list[StageConfig] = Field(default=[])
     """Parts of every epoch in succession; empty is one stage over everything."""
     filters: FilterConfig = FilterConfig()
     bad_records: BadRecordConfig = BadRecordConfig()
     workers: Processes | None = None
-    """Processes for the first reading; None takes all cores."""
+    """Processes for the first reading; null takes all cores."""
     cache: str | None = None
-    """Folder for indices, tables and what the first reading found; None takes `.cache/data` in the clone."""
+    """Folder for indices, tables and what the first reading found; null takes `.cache/data` in the clone."""
 
     @property
     def cache_folder(self) -> Path:

@@ -118,7 +118,7 @@ class NotedJudge(Judge, Protocol):
 
 
 class ProtocolConfig(Section):
-    """How a benchmark is run. The defaults are the protocol described above; every deviation is named in the result."""
+    """How a benchmark is run. The defaults are the protocol at the head of eval/protocol.py; a result names what deviates."""
 
     order: Order = "both"
     """What pairwise judges are shown: each row in both orders, in the order of the benchmark's own script, or with the
@@ -130,6 +130,7 @@ class ProtocolConfig(Section):
     ties: Ties = "wrong"
     """What a tie adds to the headline: 0, 0.5 or 1."""
     seed: int = 0
+    """Of everything drawn: orders, shuffled images, votes."""
 
     @property
     def label(self) -> str:

@@ -39,6 +39,7 @@ from eval.protocol import Images
 from eval.results.result import LIMITED, Result, read_result
 from eval.results.scoring import readers, score_file
 from eval.results.tables import comparison_table, results_table, score_table
+from models.config import checkpoint_at
 
 if TYPE_CHECKING:
     from eval.judges.loaded import JudgeFor
@@ -152,7 +153,7 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
         from models.distributed import rank
 
         runtime, loaded, journals = Runtime(device, options.token_budget), cache(Suite.load), list[Journal]()
-        for judge in options.judges:
+        for judge in (Path(checkpoint_at(str(given))) for given in options.judges):
             task, folder = task_of(options, judge), folder_of(options, judge)
             suite = loaded(task.benchmarks, task.protocol)
             found, digest = load_judge(judge, runtime).benchmark, shared_digest(judge)

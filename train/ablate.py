@@ -39,6 +39,7 @@ from train.ablation.variants import (
     train,
 )
 from train.recipe.epoch import known_steps
+from train.recipe.parsing import parse_options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,7 +74,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="SEED")
     parser.add_argument("--launcher", default=shlex.quote(sys.executable), metavar="COMMAND", help="starts each run; else python")
     parser.add_argument("--dry-run", action="store_true", help="check every variant and print the runs")
-    return parser.parse_intermixed_args(arguments)
+    return parse_options(parser, arguments)
 
 
 def plan(ablation: Ablation) -> Table:

@@ -8,7 +8,7 @@ from itertools import compress
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from data.config.layers import Located, lay, read_yaml
@@ -141,7 +141,7 @@ def _unknown_key(model: type[BaseModel], path: Path, tree: Located) -> str:
     """Say that the last key of `path` does not exist, which ones do, and which one was probably meant."""
     legal = sorted({name for section in _sections_at(model, path[:-1], tree) for name in section.model_fields})
     key = str(path[-1])
-    elsewhere = dict.fromkeys(".".join((*place, key)) for place, section in _sections(model) if key in section.model_fields)
+    elsewhere = dict.fromkeys(".".join((*place, key)) for place, section in sections(model) if key in section.model_fields)
     hint = _meant(key, legal) or (f"; did you mean {' or '.join([*elsewhere][:3])}?" if elsewhere else "")
     return f"there is no such key{hint or '.'} Allowed here: {', '.join(legal)}"
 
@@ -150,25 +150,27 @@ def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type
     """Return the classes that may stand at `path`; a union is narrowed to the one that the recipe's own `type` names."""
     keys = tuple(key for key in path if isinstance(key, str))
     given = tree.at((*path, "type"))
-    found = [section for place, section in _sections(model) if place == keys]
+    found = [section for place, section in sections(model) if place == keys]
     kinds = [section.model_fields.get("type") for section in found]
     fits = [given is None or kind is None or given.plain() in get_args(kind.annotation) for kind in kinds]
     return list(compress(found, fits)) or found
 
 
-def _sections(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
+def sections(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
     """Yield `model` and all sections below it, those of all branches of a union, with the keys that lead there."""
-    yield place, model
+    model.model_rebuild()  # of sections that are named in a file before they are defined
+    if not issubclass(model, RootModel):
+        yield place, model
     for name, field in model.model_fields.items():
-        for member in _members(field.annotation):
-            yield from _sections(member, (*place, name))
+        for member in members(field.annotation):
+            yield from sections(member, place if issubclass(model, RootModel) else (*place, name))
 
 
-def _members(annotation: object) -> list[type[BaseModel]]:
+def members(annotation: object) -> list[type[BaseModel]]:
     """Return the sections inside an annotation: through unions, lists, mappings and `Annotated`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [member for argument in get_args(annotation) for member in _members(argument)]
+    return [member for argument in get_args(annotation) for member in members(argument)]
 
 
 def format_validation_error(error: ValidationError) -> str:

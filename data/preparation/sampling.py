@@ -18,9 +18,11 @@ class StageConfig(Section):
     """A part of every epoch that draws from some of the sources only; stages follow one another."""
 
     name: str
+    """In the data card."""
     sources: list[str] | None = None
-    """Names of sources; None takes all."""
+    """Names of sources; null takes all."""
     modality: Literal["all", "multimodal", "text"] = "all"
+    """Draw all records, only those with images, or only those without."""
     repeat: Ratio = 1.0
     """The stage's length relative to the size of what it draws from."""
 

@@ -34,6 +34,7 @@ class BadRecordConfig(Section):
     """What a record that cannot be used does to a run: it is skipped and counted, up to a limit, or stops it."""
 
     policy: Literal["strict", "skip"] = "skip"
+    """Skip and count such a record, or stop at the first one."""
     limit: float = Field(default=0.01, ge=0, le=1)
     """Under `skip`: the largest share of a source's rows that may be skipped before the run stops after all."""
 

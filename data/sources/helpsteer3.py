@@ -24,6 +24,7 @@ class HelpSteer3Config(FilesConfig):
     type: Literal["helpsteer3"]
     hub: str | None = "nvidia/HelpSteer3"
     split: Literal["train", "validation"] = "train"
+    """The data set's own split."""
     minimum_gap: int = Field(default=1, ge=1, le=3)
     """Smallest size of the overall rating."""
 

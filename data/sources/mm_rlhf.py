@@ -27,6 +27,7 @@ class MmRlhfConfig(ImageFilesConfig):
     type: Literal["mm_rlhf"]
     hub: str | None = "yifanzhang114/MM-RLHF"
     videos: Literal["frames", "leave_out"] = "frames"
+    """Show a video as frames, or leave its records out."""
     frames: int = Field(default=8, ge=1, le=1024)
     """At most this many frames of a video, evenly spaced."""
 

@@ -31,7 +31,7 @@ class MmprConfig(ImageFilesConfig):
     type: Literal["mmpr"]
     hub: str | None = "OpenGVLab/MMPR-v1.2"
     subsets: list[str] | None = None
-    """Names in meta.json; None takes all."""
+    """Names in meta.json; null takes all."""
 
     def look(self) -> None:
         """Look at meta.json and at the subsets that it names."""

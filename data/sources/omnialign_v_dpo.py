@@ -19,6 +19,7 @@ class OmniAlignVDpoConfig(ImageFilesConfig):
     type: Literal["omnialign_v_dpo"]
     hub: str | None = "PhoenixZ/OmniAlign-V-DPO"
     topics: list[Topic] | None = None
+    """Null takes all."""
 
     @property
     def patterns(self) -> list[str]:

@@ -36,6 +36,7 @@ class R1RewardConfig(FormatConfig):
     type: Literal["r1_reward"]
     hub: str | None = "yifanzhang114/R1-Reward-RL"
     licence: str = "see the card"
+    """What the data card states."""
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns message, image, answer and others."""

@@ -22,14 +22,17 @@ class ShapesConfig(SourceConfig):
 
     type: Literal["shapes"]
     level: str
+    """How hard scenes and questions are."""
     split: str = "train"
+    """Scenes of one split never occur in another."""
     rows: Records
     """How many of the endless items belong to the source."""
     seed: int = 0
+    """Of the scenes, questions and answers."""
     text_only: float = Field(default=0.15, ge=0, le=1)
     """Share of the items that come without an image."""
     kinds: list[str] | None = Field(default=None, min_length=1)
-    """Question types, each as likely as the others; None takes all."""
+    """Question types, each as likely as the others; null takes all."""
 
     @field_validator("level", "split")
     @classmethod

@@ -23,6 +23,7 @@ class ShpConfig(FilesConfig):
     type: Literal["shp"]
     hub: str | None = "stanfordnlp/SHP"
     split: Literal["train", "validation", "test"] = "train"
+    """The data set's own split."""
     minimum_ratio: float = Field(default=1, ge=1)
     """Smallest ratio of the two answers' votes (the card advises 2 or more)."""
 

@@ -24,7 +24,9 @@ class UltraFeedbackBinarizedConfig(FilesConfig):
     type: Literal["ultrafeedback_binarized"]
     hub: str | None = "HuggingFaceH4/ultrafeedback_binarized"
     split: Literal["train_prefs", "test_prefs"] = "train_prefs"
+    """The data set's own split."""
     minimum_gap: NonNegativeFloat = 0
+    """Smallest difference of the two scores, which lie between 1 and 10."""
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns prompt, prompt_id, chosen, rejected (whole conversations), messages, score_chosen, score_rejected."""

@@ -32,15 +32,15 @@ class Location(Section):
     """`hub` (downloaded by its public id), `embedded` (this project's own small edition), or the path of the official
     file or of a folder that holds it."""
     revision: str | None = None
-    """Commit, tag or branch on the hub; None takes the current one."""
+    """Commit, tag or branch on the hub; null takes the current one."""
     image_root: str | None = None
-    """Folder that the image paths of an official local file are relative to; None takes the folder of that file."""
+    """Folder that the image paths of an official local file are relative to; null takes the folder of that file."""
     type: str | None = None
-    """The type of source, as in `data.sources`, that reads a preference_folder; None recognises it by the columns."""
+    """The type of source, as in `data.sources`, that reads a preference_folder; null recognises it by the columns."""
     limit: Count | None = None
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look, never for a table."""
     frames: Count | None = None
-    """At most this many frames of a video, evenly spaced, for mm_rlhf_rewardbench; None takes as many as its own script, 32."""
+    """At most this many frames of a video, evenly spaced, for mm_rlhf_rewardbench; null takes as many as its own script, 32."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:

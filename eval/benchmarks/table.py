@@ -24,7 +24,7 @@ class BenchmarkConfig(Location):
     """A benchmark and where it lies."""
 
     name: str
-    """A name in `BENCHMARKS`."""
+    """Which benchmark."""
 
     @field_validator("name")
     @classmethod

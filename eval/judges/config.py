@@ -31,8 +31,9 @@ class GenerativeJudgeConfig(JudgingConfig):
 
     type: Literal["generative"]
     checkpoint: str
+    """A checkpoint folder or a hub id."""
     template: JudgeTemplate | Literal["benchmark"] | None = None
-    """None takes the one of the checkpoint's own training, `benchmark` the benchmark's own prompt and parser."""
+    """Null takes the one of the checkpoint's own training, `benchmark` the benchmark's own prompt and parser."""
 
 
 class ScalarJudgeConfig(Section):
@@ -44,6 +45,7 @@ class ScalarJudgeConfig(Section):
 
     type: Literal["scalar"]
     checkpoint: str
+    """A checkpoint folder or a hub id."""
     read: Read = "last_token"
     """Where it was trained to read; nothing in such a checkpoint says so."""
 
@@ -59,14 +61,17 @@ class CriticJudgeConfig(Section):
 
     type: Literal["critic"]
     checkpoint: str
+    """A checkpoint folder of `method: critic`."""
     critiques: Literal["own", "none"] = "own"
     """`none` scores the bare response: what remains without a critique."""
     samples: int = Field(default=1, ge=1, le=64)
     """Critiques of each response; their scores are averaged."""
     temperature: Temperature = 0.0
+    """Of the sampled critiques; 0 takes the likeliest token."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Only the likeliest tokens that together hold this probability."""
     max_new_tokens: Tokens | None = None
-    """None takes the checkpoint's own limit."""
+    """Null takes the checkpoint's own limit."""
     seed: int = 0
     """Of the sampling; together with a response's place it alone decides the draws."""
 
@@ -105,8 +110,9 @@ class EndpointConfig(Section):
     url: Url
     """The base of the interface; `/chat/completions` is added."""
     model: str
+    """The name that the server or the provider knows it by."""
     key_variable: str | None = None
-    """The environment variable that holds the API key; None sends none."""
+    """The environment variable that holds the API key; null sends none."""
     request: dict[str, Any] = Field(default={})
     """Laid over every request, for what a provider names otherwise: `{max_tokens: null, max_completion_tokens: 4096}`;
     null takes a key out."""
@@ -121,4 +127,6 @@ class EndpointConfig(Section):
     cache: str = ".cache/endpoint"
     """Folder of the answers, by a digest of the request; what it holds is not asked again."""
     dollars_per_million_input: float | None = NotNegative
+    """Price of a million tokens sent, for the cost that is printed."""
     dollars_per_million_output: float | None = NotNegative
+    """Price of a million tokens written."""

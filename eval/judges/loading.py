@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, RootModel
 
-from data.config.layers import Located, read_yaml
-from data.config.validation import parse
+from data.config.validation import read_section
 from data.errors import CheckpointError
 from data.storage.files import read_json
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
@@ -29,9 +29,13 @@ from eval.judges.ranking import Tournament, critic_ranker, scalar_ranker, tourna
 from eval.protocol import ProtocolConfig
 from models.adapters import is_adapter
 from models.backbone import load_critic, load_language_model, load_scalar
-from models.config import HeadConfig
+from models.config import HeadConfig, checkpoint_at
 
 JudgeConfig = ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | EnsembleConfig | EndpointConfig
+
+
+class JudgeFile(RootModel[Annotated[JudgeConfig, Field(discriminator="type")]]):
+    """The YAML file of a judge, whose `type` says which settings it holds."""
 
 
 def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
@@ -49,15 +53,20 @@ def judge_config(path: Path) -> JudgeConfig:
 
     Raises: CheckpointError for what is no judge; RecipeError for a file, with every key that is wrong.
     """
-    found = read_yaml(path) if path.is_file() else Located.of({"type": _kind_of(path), "checkpoint": str(path)})
-    kind = found.plain().get("type")
+    if path.is_file():
+        config = read_section(path, JudgeFile).root
+        if isinstance(config, EnsembleConfig | EndpointConfig):
+            return config
+        return config.model_copy(update={"checkpoint": checkpoint_at(config.checkpoint)})
+    path = Path(checkpoint_at(str(path)))
+    kind = _kind_of(path)
     if kind not in JUDGES:
         classes, types = ", ".join(CLASSES), ", ".join(JUDGES)
         raise CheckpointError(
             f"{path} is a {kind!r}, which cannot judge here. Judges are: checkpoints of {classes}; YAML files with the `type` "
             f"{types}."
         )
-    return parse(JUDGES[kind][0], found, str(path))
+    return JUDGES[kind][0].model_validate({"type": kind, "checkpoint": str(path)})
 
 
 def _kind_of(folder: Path) -> str:
@@ -65,9 +74,9 @@ def _kind_of(folder: Path) -> str:
         return ADAPTED.get(card_of_adapters(folder).method, "LoRA adapter without a reward head")
     file = folder / "config.json"
     if not file.is_file():
-        inside = ", ".join(sorted(path.name for path in folder.glob("checkpoint-*")))
-        hint = f"It is a run folder with {inside}: give one of these." if inside else "Give a checkpoint-N folder of a run."
-        raise CheckpointError(f"{folder}: there is no config.json and no adapter_config.json. {hint}")
+        raise CheckpointError(
+            f"{folder}: there is no config.json and no adapter_config.json. Give a checkpoint-N folder of a run."
+        )
     try:
         classes = read_json(file).get("architectures")
     except JSONDecodeError as error:

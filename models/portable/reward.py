@@ -11,8 +11,10 @@ are all it needs. Elsewhere:
 from __future__ import annotations
 
 import inspect
+import logging
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,26 @@ def refuse_incomplete(path: Any, info: dict[str, Any], fresh: str | None = None)
         )
 
 
+@contextmanager
+def held_report() -> Iterator[list[logging.LogRecord]]:
+    """Hold back transformers' report of what a checkpoint lacks; what is left in the list at the end is printed after all."""
+    logger, held = logging.getLogger("transformers.modeling_utils"), list[logging.LogRecord]()
+
+    def passes(record: logging.LogRecord) -> bool:
+        if record.funcName != "log_state_dict_report":
+            return True
+        held.append(record)
+        return False
+
+    logger.addFilter(passes)
+    try:
+        yield held
+    finally:
+        logger.removeFilter(passes)
+        for record in held:
+            logger.handle(record)
+
+
 class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
     """Loads a checkpoint completely or not at all, and writes it in the current key layout only.
 
@@ -88,8 +110,10 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         """
         kwargs.setdefault("key_mapping", RELEASED_LAYOUT)
         kwargs["ignore_mismatched_sizes"] = True  # reported by us, with the missing ones, instead of one by one
-        model, info = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
-        refuse_incomplete(path, info, "head." if fresh_head else None)
+        with held_report() as held:
+            model, info = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
+            refuse_incomplete(path, info, "head." if fresh_head else None)
+            held.clear()  # it named the fresh head and nothing else
         return (model, info) if output_loading_info else model
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,18 @@ def test_a_fresh_head_is_what_the_recipe_says(tmp_path: Path) -> None:
     first, *_, last = (p.detach() for p in model.head.parameters() if p.ndim == 2)
     assert 0 < float(first.std()) < 0.05
     assert not last.any()
+
+
+def test_the_report_of_a_fresh_head_is_silent_and_any_other_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    load_scalar(at(tiny.checkpoint(tmp_path / "start")), HeadConfig(layers=2)).save_pretrained(tmp_path / "saved")
+    assert "LOAD REPORT" not in caplog.text
+    with pytest.raises(IncompleteCheckpointError, match=r"missing: lm_head\.weight"):
+        load_language_model(at(tmp_path / "saved"))
+    logger.removeHandler(caplog.handler)
+    assert caplog.text.count("LOAD REPORT") == 1
+    assert "lm_head.weight" in caplog.text
 
 
 @pytest.mark.parametrize("load", [load_scalar, load_critic])

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from data.errors import UserError
 from data.preparation.filters import read_fingerprints
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
-from models.config import BACKBONES, HUB_ID
+from models.config import BACKBONES, HUB_ID, checkpoint_at
 from train.recipe.memory import shape_of
 from train.recipe.methods import CheckpointJudge, StableReinforceConfig
 from train.recipe.recipe import Recipe
@@ -79,6 +80,8 @@ def refusal(look: Callable[[], object]) -> str:
 
 def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
     """Yield a message and its key for everything with which the run cannot start, now (`start`) or ever."""
+    if recipe.output.tensorboard and find_spec("tensorboard") is None:
+        yield "the package tensorboard is not installed; pip install -e .[tensorboard], or remove this key", "output.tensorboard"
     lost = dict(absent(recipe))
     for key, path in lost.items():
         if start or path.startswith(("/", "~")):
@@ -105,6 +108,7 @@ def look_at_model(path: str) -> None:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; required is {BACKBONES}")
+    checkpoint_at(path)
     shape_of(path)
     for what, names in NEEDED.items():
         if not any(found.is_file() for name in names for found in folder.glob(name)):

@@ -113,9 +113,9 @@ class PreClipConfig(Section):
     """Bounds on the probability ratio before the exponential is taken: exp(clip(log ratio, log lowest, log highest))."""
 
     lowest: Bound = 1e-3
-    """[Q]."""
+    """A smaller ratio counts as this one [Q]."""
     highest: Bound = 1e3
-    """[Q]."""
+    """A larger ratio counts as this one [Q]."""
 
 
 class AdvantageConfig(Section):
@@ -149,8 +149,11 @@ class ServerJudge(Section):
 
     type: Literal["server"]
     url: Url
+    """The base of the interface; `/chat/completions` is added."""
     model: str
+    """The name that the server knows it by."""
     timeout_seconds: Seconds = 60.0
+    """How long an answer may take."""
 
 
 class RewardsConfig(Section):
@@ -159,9 +162,9 @@ class RewardsConfig(Section):
     variant: Literal["paper", "r1_released"] = "paper"
     """`r1_released` scores consistency +1, -1 or 0 as the released code does; neither ever pays for an error."""
     consistency_weight: Weight = 0.5
-    """[Q]."""
+    """Of reasoning that agrees with the answer [Q]."""
     format_weight: Weight = 0.5
-    """[Q]."""
+    """Of a judgement in the form asked for [Q]."""
     consistency: Annotated[RuleJudge | CheckpointJudge | ServerJudge, Field(discriminator="type")] = RuleJudge(type="rule")
     """Who says whether the reasoning agrees with the answer; the paper asks Qwen2.5-VL-7B-Instruct [Q], the default does not."""
 
@@ -195,11 +198,11 @@ class StableReinforceConfig(Section):
     steps_per_rollout: int = Field(default=2, ge=1, le=10_000)
     """Optimizer steps on one batch of rollouts; the paper trains batches of 128 on rollouts of 256 [Q]."""
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)
-    """[Q]."""
+    """Of the sampled judgements [Q]."""
     max_new_tokens: Tokens = 1024
-    """[Q]."""
+    """Longest judgement, in tokens [Q]."""
     max_prompt_tokens: Tokens = 20480
-    """[Q]."""
+    """Longest prompt, in tokens [Q]."""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
     """What samples the judgements; the released script uses vLLM [Q]."""
     vllm_url: Url = "http://localhost:8000"

@@ -2,16 +2,20 @@
 
 import os
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_origin
 
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
 from data.config.validation import problems as locate
-from data.config.validation import salvage, validate
-from data.errors import Problem, RecipeError
+from data.config.validation import salvage, sections, validate
+from data.errors import CheckpointError, Problem, RecipeError
+from models.config import checkpoint_at
 from train.recipe.recipe import STAND_IN, Recipe
 from train.recipe.rules import check
 
@@ -64,6 +68,11 @@ def required(
     """Return the recipe that `tree` holds, read from `path` with `problems` in its text; raise RecipeError if any is wrong."""
     if any(problem.key == "recipe" for problem in problems):
         raise RecipeError(str(path), problems)
+    path_of_backbone = tree.at(("backbone", "path"))
+    if path_of_backbone is not None and isinstance(path_of_backbone.value, str):
+        with suppress(CheckpointError, OSError, RuntimeError):  # which the rules report
+            best = Located(checkpoint_at(path_of_backbone.value), path_of_backbone.where)
+            tree = lay(tree, Located({"backbone": Located({"path": best}, best.where)}, best.where))
     raw = tree.plain()
     recipe, errors = validate(Recipe, raw)
     by_path = locate(Recipe, errors, tree)
@@ -104,6 +113,35 @@ def refuse_missing_device(recipe: Recipe, *, cuda: bool) -> None:
         raise RecipeError("this machine", [Problem("recipe", key, "", message) for key, message in needed.items()])
 
 
+def dotted_keys() -> list[str]:
+    """Return every key of a recipe as it is written on the command line; of lists those of the first item."""
+    found = [((*place, key), field) for place, section in sections(Recipe) for key, field in section.model_fields.items()]
+    lists = [place for place, field in found if get_origin(field.annotation) is list]
+    items = {place: (*one, "0", *place[len(one) :]) for one in lists for place, _ in found if place[:-1] == one}
+    return list(dict.fromkeys(".".join(items.get(place, place)) for place, _ in found))
+
+
+def parse_options(parser: ArgumentParser, argv: Sequence[str] | None) -> Namespace:
+    """Return the options; one that does not exist but is called like a key of a recipe ends with the way to write that key."""
+    options, unknown = parser.parse_known_intermixed_args(argv)
+    keys = dotted_keys()
+    hints = []
+    for option, following in pairwise([*unknown, "--"]):
+        name, equals, value = option.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        close = get_close_matches(name, {key.rpartition(".")[2] for key in keys}, n=1)
+        found = [key for key in keys if f".{key}".endswith(f".{name}")] or [
+            key for key in keys if key.rpartition(".")[2] in close
+        ]
+        if option.startswith("--") and found:
+            given = value if equals else "VALUE" if following.startswith("--") else following
+            ways = " or ".join(f"{key}={given}" for key in found[:3])
+            hints.append(f"{option.partition('=')[0]} is no option; keys of the recipe are given as key=value: {ways}")
+    if unknown:
+        parser.error("\n".join(hints) or f"unrecognized arguments: {' '.join(unknown)}")
+    return options
+
+
 def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Launch:
     """Return what `argv` (without the script) asks for; `description` is the entry script's docstring, shown by --help.
 
@@ -117,7 +155,7 @@ def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Laun
     parser.add_argument("--dry-run", action="store_true", help="check and print the plan; needs no weights and no network")
     parser.add_argument("--resume", action="store_true", help="continue from the last whole checkpoint (output.resume=auto)")
     parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher and ignored; the environment says it")
-    arguments = parser.parse_intermixed_args(argv)
+    arguments = parse_options(parser, argv)
     overrides = [*arguments.overrides, *(["output.resume=auto"] if arguments.resume else [])]
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     try:

@@ -50,6 +50,7 @@ class Recipe(Section):
     """Of no use, and refused, where the method has no head."""
     data: MixtureConfig
     method: Method
+    """Which of the paradigms is trained, by its `type`, and with which numbers."""
     optim: OptimConfig
     deepspeed: str = "none"
     """The name of a file in recipes/deepspeed, or `none`."""
@@ -120,8 +121,11 @@ class LoraConfig(Section):
     """Low-rank adapters on the language model's projections; the head, if there is one, is trained and saved in full."""
 
     rank: int = Field(default=64, ge=1, le=2**14)
+    """Of the two low-rank matrices of a projection."""
     alpha: int = Field(default=128, ge=1, le=2**20)
+    """What the adapters add is multiplied by alpha / rank."""
     dropout: Share = 0.0
+    """Probability with which an input of an adapter is set to 0 in training."""
     quantise: Literal["none", "nf4"] = "none"
     """`nf4` keeps the frozen backbone in 4 bits (QLoRA); it needs CUDA and the `quantisation` extra."""
 
@@ -130,7 +134,9 @@ class OptimConfig(Section):
     """The optimizer, its schedule and the size of a step."""
 
     optimizer: Literal["adamw"] = "adamw"
+    """AdamW, with weight decay apart from the gradient."""
     learning_rate: Rate
+    """The highest, reached after the warm-up."""
     head_learning_rate: Rate | None = None
     """Null takes `learning_rate`."""
     vision_learning_rate: Rate | None = None
@@ -140,6 +146,7 @@ class OptimConfig(Section):
     epochs: Ratio | None = None
     """Passes over the data; give either this or `max_steps`."""
     max_steps: Count | None = None
+    """Optimizer steps; give either this or `epochs`."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """The course of the learning rate after the warm-up: to 0, or not at all."""
     warmup_ratio: Share = 0.1
@@ -147,7 +154,9 @@ class OptimConfig(Section):
     weight_decay: Share = 0.0
     """On matrices only: norms and biases are never decayed."""
     betas: tuple[Share, Share] = (0.9, 0.999)
+    """Decay of AdamW's two moments."""
     max_grad_norm: float = Field(default=1.0, ge=1e-6, le=1e9)
+    """Gradients with a larger norm are scaled down to it."""
     token_budget: Count | Literal["auto"] = "auto"
     """What one packed row may hold, which bounds the memory of a forward: LM tokens, and a vision patch counted as 0.4 of one.
     `auto` finds what fits from the memory of the second step on CUDA, and takes 4096 on a CPU; under ZeRO-3 a number is reached
@@ -166,9 +175,11 @@ class OutputConfig(Section):
     folder: str
     """The run folder; a relative path starts at the working directory."""
     save_every_steps: Count
+    """Optimizer steps between two checkpoints, each of which is evaluated."""
     keep_checkpoints: Count = 2
     """Newest checkpoints that stay on disk; the best one always stays."""
     log_every_steps: Count = 10
+    """Optimizer steps between two lines of figures."""
     resume: str = "never"
     """`never` starts a new run and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
     any; a path continues from that checkpoint, which must be one that you trust like a program: DeepSpeed unpickles its states.
@@ -178,3 +189,5 @@ class OutputConfig(Section):
     before the first step, so that a missing login is noticed then."""
     wandb_project: str | None = None
     """Null logs to the console and the run folder only; without a login the wandb run stays on disk."""
+    tensorboard: bool = False
+    """Also write event files into `tensorboard` of the run folder (`tensorboard --logdir`); it needs the extra `tensorboard`."""

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -174,6 +175,8 @@ def training_arguments(
     cpu, evaluates = not torch.cuda.is_available(), recipe.evaluates
     if output.wandb_project is not None and rank() == 0:
         prepare_wandb(output.wandb_project, Path(output.folder))
+    if output.tensorboard:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(Path(output.folder) / "tensorboard")
     shared: dict[str, Any] = {
         "output_dir": output.folder,
         "max_steps": steps,
@@ -201,7 +204,7 @@ def training_arguments(
         "ddp_broadcast_buffers": False,  # they are constants, and a step that is computed again must not wait for them
         "disable_tqdm": True,
         "log_level_replica": "error",
-        "report_to": ["wandb"] if output.wandb_project is not None else [],
+        "report_to": [*compress(("wandb", "tensorboard"), (output.wandb_project is not None, output.tensorboard))],
         "seed": recipe.seed,
         "full_determinism": recipe.deterministic,
     }

@@ -39,7 +39,7 @@ class SourceConfig(Section, ABC):
 
     type: str
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
-    """In the data card and in stages; None takes the type. Two sources of one mixture must differ."""
+    """In the data card and in stages; null takes the type. Two sources of one mixture must differ."""
     weight: Ratio = 1.0
     """Share of the epoch relative to the other sources, on top of the share that the size gives."""
     cap: Records | None = None

@@ -130,7 +130,7 @@ class FilesConfig(SourceConfig):
     hub: str | None = None
     """The data set's id on the hub."""
     revision: str | None = None
-    """Commit, tag or branch on the hub; None takes the newest and the data card says which that was."""
+    """Commit, tag or branch on the hub; null takes the newest and the data card says which that was."""
     limits: Limits = DEFAULTS
 
     @model_validator(mode="after")
@@ -208,7 +208,7 @@ class ImageFilesConfig(FilesConfig):
     images: str | None = None
     """The folder that image paths are relative to and may not leave, or an archive (a zip, also in parts, or a tar).
 
-    None takes the data set's archives of images, or else the folder of the data set or file.
+    Null takes the data set's archives of images, or else the folder of the data set or file.
     """
 
     def look(self) -> None:
@@ -232,6 +232,7 @@ class FormatConfig(ImageFilesConfig):
     """Files in a public format, of anybody's data."""
 
     licence: str = "not stated"
+    """What the data card states."""
 
     def licence_of_files(self) -> str:
         """Return what the recipe states."""

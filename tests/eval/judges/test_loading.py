@@ -18,11 +18,12 @@ from eval.benchmarks.benchmark import Location
 from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from eval.judges.card import CARD, recorded
 from eval.judges.checkpoint import Runtime
+from eval.judges.config import ScalarJudgeConfig
 from eval.judges.loading import CLASSES, judge_config, load_judge
 from eval.judges.packed_inference import Packed, ScalarJudge
 from eval.protocol import Example, ProtocolConfig
 from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig
+from models.config import BackboneConfig, HeadConfig, checkpoint_at
 from models.encoder import Span
 from tests.eval import run_folders
 from tests.models import stock, tiny
@@ -196,8 +197,20 @@ def test_broken_checkpoints_are_refused(world: Path, tmp_path: Path) -> None:
         load_judge(checkpoint, CPU)
 
 
+def test_a_run_folder_stands_for_its_best_checkpoint(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "best").symlink_to(world / "run" / "checkpoint-1")
+    (tmp_path / "judge.yaml").write_text(f"type: scalar\ncheckpoint: {tmp_path}\n")
+    for place in (tmp_path, tmp_path / "judge.yaml"):
+        config = judge_config(place)
+        assert isinstance(config, ScalarJudgeConfig)
+        assert config.checkpoint == str(tmp_path / "best")
+        assert capsys.readouterr().err == f"{tmp_path} is a run folder: taking its best checkpoint, {tmp_path / 'best'}\n"
+    assert checkpoint_at(str(tmp_path / "best")) == str(tmp_path / "best")
+    assert not capsys.readouterr().err
+
+
 def test_what_is_no_judge_says_what_it_is(world: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is a run folder with checkpoint-1: give one of these"):
+    with pytest.raises(CheckpointError, match=r"run folder with checkpoint-1 and without a `best`.*give one of these"):
         judge_config(world / "run")
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     with pytest.raises(CheckpointError, match=r"is a 'BertModel', which cannot judge here.*checkpoints of ScalarRewardModel, "):
@@ -205,8 +218,10 @@ def test_what_is_no_judge_says_what_it_is(world: Path, tmp_path: Path) -> None:
     for content, said in (
         ("[1", "judge.yaml:1 .*cannot be read as YAML"),
         ("[1]", "is a mapping"),
-        ("a: 1", "is a None.*YAML files with the `type` scalar, "),
-        ("type: oracle", "is a 'oracle'"),
+        ("a: 1", "type\n.*this key is required; one of scalar, critic, "),
+        ("type: oracle", 'type = "oracle"\n.*should be scalar, critic, generative, ensemble or endpoint'),
+        ("# a judge\ntype: critc\nsample: 8", 'judge.yaml:2  type = "critc".*did you mean critic'),
+        ("type: critic\ncheckpoint: x\nsample: 8", "yaml:3  sample = 8.*did you mean samples"),
     ):
         (tmp_path / "judge.yaml").write_text(content)
         with pytest.raises(UserError, match=rf"(?s){said}"):

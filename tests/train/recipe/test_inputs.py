@@ -67,6 +67,16 @@ def test_a_backbone_has_its_files(tmp_path: Path, lost: str) -> None:
     assert "so that it lacks" in refused(tmp_path, f"backbone.path={folder}")["backbone.path"]
 
 
+def test_a_run_folder_stands_for_its_best_checkpoint_or_the_ways_on_are_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(EMBEDDED, run / "checkpoint-5")
+    message = refused(tmp_path, f"backbone.path={run}")["backbone.path"]
+    assert "without a `best` (its recipe sets no evaluation.best_metric" in message
+    assert message.endswith(f"give one of these, such as {run / 'checkpoint-5'}.")
+    (run / "best").symlink_to("checkpoint-5")
+    assert read_recipe(write(tmp_path), [f"backbone.path={run}"], entry="rm", start=True).backbone.path == str(run / "best")
+
+
 def test_everything_that_is_missing_or_unusable_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "table.csv").write_text("prompt,chosen,rejected\n")

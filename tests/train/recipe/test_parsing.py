@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -234,3 +235,22 @@ def test_numbers_of_a_recipe_are_finite(tmp_path: Path, value: str) -> None:
     for key in ("optim.learning_rate", "optim.weight_decay", "data.sources.0.weight"):
         with pytest.raises(RecipeError, match="should be a finite number"):
             read_recipe(write(tmp_path), [f"{key}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--learning_rate", "1e-6"], "--learning_rate is no option; keys .* key=value: optim.learning_rate=1e-6$"),
+        (["--optim.learning-rate=1e-6"], "key=value: optim.learning_rate=1e-6$"),
+        (["--max-step", "5"], "key=value: optim.max_steps=5$"),
+        (["--rows", "5"], "key=value: data.sources.0.rows=5$"),
+        (["--output.folder", "--dry-run"], "key=value: output.folder=VALUE$"),
+        (["--zzz", "red"], "unrecognized arguments: --zzz red$"),
+    ],
+)
+def test_an_option_that_is_a_key_of_the_recipe_is_answered_with_the_way_to_write_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_arguments([str(write(tmp_path)), *given], "rm", "")
+    assert re.search(said, capsys.readouterr().err.strip())

@@ -12,6 +12,7 @@ from rich.console import Console
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
+from data.errors import RecipeError
 from tests.models import tiny
 from tests.train.minimal import MINIMAL, write
 from train.recipe.methods import StableReinforceConfig
@@ -82,3 +83,16 @@ def test_what_is_set_stays_and_nobody_is_asked(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv(name, "mine")
     prepare_wandb("shapes", tmp_path)
     assert {os.environ[name] for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT")} == {"mine"}
+
+
+def test_tensorboard_writes_into_the_run_folder_and_nobody_logs_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", "elsewhere")
+    assert arguments(tmp_path, "rm").report_to == []
+    monkeypatch.setattr("train.recipe.inputs.find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match=r"(?s)output\.tensorboard = true.*pip install -e \.\[tensorboard\]"):
+        arguments(tmp_path, "rm", "output.tensorboard=true")
+    monkeypatch.setattr("train.recipe.inputs.find_spec", lambda name: object())
+    assert arguments(tmp_path, "rm", "output.tensorboard=true").report_to == ["tensorboard"]
+    assert Path(os.environ["TENSORBOARD_LOGGING_DIR"]) == tmp_path / "run" / "tensorboard"

@@ -1,0 +1,29 @@
+"""Write what is made of the sections of recipes and judge files: two schemas for editors, and the reference of all keys.
+
+python train/describe.py      # recipes/schema.json, recipes/judges/schema.json, docs/configuration.md
+"""
+
+import json
+import sys
+from pathlib import Path
+
+CLONE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(CLONE))  # the clone, installed or not
+
+from eval.judges.loading import JUDGES
+from train.recipe.reference import reference
+from train.recipe.schema import judge_schema, recipe_schema
+
+
+def files() -> dict[Path, str]:
+    """Return the content of every file by its place in the clone."""
+    judges = [config for config, _ in JUDGES.values()]
+    schemas = {"recipes/schema.json": recipe_schema(), "recipes/judges/schema.json": judge_schema(judges)}
+    texts = {name: json.dumps(schema, indent=1, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
+    return {CLONE / name: text for name, text in (texts | {"docs/configuration.md": reference(judges)}).items()}
+
+
+if __name__ == "__main__":
+    for file, text in files().items():
+        file.write_text(text, encoding="utf-8")
+        print(f"written: {file}")
