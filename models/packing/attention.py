@@ -279,7 +279,7 @@ def shared_prefix(
     plan = attention_mask
     if not _takes_varlen(q, kernel, dropout):
         return _sdpa(q, k, v, plan.calls(q.dtype), scaling, dropout)[None], None
-    keys, values = (_Repeated.apply(x, plan.key_index) for x in (k, v))
+    keys, values = (_Repeated.apply(x, plan.key_index) for x in (k, v))  # type: ignore[no-untyped-call]
     ends, longest = (plan.cu_seqlens_q, plan.cu_seqlens_k), (max(plan.query_lengths), max(plan.key_lengths))
     return _varlen(q, keys, values, ends, longest, scaling, causal=True)[None], None
 
