@@ -29,6 +29,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
 from data.errors import UserError
+from models.packing.gather import Repeated, take
 
 Kernel = Literal["auto", "sdpa", "varlen"]
 
@@ -279,29 +280,9 @@ def shared_prefix(
     plan = attention_mask
     if not _takes_varlen(q, kernel, dropout):
         return _sdpa(q, k, v, plan.calls(q.dtype), scaling, dropout)[None], None
-    keys, values = (_Repeated.apply(x, plan.key_index) for x in (k, v))  # type: ignore[no-untyped-call]
+    keys, values = (Repeated.apply(x, plan.key_index) for x in (k, v))  # type: ignore[no-untyped-call]
     ends, longest = (plan.cu_seqlens_q, plan.cu_seqlens_k), (max(plan.query_lengths), max(plan.key_lengths))
     return _varlen(q, keys, values, ends, longest, scaling, causal=True)[None], None
-
-
-class _Repeated(torch.autograd.Function):
-    """Rows of (S, heads, d) by an index (N,), most of them several times; gradients of one row are added up in fp32.
-
-    In half precision, as the backward of `index_select` does it, the keys and values of a prompt with eight continuations got
-    gradients 1.6 times as wrong as SDPA's (H100, bf16).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.rows = len(x)
-        return x.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (index,), (gradient,) = ctx.saved_tensors, gradients
-        total = gradient.new_zeros(ctx.rows, *gradient.shape[1:], dtype=torch.float32)
-        return total.index_add_(0, index, gradient.float()).to(gradient.dtype), None
 
 
 def _takes_varlen(query: Tensor, kernel: Kernel, dropout: float = 0.0) -> bool:
@@ -321,9 +302,9 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, plan: SdpaCalls, scaling: float | Non
     outputs = []
     for call in calls:
         attended = F.scaled_dot_product_attention(
-            _take(q, call.queries, call.start),
-            _take(k, call.keys, call.start),
-            _take(v, call.keys, call.start),
+            take(q, call.queries, call.start),
+            take(k, call.keys, call.start),
+            take(v, call.keys, call.start),
             attn_mask=call.mask,
             dropout_p=dropout,
             is_causal=call.causal,
@@ -333,16 +314,6 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, plan: SdpaCalls, scaling: float | Non
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
     in_order = len(calls) == 1 and calls[0].start == 0
     return outputs[0] if in_order else torch.cat(outputs).index_select(0, restore)
-
-
-def _take(x: Tensor, index: Tensor, start: int | None) -> Tensor:
-    """Gather rows of (S, heads, d) by `index` (n, length) into (n, heads, length, d), as a view from `start` on if given.
-
-    The backward of `index_select` is one `index_add`; that of `x[index]` sorts and accumulates, and costs several times as
-    much on a CPU.
-    """
-    taken = x.index_select(0, index.flatten()) if start is None else x[start : start + index.numel()]
-    return taken.view(*index.shape, *x.shape[1:]).transpose(1, 2)
 
 
 def flash_windows(
