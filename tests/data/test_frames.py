@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data.errors import UserError
 from data.frames import main
 from eval.benchmarks.table import BenchmarkConfig, load
 from tests.data.sources.fixtures import source_of, write_jsonl
@@ -72,9 +73,8 @@ def test_the_source_and_the_benchmark_read_what_was_cut(tmp_path: Path) -> None:
     write_jsonl(folder / "dpo_pairs.jsonl", [PAIR | {"video": "video/clip.mp4"}])
     (folder / "mm_reward_bench.jsonl").write_text(json.dumps({"id": "a", "video": "video/clip.mp4", **PAIR}) + "\n")
     benchmark = BenchmarkConfig(name="mm_rlhf_rewardbench", location=str(folder), frames=4)
-    unavailable = load(benchmark).origin.unavailable[0]
-    assert "no frames of video/clip.mp4" in unavailable
-    assert "cut them by data/frames.py" in unavailable
+    with pytest.raises(UserError, match=r"no frames of video/clip\.mp4 .* cut them by data/frames\.py"):
+        load(benchmark)
     main([str(folder), str(folder), "--frames", "4", "--workers", "2"])
     names = [f"{number:06}.jpg" for number in (0, 6, 12, 19)]
     found = [source_of(tmp_path, "mm_rlhf", frames=4).record(0).images, load(benchmark).examples[0].images]

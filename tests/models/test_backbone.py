@@ -152,8 +152,11 @@ def test_a_fresh_head_is_what_the_recipe_says(tmp_path: Path) -> None:
     assert not last.any()
 
 
-def test_the_report_of_a_fresh_head_is_silent_and_any_other_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_report_of_a_fresh_head_is_silent_and_any_other_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logger = logging.getLogger("transformers")
+    monkeypatch.setattr(logger, "propagate", False)  # else the root's handler hears it too
     logger.addHandler(caplog.handler)
     load_scalar(at(tiny.checkpoint(tmp_path / "start")), HeadConfig(layers=2)).save_pretrained(tmp_path / "saved")
     assert "LOAD REPORT" not in caplog.text
