@@ -80,6 +80,16 @@ def test_a_row_of_the_language_model(device: torch.device, row: str, heads: tupl
         compare(attend, random(device, heads, sum(map(sum, ROWS[row])), width), dtype)
 
 
+def test_what_continuations_give_to_their_prompt_is_summed_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A half from each of 300 and 1 from itself are 151; in bf16, 128 and a half are 128."""
+    put_in_place(monkeypatch)
+    plan = AttentionPlan.of([[1] * 301])
+    q, k, v = (torch.zeros(1, 1, 301, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    out = shared_prefix(nn.Module(), q, k, v, plan, scaling=1.0, kernel="varlen")[0]
+    (gradient,) = torch.autograd.grad(out.sum(), v)
+    assert gradient[0, 0, :2, 0].tolist() == [151, 0.5]
+
+
 @pytest.mark.parametrize("width", [64, 80, 128])
 @pytest.mark.parametrize("lengths", WINDOWS)
 def test_a_layer_of_the_vision_tower(device: torch.device, lengths: str, width: int) -> None:
