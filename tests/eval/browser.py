@@ -94,8 +94,10 @@ class Browser:
 
     def _message(self) -> dict[str, Any]:
         end = time.monotonic() + PATIENCE
+        waiting = select.poll()  # select() would refuse file descriptors above 1,023
+        waiting.register(self.answers, select.POLLIN)
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self.answers], [], [], max(end - time.monotonic(), 0))
+            ready = waiting.poll(max(end - time.monotonic(), 0) * 1000)
             assert ready, f"Chromium has not answered for {PATIENCE} s"
             piece = os.read(self.answers, 1 << 20)
             assert piece, "Chromium has ended"
