@@ -1,8 +1,10 @@
 """What a step costs on many GPUs, from the recipe and the backbone's shape alone: computation, and bytes over the network.
 
 Arithmetic on stated assumptions, for a plan. Computation is 6 FLOP for each parameter of the language model and token, and of the
-vision tower and patch, of a prompt that is computed once for both responses; what is computed again under activation
-checkpointing counts as idle time. What DeepSpeed hands to its collectives was counted (`tests/train/recipe/test_cost.py`).
+vision tower and patch, of a prompt that is computed once for both responses: 2 each for the forward pass, for the gradients of
+inputs and for those of weights, so 4 where the weights are frozen and 2 in a frozen vision tower. What is computed again under
+activation checkpointing counts as idle time. What DeepSpeed hands to its collectives was counted
+(`tests/train/recipe/test_cost.py`).
 """
 
 from dataclasses import dataclass
@@ -95,7 +97,10 @@ def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
     image, words = record_tokens(recipe)
     patches = image * shape.vision_config.spatial_merge_size**2
     layers = parts.language_model - shape.vocab_size * shape.hidden_size
-    work = 6 * (layers * (image + words) + (parts.vision_tower + parts.projector) * patches)
+    adapters, frozen = recipe.optim.lora is not None, recipe.backbone.freeze
+    a_token = 4 if adapters or "language_model" in frozen else 6
+    a_patch = 2 if adapters or "vision_tower" in frozen else 6
+    work = a_token * layers * (image + words) + a_patch * (parts.vision_tower + parts.projector) * patches
     records = recipe.optim.records_per_step / ranks
     rows = ceil(records / full_row(recipe, shape)[0])
     width = 2 if recipe.backbone.dtype == "bfloat16" else 4

@@ -68,6 +68,9 @@ def test_the_step_of_basereward_by_hand() -> None:
     one, many = step_cost(recipe, shape, 8), step_cost(recipe, shape, 64)
     work = 6 * (6.525e9 * (640 + 530) + 0.677e9 * 2560)  # the recipe's images have at most 640 tokens
     assert one.compute == pytest.approx(16 * work / (PEAK * MFU), rel=0.01)
+    adapters = step_cost(read_recipe(BASEREWARD, ["optim.lora.rank=64"]), shape, 8)
+    frozen = 4 * 6.525e9 * (640 + 530) + 2 * 0.677e9 * 2560
+    assert adapters.compute == pytest.approx(16 * frozen / (PEAK * MFU), rel=0.01)
     assert (one.rows, many.rows) == (3, 1)  # 7 records of 2,194 each fit into a row of 16,384
     assert many.received["zero3"] == pytest.approx(63 / 64 * 3 * 2 * 7.76e9, rel=0.01)
     assert many.received["zero3_hpz"] == pytest.approx((63 / 64 * 2 + 7 / 8) * 2 * 7.76e9, rel=0.01)
