@@ -1,6 +1,7 @@
 """The page as HTML: what the run is, and for each benchmark its tables, figures and examples."""
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from eval.results.result import Accuracy, Baseline, Result
 from eval.results.tables import ABLATIONS, percent
 
 TEMPLATE = Path(__file__).parent / "page.html"
+SCRIPTS = ("page.js", "live.js")
+"""Of the examples, and of a page whose run goes on."""
 PACKAGES = "torch transformers deepspeed accelerate trl peft"
 """What stands at the top of the page; all installed packages stand at its end."""
 SECTIONS = (
@@ -31,8 +34,11 @@ PUBLISHED = ("about", "not_computed")
 """What is said in words of a published rule."""
 
 
-def page(content: Content) -> str:
-    """Return the page as HTML; texts from data are escaped, or set as text by the page's script."""
+def page(content: Content, *, live: bool = False) -> str:
+    """Return the page as HTML; texts from data are escaped, or set as text by the page's script.
+
+    A `live` page loads itself anew from time to time: its run goes on.
+    """
     outcomes = content.shown.outcomes
     examples = {name: shown_rows(outcome, content.benchmarks) for name, outcome in outcomes.items()}
     charts, constant = curves(content.log)
@@ -48,7 +54,7 @@ def page(content: Content) -> str:
     found["checkpoints"] = found["steps"] or found["standings"]
     return render(
         TEMPLATE,
-        TEMPLATE.with_suffix(".js").read_text(encoding="utf-8") if examples else "",
+        "".join(TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in compress(SCRIPTS, (examples, live))),
         **found,
         charts=charts,
         constant=constant,
