@@ -47,7 +47,7 @@ def program(name: str) -> str:
 
 @pytest.mark.parametrize(("linter", "file"), [("shellcheck", "slurm.sbatch"), ("hadolint", "Dockerfile")])
 def test_the_linters_find_nothing(linter: str, file: str) -> None:
-    found = subprocess.run([program(linter), DOCKER / file], capture_output=True, text=True)
+    found = subprocess.run([program(linter), str(DOCKER / file)], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "")
 
 
@@ -65,7 +65,7 @@ def test_dependencies_are_installed_before_anything_is_copied_that_a_commit_chan
 @pytest.mark.parametrize("file", ["train.yaml", "serve.yaml", "compose.yaml"])
 def test_what_compose_makes_of_a_file(file: str, tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "UID_GID": "1234:100", "HF_HOME": "/hub"}
-    command = [program("docker-compose"), "-f", DOCKER / file, "config", "--format", "json"]
+    command = [program("docker-compose"), "-f", str(DOCKER / file), "config", "--format", "json"]
     found = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (found.returncode, found.stderr) == (0, "")
     services = json.loads(found.stdout)["services"]

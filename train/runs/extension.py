@@ -23,7 +23,7 @@ def continuation(optim: OptimConfig, arguments: TrainingArguments, checkpoint: P
     Raises: UserError where the run would be shorter than it was.
     """
     state = read_json(checkpoint / STATE)
-    done, before, now = int(state["global_step"]), int(state["max_steps"]), arguments.max_steps
+    done, before, now = int(state["global_step"]), int(state["max_steps"]), int(arguments.max_steps)
     key = "optim.max_steps" if optim.max_steps is not None else "optim.epochs"
     if now < before:
         raise UserError(
@@ -32,7 +32,7 @@ def continuation(optim: OptimConfig, arguments: TrainingArguments, checkpoint: P
             f"run: output.folder=NEW and, to begin from these weights, backbone.path={checkpoint}."
         )
     if now == before:
-        return f"{checkpoint} is the last of {before:,} steps; for more, raise {key} and give --resume" * (done == now)
+        return "" if done < now else f"{checkpoint} is the last of {before:,} steps; for more, raise {key} and give --resume"
     old, new, warm = share(optim, arguments, before, done), share(optim, arguments, now, done), optim.warmup_steps(now)
     course = [f"{new:.1%} at step {done + 1:,}"]
     course += [f"100% at step {warm + 1:,}, after the warm-up"] if done < warm else []
