@@ -10,6 +10,7 @@ import os
 import runpy
 import sys
 import time
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.metadata import distributions
 from pathlib import Path
@@ -67,13 +68,13 @@ def main() -> None:
     entry, sys.argv = JOB["entry"], [JOB["entry"], *JOB["arguments"]]
     if entry.startswith("llamafactory."):
         try:
-            import torchaudio  # noqa: F401
+            import_module("torchaudio")
         except OSError:  # a build for CUDA beside a torch for CPUs; it is imported there for sounds, and there are none
             stand_in = ModuleType("torchaudio")
             stand_in.__spec__ = ModuleSpec("torchaudio", None)
             sys.modules["torchaudio"] = stand_in
     if entry.startswith("swift."):
-        import swift.trainers  # noqa: F401  it puts its own callbacks in place of transformers'
+        import_module("swift.trainers")  # it puts its own callbacks in place of transformers'
         from swift.template.templates.qwen import Qwen2VLTemplate
 
         Qwen2VLTemplate.image_token_id = JOB["image_token"]  # it is a constant there, the released vocabulary's
