@@ -1,7 +1,5 @@
 """The pairs are the same in every format, and so are the weights; clocks' reports become the figures that are printed."""
 
-import re
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,14 +99,3 @@ def test_a_run_that_fails_shows_the_end_of_its_output(tmp_path: Path) -> None:
         run.train("TRL", str(python), job, 0)
     with pytest.raises(UserError, match=r"ms-swift: there is no .*`make side-by-side` builds it"):
         run.python_of("ms-swift", tmp_path)
-
-
-def test_the_commands_of_the_page_are_understood() -> None:
-    page = (pairs.CLONE / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    make, *lines = (line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines())
-    assert f"\n{make.removeprefix('make ')}: " in (pairs.CLONE / "Makefile").read_text(encoding="utf-8")
-    assert lines
-    for line in lines:
-        python, file, *words = shlex.split(line, comments=True)
-        assert (python, (pairs.CLONE / file).resolve()) == ("python", Path(run.__file__).resolve())
-        assert set(run.parse(words).settings) <= set(pairs.SETTINGS)
