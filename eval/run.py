@@ -30,7 +30,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.console import plain_console
-from data.errors import PredictionsError
+from data.errors import PredictionsError, UserError
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.table import BENCHMARKS
 from eval.cli import add_shared, benchmark, command, processes, task_of
@@ -156,6 +156,8 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
         for judge in (Path(checkpoint_at(str(given))) for given in options.judges):
             task, folder = task_of(options, judge), folder_of(options, judge)
             suite = loaded(task.benchmarks, task.protocol)
+            if options.output is None:
+                keep_whole_results(suite, folder)
             found, digest = load_judge(judge, runtime).benchmark, shared_digest(judge)
             results, ablations = evaluate(found, digest, suite, folder, journals, ablations=options.ablations)
             if rank():
@@ -167,6 +169,17 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
             console.print(f"results and predictions: {folder}", soft_wrap=True)
         for journal in journals if rank() == 0 else ():
             journal.remove()
+
+
+def keep_whole_results(suite: Suite, folder: Path) -> None:
+    """Refuse to put figures of some rows where those of more rows are, which the report and `--compare` would then take."""
+    for name, (_, rows) in suite.benchmarks.items():
+        file, count = folder / f"{name}.json", len(rows.examples)
+        if file.is_file() and (before := read_result(file).micro.n) > count:
+            raise UserError(
+                f"{file} holds the figures of {before:,} rows, and those of {count:,} would take their place. For a quick look "
+                "give another folder (--output FOLDER), or remove the file first."
+            )
 
 
 def folder_of(options: argparse.Namespace, judge: Path) -> Path:

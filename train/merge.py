@@ -11,7 +11,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.errors import UserError
+from data.storage.files import write_whole
 from eval.cli import command
+from eval.judges.card import CARD
 from eval.judges.checkpoint import backbone_of, card_of_adapters
 from models.adapters import is_adapter, with_adapters
 from models.backbone import load_critic, load_encoder, load_language_model, load_scalar
@@ -36,6 +38,8 @@ def merge(checkpoint: Path, folder: Path) -> None:
     adapted: Any = with_adapters(loaders[run.method](run.backbone, run.head), checkpoint)
     adapted.merge_and_unload().save_pretrained(folder)
     load_encoder(backbone_of(checkpoint, run), run.backbone).save_pretrained(folder)
+    # Prompts, images and benchmarks stay those of the run, and so do the scores.
+    write_whole(folder / CARD, run.model_copy(update={"nf4": False}).model_dump_json(indent=1))
     if run.head is not None:
         write_reference(folder, reference_scores(checkpoint))
 

@@ -6,8 +6,9 @@ import os
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,6 +71,20 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
         return [table.row(number) for number in range(len(table))]
 
 
+@contextmanager
+def fetching(title: str, hub: str) -> Iterator[None]:
+    """Say what to do where the hub does not give a benchmark."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except (HfHubHTTPError, OSError) as error:
+        raise UserError(
+            f"{title} ({hub}) cannot be fetched from the hub ({type(error).__name__}: {error}). Check the revision, the network "
+            "and the login; fetch it where there is a network (docs/clusters.md), or give the path of a copy as its location."
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """A published benchmark as it lies on the hub, or in a folder."""
@@ -109,14 +124,16 @@ class Published:
         if where.location == "hub" and self.image is not None:
             import datasets
 
-            table = datasets.load_dataset(self.hub, split="test", revision=where.revision)
+            with fetching(self.title, self.hub):
+                table = datasets.load_dataset(self.hub, split="test", revision=where.revision)
             rows: Sequence[Row] = list(table.cast_column(self.image, datasets.Image(decode=False)))
         else:
             folder = where.location
             if folder == "hub":
                 from huggingface_hub import snapshot_download
 
-                folder = snapshot_download(self.hub, repo_type="dataset", revision=where.revision)
+                with fetching(self.title, self.hub):
+                    folder = snapshot_download(self.hub, repo_type="dataset", revision=where.revision)
             elif folder == "embedded":
                 folder = str(edition(self.name))
             found = find_files(folder, self.files, self.title)

@@ -72,7 +72,10 @@ def load_checkpoint(path: Path, runtime: Runtime, load: Callable[..., Any]) -> L
         compute_in_half(model, runtime.device)
     encoder = load_encoder(config, base)
     budget = runtime.token_budget or (card.token_budget if card else None) or TOKEN_BUDGET[runtime.device.type]
-    note = f"There is no judge.json in {path} and no recipe.yaml above it: images as its processor says, no own system prompt."
+    note = (
+        f"There is no judge.json in {path} and no recipe.yaml above it: images are seen as its processor says, a system prompt "
+    )
+    note += "prompt is that of its config.json."
     notes, workers = ((), card.workers) if card else ((note,), 0)
     return LoadedCheckpoint(model.eval(), Packed(encoder, runtime.device, budget, workers), card, notes)
 
@@ -103,7 +106,7 @@ def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
         size = sees.get("size") or {}
         ends = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
         pixels = {name: sees.get(name) or size[end] for name, end in ends.items()}
-        return BackboneConfig(path=str(path), **known, **pixels)
+        return BackboneConfig(path=str(path), system_prompt=settings.get("system_prompt"), **known, **pixels)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path}: neither a recipe.yaml in the folder above nor its own preprocessor_config.json and config.json say how "

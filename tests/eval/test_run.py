@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -114,6 +115,20 @@ def test_ablations_stand_in_the_table_and_in_folders_of_their_own(
     assert scores[0] != scores[1] != scores[2] != scores[0]
     main([str(world / "run" / "checkpoint-1"), "--images", "grey", "--output", str(tmp_path / "grey")])
     assert result(tmp_path / "grey" / "ablations" / "grey") == result(tmp_path / "ablations" / "grey")
+
+
+def test_figures_of_few_rows_do_not_replace_those_of_all(world: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    shutil.copytree(world / "run", tmp_path / "run", symlinks=True)
+    main([str(checkpoint)])
+    few = ["--benchmarks", f"vl_rewardbench={world / 'vl'},limit=2"]
+    with pytest.raises(SystemExit) as caught:
+        main([str(checkpoint), *few])
+    assert caught.value.code == 1
+    whole = result(checkpoint / "eval").micro.n
+    assert whole > 2
+    main([str(checkpoint), *few, "--output", str(tmp_path / "few")])
+    assert (result(tmp_path / "few").micro.n, result(checkpoint / "eval").micro.n) == (2, whole)
 
 
 def test_two_processes_give_the_figures_of_one(world: Path, tmp_path: Path) -> None:

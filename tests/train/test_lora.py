@@ -14,6 +14,7 @@ from torch import nn
 
 from data.errors import UserError
 from eval.judges.checkpoint import Runtime, load_checkpoint
+from eval.judges.loading import load_judge
 from eval.judges.packed_inference import ScalarJudge
 from eval.running.evaluation import Suite
 from models.backbone import load_scalar
@@ -28,7 +29,7 @@ from train.recipe.recipe import Recipe
 from train.runs.model import make_model
 from train.runs.model_card import read_results
 
-LORA = ["optim.lora={rank: 4, alpha: 8, dropout: 0.2}", "optim.activation_checkpointing=true"]
+LORA = ["optim.lora={rank: 4, alpha: 8, dropout: 0.2}", "backbone.system_prompt=be it", "optim.activation_checkpointing=true"]
 """With dropout, so that a resume also needs the state of the generators."""
 ADAPTERS = "adapter_model.safetensors"
 STAGES = ("none", "zero3")
@@ -101,6 +102,11 @@ def test_merged_adapters_are_an_ordinary_checkpoint_with_the_same_scores(trained
     assert torch.allclose(found[0], found[1], atol=1e-5)
     base = load_file(trained / "base" / "model.safetensors")
     assert base.keys() == load_file(tmp_path / "merged" / "model.safetensors").keys()
+    said = [load_judge(trained / "zero3" / "best").score("it", ["it", "it it"])]
+    said.append(load_judge(tmp_path / "merged").score("it", ["it", "it it"]))
+    (tmp_path / "merged" / "judge.json").unlink()  # its config.json has the system prompt too
+    said.append(load_judge(tmp_path / "merged").score("it", ["it", "it it"]))
+    assert [*said[1], *said[2]] == pytest.approx([*said[0], *said[0]], abs=1e-5)
     with pytest.raises(UserError, match="exists already"):
         merge(trained / "zero3" / "best", tmp_path / "merged")
     with pytest.raises(UserError, match="holds no adapters"):
