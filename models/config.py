@@ -20,11 +20,6 @@ StoredRead = Read | Literal["last_response_token"]
 """And the response's last own token: what `last_token` means in a config.json that names no `assistant_turn`."""
 
 
-BACKBONES = (
-    "a folder with a Qwen2.5-VL model (config.json of the model_type qwen2_5_vl, *.safetensors, a tokenizer and "
-    "preprocessor_config.json), a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`"
-)
-"""What a run can start from."""
 MODELS = ("config.json", "adapter_config.json")
 """Files one of which every checkpoint has."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
@@ -50,7 +45,7 @@ def checkpoint_at(path: str) -> str:
 
 
 class BackboneConfig(Section):
-    """Which Qwen2.5-VL checkpoint to start from, and how it sees."""
+    """Which checkpoint to start from, and how it sees."""
 
     path: str
     """A hub id or a folder; `embedded` is the tiny backbone in this repository."""

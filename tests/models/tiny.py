@@ -63,7 +63,7 @@ def image_processor(min_pixels: int = 784, max_pixels: int = 28 * 28 * 16) -> An
 
 def encoder(**changes: Any) -> Encoder:
     """Return an encoder on the tiny processor; `changes` are settings of the backbone section."""
-    return Encoder(tokenizer(), image_processor(), BackboneConfig(path="tiny", dtype="float32", **changes), window_size=56)
+    return Encoder(tokenizer(), image_processor(), BackboneConfig(path="tiny", dtype="float32", **changes), config())
 
 
 def config(**changes: Any) -> Qwen2_5_VLConfig:

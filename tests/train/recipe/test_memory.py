@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from models.families.family import Shape
+from models.families.table import PUBLISHED
 from models.portable.reward import ScalarRewardModel
 from tests.models.measure_peak_memory import peak
 from tests.models.shapes_only import shapes_of
@@ -14,10 +16,7 @@ from tests.train.minimal import write
 from tests.train.shipped import RECIPES
 from train.recipe.memory import (
     GIB,
-    PUBLISHED,
-    Shape,
     activations,
-    count,
     head_parameters,
     per_rank,
     shape_of,
@@ -43,7 +42,7 @@ def seven(folder: Path, *overrides: str) -> tuple[Recipe, Shape]:
 
 @pytest.mark.parametrize("size", TOTALS)
 def test_published_sizes(size: str) -> None:
-    parts = count(PUBLISHED[f"Qwen/Qwen2.5-VL-{size}-Instruct"])
+    parts = PUBLISHED[f"Qwen/Qwen2.5-VL-{size}-Instruct"].count()
     assert parts.backbone + parts.lm_head == TOTALS[size]
 
 
@@ -68,7 +67,7 @@ def test_counts_equal_the_stock_models(tmp_path: Path, tied: bool) -> None:
     config.to_json_file(tmp_path / "config.json", use_diff=False)
     shape = shape_of(str(tmp_path))
     assert shape is not None
-    parts = count(shape)
+    parts = shape.count()
     visual = model.model.visual
     projector = sum(p.numel() for p in visual.merger.parameters())
     assert parts.projector == projector
@@ -106,7 +105,7 @@ def test_the_head_counts_weights_and_biases() -> None:
 
 def test_what_is_trained(tmp_path: Path) -> None:
     recipe, shape = seven(tmp_path)
-    parts, head = count(shape), head_parameters(shape.hidden_size, recipe.head)
+    parts, head = shape.count(), head_parameters(shape.hidden_size, recipe.head)
     assert trained(recipe, shape) == (parts.backbone + head, parts.backbone + head)
     frozen, _ = seven(tmp_path, "backbone.freeze=[vision_tower, projector]")
     assert trained(frozen, shape)[1] == parts.language_model + head
