@@ -83,6 +83,12 @@ class Encoder:
         if token := control_token(config.system_prompt or "", self.control_tokens):
             raise UserError(f"backbone.system_prompt contains {token!r}, a special token of the tokenizer, not text: remove it.")
 
+    @property
+    def token_side(self) -> int:
+        """Pixels on a side of the square of an image that becomes one token."""
+        side: int = self.image_processor.patch_size * self.image_processor.merge_size
+        return side
+
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
         """Write tokenizer and image processor beside a checkpoint, as transformers reads them; keywords go to both.
 

@@ -1,11 +1,13 @@
 """The families that work, and those that are known not to."""
 
 from data.errors import CheckpointError
-from models.families import qwen2_5_vl
+from models.families import qwen2_5_vl, qwen2_vl, qwen3_vl
 from models.families.family import Family, Shape
 
 FAMILIES: dict[str, Family] = {
     "qwen2_5_vl": qwen2_5_vl.FAMILY,
+    "qwen2_vl": qwen2_vl.FAMILY,
+    "qwen3_vl": qwen3_vl.FAMILY,
 }
 """`model_type` in config.json to a family. A new family is a file beside this one and a row here."""
 

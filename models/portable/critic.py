@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .language_model import LabelModel, LanguageModel
+from .language_model import LabelModel, LanguageModel, Qwen2VLLanguageModel, Qwen3VLLanguageModel
 from .reward import RewardHead, mean_by_owner, pooled
 
 
@@ -54,3 +54,11 @@ class Critic(LabelModel):
 
 class CriticRewardModel(Critic, LanguageModel):
     """On Qwen2.5-VL; the name is that of older checkpoints."""
+
+
+class Qwen2VLCriticRewardModel(Critic, Qwen2VLLanguageModel):
+    """On Qwen2-VL."""
+
+
+class Qwen3VLCriticRewardModel(Critic, Qwen3VLLanguageModel):
+    """On Qwen3-VL."""

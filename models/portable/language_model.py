@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
+from transformers import (
+    PreTrainedModel,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLForConditionalGeneration,
+    Qwen3VLForConditionalGeneration,
+)
 
 from .reward import CompleteCheckpoint, refuse_wrong_images, token_kinds  # relative: this file travels with a critic
 
@@ -100,5 +105,19 @@ class LanguageModel(LabelModel, Qwen2_5_VLForConditionalGeneration):  # type: ig
     forward = forward_of(Qwen2_5_VLForConditionalGeneration)
 
 
-# The saved config names the class; to everybody else this is the stock model.
+class Qwen2VLLanguageModel(LabelModel, Qwen2VLForConditionalGeneration):  # type: ignore[misc]
+    """Qwen2-VL."""
+
+    forward = forward_of(Qwen2VLForConditionalGeneration)
+
+
+class Qwen3VLLanguageModel(LabelModel, Qwen3VLForConditionalGeneration):  # type: ignore[misc]
+    """Qwen3-VL."""
+
+    forward = forward_of(Qwen3VLForConditionalGeneration)
+
+
+# The saved config names the class; to everybody else these are the stock models.
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
+Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
+Qwen3VLLanguageModel.__name__ = Qwen3VLForConditionalGeneration.__name__

@@ -21,7 +21,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel, Qwen2_5_VLModel, Qwen2_5_VLPreTrainedModel
+from transformers import (
+    PreTrainedModel,
+    Qwen2_5_VLModel,
+    Qwen2_5_VLPreTrainedModel,
+    Qwen2VLModel,
+    Qwen2VLPreTrainedModel,
+    Qwen3VLModel,
+    Qwen3VLPreTrainedModel,
+)
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .conversations import padded_batch  # relative, because these files travel too
@@ -251,6 +259,18 @@ class ScalarRewardModel(ScalarReward, Qwen2_5_VLPreTrainedModel):  # type: ignor
     """On Qwen2.5-VL; the name is that of older checkpoints."""
 
     stock = Qwen2_5_VLModel
+
+
+class Qwen2VLScalarRewardModel(ScalarReward, Qwen2VLPreTrainedModel):  # type: ignore[misc]
+    """On Qwen2-VL."""
+
+    stock = Qwen2VLModel
+
+
+class Qwen3VLScalarRewardModel(ScalarReward, Qwen3VLPreTrainedModel):  # type: ignore[misc]
+    """On Qwen3-VL."""
+
+    stock = Qwen3VLModel
 
 
 def token_kinds(config: Any, input_ids: Tensor) -> Tensor:
