@@ -20,6 +20,11 @@ class Qwen2VLTowerShape(TowerShape):
     embed_dim: Size = 1280
     mlp_ratio: Size = 4
 
+    @property
+    def width(self) -> int:
+        """Numbers of a patch's hidden state."""
+        return self.embed_dim
+
 
 @dataclass(frozen=True, slots=True)
 class Qwen2VLShape(Shape):
@@ -41,6 +46,12 @@ class Qwen2VLShape(Shape):
             lm_head=self.lm_head,
             projections=projections,
         )
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
+        layer = 4 * self.intermediate_size + 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
+        return layer, (3 * self.vision_config.mlp_ratio + 10) * self.vision_config.width
 
     def config(self) -> Any:
         """Return transformers' configuration; the number of heads is that of the released models."""

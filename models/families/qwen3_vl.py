@@ -57,6 +57,13 @@ class Qwen3VLShape(Shape):
             projections=projections,
         )
 
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
+        heads = 5 * self.num_attention_heads + 10 * self.num_key_value_heads
+        layer = 4 * self.intermediate_size + 7 * self.hidden_size + heads * self.head_size
+        return layer, 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
+
     def config(self) -> Any:
         """Return transformers' configuration; the number of heads is that of the released models."""
         text = asdict(self)

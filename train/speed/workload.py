@@ -40,9 +40,9 @@ SMALL = Workload((9, 14), (3, 15), (8, 50))
 
 
 def config_of(name: str) -> Any:
-    """Return the configuration of `embedded`, `3b` or `7b`, with the paper's reward head; nothing is downloaded."""
+    """Return the configuration of `embedded`, `3b`, `7b` or a released checkpoint, with the paper's head; without a download."""
     embedded = {token: number for number, token in enumerate(SPECIAL)}
-    config = architecture(embedded) if name == EMBEDDED else SHAPES[name].config()
+    config = architecture(embedded) if name == EMBEDDED else (SHAPES | PUBLISHED)[name].config()
     config.reward_head = HeadConfig().model_dump()
     return config
 
