@@ -69,17 +69,11 @@ def _config(model_type: str) -> Any:
     return family.parts().config(text_config={**text, **also_text}, vision_config={**vision, **also_vision})
 
 
-def _kind(model_type: str, part: str) -> Any:
-    """Return the stock class of a part of the backbone."""
-    with torch.device("meta"):
-        return type(FAMILIES[model_type].parts().scalar.stock(_config(model_type)).get_submodule(part))
-
-
 def _plan_passes(model_type: str) -> bool:
-    plan, config = AttentionPlan.of([[1, 1]]), _config(model_type).text_config
-    places, _ = FAMILIES[model_type].parts().positions((0, 0), 1, (), 1)
+    plan, config, family = AttentionPlan.of([[1, 1]]), _config(model_type).text_config, FAMILIES[model_type].parts()
+    places, _ = family.positions((0, 0), 1, (), 1)
     inputs = {"input_ids": torch.zeros(1, 2, dtype=torch.int64), "position_ids": places[:, None], "attention_mask": plan}
-    found = [mask for mask, _ in _calls(_kind(model_type, "language_model"), config, "probe_plan", **inputs, use_cache=False)]
+    found = [mask for mask, _ in _calls(family.stock[0], config, "probe_plan", **inputs, use_cache=False)]
     return len(found) == config.num_hidden_layers and all(mask is plan for mask in found)
 
 
@@ -87,5 +81,5 @@ def _segments_pass(model_type: str) -> bool:
     config = _config(model_type).vision_config
     numbers = config.in_channels * config.temporal_patch_size * config.patch_size**2
     inputs = {"hidden_states": torch.zeros(4 * 36, numbers), "grid_thw": torch.tensor([[1, 12, 12]])}
-    calls = _calls(_kind(model_type, FAMILIES[model_type].tower), config, "probe_flash", **inputs)
+    calls = _calls(FAMILIES[model_type].parts().stock[1], config, "probe_flash", **inputs)
     return len(calls) == config.depth and {"cu_seq_lens_q", "max_length_q"} <= calls[0][1].keys()

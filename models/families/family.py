@@ -126,6 +126,8 @@ class Parts(NamedTuple):
     scalar: Any
     critic: Any
     language_model: Any
+    stock: tuple[Any, Any]
+    """transformers' classes of the language model without a head and of the vision tower, which are probed at start."""
     image_processor: Any
     """transformers' class that needs no torchvision."""
     positions: Callable[[Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]]

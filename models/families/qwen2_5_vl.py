@@ -72,14 +72,16 @@ PUBLISHED = {
 
 def parts() -> Parts:
     """Return what imports torch."""
-    from transformers import Qwen2_5_VLConfig, Qwen2VLImageProcessorPil
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLTextModel, Qwen2VLImageProcessorPil
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel as VisionTower
 
     from models.packing.groups import mrope
     from models.portable.critic import CriticRewardModel
     from models.portable.language_model import LanguageModel
     from models.portable.reward import ScalarRewardModel
 
-    return Parts(Qwen2_5_VLConfig, ScalarRewardModel, CriticRewardModel, LanguageModel, Qwen2VLImageProcessorPil, mrope)
+    ours, stock = (ScalarRewardModel, CriticRewardModel, LanguageModel), (Qwen2_5_VLTextModel, VisionTower)
+    return Parts(Qwen2_5_VLConfig, *ours, stock, Qwen2VLImageProcessorPil, mrope)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:

@@ -72,7 +72,8 @@ PUBLISHED = {
 
 def parts() -> Parts:
     """Return what imports torch."""
-    from transformers import Qwen2VLConfig, Qwen2VLImageProcessorPil
+    from transformers import Qwen2VLConfig, Qwen2VLImageProcessorPil, Qwen2VLTextModel
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel as VisionTower
 
     from models.packing.groups import mrope
     from models.portable.critic import Qwen2VLCriticRewardModel
@@ -80,7 +81,7 @@ def parts() -> Parts:
     from models.portable.reward import Qwen2VLScalarRewardModel
 
     ours = Qwen2VLScalarRewardModel, Qwen2VLCriticRewardModel, Qwen2VLLanguageModel
-    return Parts(Qwen2VLConfig, *ours, Qwen2VLImageProcessorPil, mrope)
+    return Parts(Qwen2VLConfig, *ours, (Qwen2VLTextModel, VisionTower), Qwen2VLImageProcessorPil, mrope)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:

@@ -85,7 +85,7 @@ PUBLISHED = {
 
 def parts() -> Parts:
     """Return what imports torch."""
-    from transformers import Qwen2VLImageProcessorPil, Qwen3VLConfig
+    from transformers import Qwen2VLImageProcessorPil, Qwen3VLConfig, Qwen3VLTextModel, Qwen3VLVisionModel
 
     from models.packing.groups import mrope
     from models.portable.critic import Qwen3VLCriticRewardModel
@@ -93,7 +93,7 @@ def parts() -> Parts:
     from models.portable.reward import Qwen3VLScalarRewardModel
 
     ours = Qwen3VLScalarRewardModel, Qwen3VLCriticRewardModel, Qwen3VLLanguageModel
-    return Parts(Qwen3VLConfig, *ours, Qwen2VLImageProcessorPil, mrope)
+    return Parts(Qwen3VLConfig, *ours, (Qwen3VLTextModel, Qwen3VLVisionModel), Qwen2VLImageProcessorPil, mrope)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
