@@ -70,8 +70,8 @@ def template(checkpoint: Path) -> str:
     config, card = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")), checkpoint / "judge.json"
     if config["model_type"] != SERVED:
         raise ValueError(
-            f"{checkpoint} is a {config['model_type']!r} model. vLLM serves scalar checkpoints of {SERVED!r} by this plug-in, and "
-            "no others yet: score with this project's own commands instead, or serve with eval/serve.py."
+            f"{checkpoint} is a {config['model_type']!r} model. vLLM serves scalar checkpoints of {SERVED!r} by this plug-in, "
+            "and no others yet: score with this project's own commands instead, or serve with eval/serve.py."
         )
     prompt = json.loads(card.read_text(encoding="utf-8"))["backbone"]["system_prompt"] if card.is_file() else None
     return TEMPLATE.format(
