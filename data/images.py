@@ -34,7 +34,7 @@ MIN_PIXELS_OF_BACKBONE, MAX_PIXELS_OF_BACKBONE = 3136, 1_003_520
 HEAD = 16
 """Bytes that tell a video."""
 TOKEN_SIDE = 28
-"""Side in pixels of the square of an image that becomes one token of Qwen2.5-VL."""
+"""Side in pixels of the square of an image that becomes one token, where no backbone says another."""
 ELSEWHERE = (
     "If the images lie elsewhere, name the folder: `images: FOLDER` at a source in the recipe, `image_root: FOLDER` at a "
     "benchmark (`--benchmarks NAME=PLACE,image_root=FOLDER`)."
@@ -160,19 +160,19 @@ def decode(image: EncodedImage, record: str) -> Image.Image:
         return upright_rgb(found)
 
 
-def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int) -> npt.NDArray[np.int64]:
-    """Return the sizes that Qwen's processor scales images to: multiples of TOKEN_SIDE, their area within the limits.
+def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int, side: int = TOKEN_SIDE) -> npt.NDArray[np.int64]:
+    """Return the sizes that Qwen's processor scales images to: multiples of a token's `side`, their area within the limits.
 
     `sizes` and the result hold (height, width) in rows; no shape is refused, as `image_size` does.
     """
     sides = sizes.astype(np.float64)
     area = np.maximum(sides[:, :1] * sides[:, 1:], 1)
-    steps = np.rint(sides / TOKEN_SIDE)
-    pixels = steps[:, :1] * steps[:, 1:] * TOKEN_SIDE**2
-    smaller = np.maximum(1, np.floor(sides / np.sqrt(area / max_pixels) / TOKEN_SIDE))
-    larger = np.ceil(sides * np.sqrt(min_pixels / area) / TOKEN_SIDE)
+    steps = np.rint(sides / side)
+    pixels = steps[:, :1] * steps[:, 1:] * side**2
+    smaller = np.maximum(1, np.floor(sides / np.sqrt(area / max_pixels) / side))
+    larger = np.ceil(sides * np.sqrt(min_pixels / area) / side)
     chosen = np.where(pixels > max_pixels, smaller, np.where(pixels < min_pixels, larger, steps))
-    return chosen.astype(np.int64) * TOKEN_SIDE
+    return chosen.astype(np.int64) * side
 
 
 @contextmanager

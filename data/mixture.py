@@ -25,7 +25,7 @@ from data.config.section import Processes, Ratio, Records, Section
 from data.config.validation import read_section
 from data.console import plain_console
 from data.errors import RecordError, UserError
-from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE
+from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, TOKEN_SIDE
 from data.preference import Preference
 from data.preparation.card import DataCard, card_of
 from data.preparation.filters import FilterConfig, apply, read_fingerprints
@@ -93,16 +93,21 @@ class Mixture:
     """
 
     def __init__(
-        self, config: MixtureConfig, *, min_pixels: int = MIN_PIXELS_OF_BACKBONE, max_pixels: int = MAX_PIXELS_OF_BACKBONE
+        self,
+        config: MixtureConfig,
+        *,
+        min_pixels: int = MIN_PIXELS_OF_BACKBONE,
+        max_pixels: int = MAX_PIXELS_OF_BACKBONE,
+        token_side: int = TOKEN_SIDE,
     ) -> None:
         """Open the sources, and read through those that were never read before.
 
-        `min_pixels` and `max_pixels` are the backbone's limits per image; they decide the number of image tokens.
+        `min_pixels` and `max_pixels` are the backbone's limits per image, `token_side` squared are the pixels of a token.
 
         Raises: UserError, and under the strict policy RecordError.
         """
         self.config = config
-        self.pixels = (min_pixels, max_pixels)
+        self.pixels = (min_pixels, max_pixels, token_side)
         fingerprints = read_fingerprints(config.filters.leave_out)
         parts = []
         for section in config.sources:

@@ -31,7 +31,7 @@ from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Encoder, Span
 from models.generation import generate
 from models.packing.groups import Group, PackedBatch
-from models.portable.language_model import LanguageModel
+from models.portable.language_model import LabelModel
 
 KINDS = ("answer", "verdict", "likelihood")
 
@@ -54,10 +54,10 @@ class AskedQuestion:
 
 
 @torch.no_grad()
-def examine(model: LanguageModel, encoder: Encoder, items: Sequence[Item]) -> list[dict[str, float]]:
+def examine(model: LabelModel, encoder: Encoder, items: Sequence[Item]) -> list[dict[str, float]]:
     """Return for every item what is right of KINDS: 0 or 1, and for the verdict the mean over both responses."""
     tokenizer, sampling = encoder.tokenizer, SamplingConfig(max_new_tokens=64)
-    end, yes, no = tokenizer.convert_tokens_to_ids(["<|im_end|>", VERDICTS[True], VERDICTS[False]])
+    end, (yes, no) = encoder.end_of_turn, tokenizer.convert_tokens_to_ids([VERDICTS[True], VERDICTS[False]])
 
     def answer(batch: PackedBatch, asked: list[Item]) -> list[str]:
         forbidden, seeds = [encoder.vision.image], [""] * (2 * len(asked))

@@ -1,4 +1,4 @@
-"""Loads Qwen2.5-VL, its processor and our checkpoints, and refuses what did not really load.
+"""Loads a backbone of any family, its processor and our checkpoints, and refuses what did not really load.
 
 The backbone in 4 bits (QLoRA, arXiv 2305.14314): the language model's matrices only, on a CUDA device.
 """
@@ -10,19 +10,20 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, BitsAndBytesConfig, Qwen2_5_VLConfig, Qwen2VLImageProcessorPil
+from transformers import AutoTokenizer, BitsAndBytesConfig, PreTrainedConfig
 
 from data.errors import CheckpointError, UserError
 from models.compatibility import check_transformers
-from models.config import BACKBONES, HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
+from models.config import HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import Encoder, assistant_turn
+from models.families.family import Family
+from models.families.table import BACKBONES, family_of
 from models.packing.attention import TEXT, VISION, Kernel, register
-from models.portable.critic import CriticRewardModel
-from models.portable.language_model import LanguageModel
-from models.portable.reward import ScalarRewardModel
+from models.portable.critic import Critic
+from models.portable.language_model import LabelModel
+from models.portable.reward import ScalarReward
 
 EMBEDDED = Path(__file__).parent / "embedded"
-TOKENS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 
 
 def resolve(path: str) -> str:
@@ -39,25 +40,29 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
     """Load the tokenizer and the image processor of a backbone; the vision tower may be another's (of adapters: the base's).
 
     Images always go through the PIL processor: it needs no torchvision, and every machine then makes the same patches.
-    Raises CheckpointError where files, the chat template or Qwen2.5-VL's special tokens are missing.
+    Raises CheckpointError where files, the chat template or the tokens of images are missing.
     """
     path = resolve(config.path)
     pixels = {"min_pixels": config.min_pixels, "max_pixels": config.max_pixels}
+    settings = _read_config(tower or config)
+    family = family_of(settings.model_type)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=config.revision)
-        image_processor = Qwen2VLImageProcessorPil.from_pretrained(path, revision=config.revision, **pixels)
+        image_processor = family.parts().image_processor.from_pretrained(path, revision=config.revision, **pixels)
     except OSError as error:
         raise _unreadable(path, "its tokenizer and preprocessor files", error) from error
-    absent = [token for token in TOKENS if token not in tokenizer.get_vocab()]
+    absent = [token for token in family.marks if token not in tokenizer.get_vocab()]
     if absent or not tokenizer.chat_template:
         what = f"the tokens {', '.join(absent)}" if absent else "a chat template"
-        raise CheckpointError(f"{path}: the tokenizer lacks {what}. Take the tokenizer files of a Qwen2.5-VL-Instruct model.")
-    return Encoder(tokenizer, image_processor, config, _read_config(tower or config).vision_config.window_size)
+        raise CheckpointError(
+            f"{path}: the tokenizer lacks {what}. Take the tokenizer files of a {family.title} model that was trained to chat."
+        )
+    return Encoder(tokenizer, image_processor, config, settings)
 
 
 def load_scalar(
     config: BackboneConfig, head: HeadConfig | None = None, *, fresh_head: bool = True, nf4: bool = False
-) -> ScalarRewardModel:
+) -> ScalarReward:
     """Load a backbone with a reward head, which may be new where `fresh_head` is true.
 
     `head` describes the new head (default: the paper's). A checkpoint that brings a head of this very description keeps
@@ -65,7 +70,7 @@ def load_scalar(
     `fresh_head` is false, LLaMA-Factory's value head, whose bias shifts all scores alike and is left out. `nf4` loads the
     language model's matrices in 4 bits onto the current CUDA device. Raises CheckpointError or IncompleteCheckpointError.
     """
-    model: ScalarRewardModel = _load_with_head(ScalarRewardModel, config, head, fresh_head=fresh_head, nf4=nf4)
+    model: ScalarReward = _load_with_head("scalar", config, head, fresh_head=fresh_head, nf4=nf4)
     return model
 
 
@@ -76,18 +81,18 @@ def load_critic(
     critique: CritiqueConfig | None = None,
     fresh_head: bool = True,
     nf4: bool = False,
-) -> CriticRewardModel:
+) -> Critic:
     """Load a backbone with its LM head and a reward head; the rest is as in `load_scalar`.
 
     `critique` is stored as `config.critique`; None keeps what the checkpoint holds.
     """
-    model: CriticRewardModel = _load_with_head(CriticRewardModel, config, head, fresh_head=fresh_head, nf4=nf4)
+    model: Critic = _load_with_head("critic", config, head, fresh_head=fresh_head, nf4=nf4)
     if critique is not None:
         model.config.critique = critique.model_dump()
     return model
 
 
-def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, *, fresh_head: bool, nf4: bool) -> Any:
+def _load_with_head(kind: str, config: BackboneConfig, head: HeadConfig | None, *, fresh_head: bool, nf4: bool) -> Any:
     settings = _read_config(config)
     own, wanted = vars(settings).get("reward_head"), (head or HeadConfig()).model_dump()
     if "assistant_turn" not in vars(settings):
@@ -116,15 +121,15 @@ def _load_with_head(kind: Any, config: BackboneConfig, head: HeadConfig | None, 
     return model
 
 
-def load_language_model(config: BackboneConfig, *, nf4: bool = False) -> LanguageModel:
-    """Load Qwen2.5-VL with its LM head; it is saved as the stock class, in the current key layout."""
-    model: LanguageModel = _load(LanguageModel, config, _read_config(config), nf4)
+def load_language_model(config: BackboneConfig, *, nf4: bool = False) -> LabelModel:
+    """Load a backbone with its LM head; it is saved as the stock class, in the current key layout."""
+    model: LabelModel = _load("language_model", config, _read_config(config), nf4)
     return model
 
 
 def set_attention(model: Any, kernel: Kernel = "auto") -> None:
-    """Let a loaded Qwen2.5-VL model (either class) take packed rows; padded calls and `generate` work as before."""
-    check_transformers()
+    """Let a loaded model (any class of its family) take packed rows; padded calls and `generate` work as before."""
+    check_transformers(model.config.model_type)
     register()
     model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": VISION[kernel]})
 
@@ -137,11 +142,12 @@ def compute_in_half(model: Any, device: torch.device) -> None:
 
 
 def freeze(model: Any, parts: Sequence[str]) -> None:
-    """Stop the gradients of `vision_tower` (the tower without its merger), `projector` (the merger), `language_model`."""
-    visual = model.model.visual
+    """Stop the gradients of `vision_tower` (the tower without its projector), `projector`, `language_model`."""
+    family = family_of(model.config.model_type)
+    tower = model.model.get_submodule(family.tower)
     modules = {
-        "vision_tower": [module for module in visual.children() if module is not visual.merger],
-        "projector": [visual.merger],
+        "vision_tower": [module for name, module in tower.named_children() if name not in family.projector],
+        "projector": [tower.get_submodule(name) for name in family.projector],
         "language_model": filter(None, [model.model.language_model, model.get_output_embeddings()]),
     }
     for part in parts:
@@ -152,26 +158,23 @@ def freeze(model: Any, parts: Sequence[str]) -> None:
 def _read_config(config: BackboneConfig) -> Any:
     path = resolve(config.path)
     try:
-        found, _ = Qwen2_5_VLConfig.get_config_dict(path, revision=config.revision)
+        found, _ = PreTrainedConfig.get_config_dict(path, revision=config.revision)
     except OSError as error:
         raise _unreadable(path, "config.json", error) from error
     if not found:
-        raise CheckpointError(f"{path}: there is no config.json. Give a complete Qwen2.5-VL checkpoint folder.")
-    if found.get("model_type") != "qwen2_5_vl":
-        raise CheckpointError(
-            f"{path} is a {found.get('model_type', 'nameless')!r} model; this project trains Qwen2.5-VL ('qwen2_5_vl'). "
-            "Give a Qwen2.5-VL checkpoint."
-        )
-    settings = Qwen2_5_VLConfig.from_dict(found)
-    if "sliding_attention" in settings.text_config.layer_types:
+        raise CheckpointError(f"{path}: there is no config.json. Give a complete checkpoint folder.")
+    family = family_of(found.get("model_type"), path)
+    settings = family.parts().config.from_dict(found)
+    if "sliding_attention" in settings.text_config.to_dict().get("layer_types", ()):
         raise CheckpointError(f"{path}: sliding-window attention is switched on; set use_sliding_window to false in config.json")
     return settings
 
 
-def _load(kind: Any, config: BackboneConfig, settings: Any, nf4: bool, **kwargs: Any) -> Any:
-    path, dtype = resolve(config.path), getattr(torch, config.dtype)
+def _load(name: str, config: BackboneConfig, settings: Any, nf4: bool, **kwargs: Any) -> Any:
+    path, dtype, family = resolve(config.path), getattr(torch, config.dtype), family_of(settings.model_type)
+    kind = family.parts()._asdict()[name]
     if nf4:
-        kwargs |= nf4_arguments(dtype, torch.device("cuda", torch.cuda.current_device()))
+        kwargs |= nf4_arguments(dtype, torch.device("cuda", torch.cuda.current_device()), family)
     try:
         model = kind.from_pretrained(path, config=settings, revision=config.revision, dtype=dtype, **kwargs)
     except OSError as error:
@@ -190,11 +193,12 @@ def _unreadable(path: str, what: str, error: OSError) -> CheckpointError:
     )
 
 
-KEPT = ["model.visual", "head", "lm_head"]
-"""What stays as it is: the vision tower with its projector, whose errors every text token would see, and both heads."""
+def not_quantised(family: Family) -> list[str]:
+    """Return what stays as it is: the vision tower with its projector, whose errors every text token sees, and both heads."""
+    return [f"model.{family.tower}", "head", "lm_head"]
 
 
-def nf4_arguments(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+def nf4_arguments(dtype: torch.dtype, device: torch.device, family: Family) -> dict[str, Any]:
     """Return what `from_pretrained` needs to load weights as 4-bit normal floats that compute in `dtype` on `device`.
 
     The quantisation constants are quantised again, as in the paper: 0.5 bits a weight become 0.127.
@@ -211,6 +215,6 @@ def nf4_arguments(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
-        llm_int8_skip_modules=KEPT,
+        llm_int8_skip_modules=not_quantised(family),
     )
     return {"quantization_config": quantisation, "device_map": {"": device}}

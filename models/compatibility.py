@@ -1,4 +1,4 @@
-"""Checks, on two layers of a few numbers, that the installed transformers offers what packed attention stands on."""
+"""Checks, on two layers of a few numbers, that the installed transformers offers what packed attention of a family stands on."""
 
 import functools
 from typing import Any
@@ -6,27 +6,26 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import Qwen2_5_VLConfig
+from transformers import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
-    Qwen2_5_VisionTransformerPretrainedModel,
-    Qwen2_5_VLTextModel,
-)
+
+from models.families.table import FAMILIES
+from models.packing.attention import AttentionPlan, plan_or_mask
 
 EXPECTED = "5.17 to 5.23"
 
 
 @functools.cache
-def check_transformers() -> None:
-    """Raise RuntimeError unless a plan reaches the text attention untouched and a layer hands its windows over in one call."""
+def check_transformers(model_type: str) -> None:
+    """Raise RuntimeError unless a plan reaches the text attention untouched and a layer hands its segments over in one call."""
     hooks = (
         ("an attention mask of its own kind no longer reaches the attention function", _plan_passes),
-        ("the vision tower no longer hands over all windows of a layer in one call", _windows_pass),
+        ("the vision tower no longer hands over all segments of a layer in one call", _segments_pass),
     )
     for lost, passes in hooks:
-        if not passes():
+        if not passes(model_type):
             raise RuntimeError(
-                f"transformers {transformers.__version__}: {lost}, which packed rows need. "
+                f"transformers {transformers.__version__}: {lost} of {FAMILIES[model_type].title}, which packed rows need. "
                 f"This project is tested with transformers {EXPECTED}; install one of those."
             )
 
@@ -43,13 +42,14 @@ def _calls(kind: Any, config: Any, name: str, **inputs: Any) -> list[tuple[Any, 
 
     model = kind(config)
     ALL_ATTENTION_FUNCTIONS.register(name, probe)
+    AttentionMaskInterface.register(name, plan_or_mask)
     config._attn_implementation = name
     with torch.no_grad():
         model(**inputs)
     return calls
 
 
-def _config() -> Qwen2_5_VLConfig:
+def _config(model_type: str) -> Any:
     """Return the two layers; their weights are drawn from the global generator, so other sizes would change what a run draws."""
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
     text = {
@@ -63,18 +63,23 @@ def _config() -> Qwen2_5_VLConfig:
         "bos_token_id": 0,
         "eos_token_id": 0,
     }
-    vision = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 1, "out_hidden_size": 8}
-    return Qwen2_5_VLConfig(text_config=text, vision_config={**vision, "fullatt_block_indexes": []})
+    vision = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 1}
+    family = FAMILIES[model_type]
+    also_text, also_vision = family.probe
+    return family.parts().config(text_config={**text, **also_text}, vision_config={**vision, **also_vision})
 
 
-def _plan_passes() -> bool:
-    plan = object()
-    ids, places = torch.zeros(1, 2, dtype=torch.int64), torch.zeros(3, 1, 2, dtype=torch.int64)
-    inputs = {"input_ids": ids, "position_ids": places, "attention_mask": {"full_attention": plan}, "use_cache": False}
-    return [mask for mask, _ in _calls(Qwen2_5_VLTextModel, _config().text_config, "probe_plan", **inputs)] == [plan]
+def _plan_passes(model_type: str) -> bool:
+    plan, config, family = AttentionPlan.of([[1, 1]]), _config(model_type).text_config, FAMILIES[model_type].parts()
+    places, _ = family.positions((0, 0), 1, (), 1)
+    inputs = {"input_ids": torch.zeros(1, 2, dtype=torch.int64), "position_ids": places[:, None], "attention_mask": plan}
+    found = [mask for mask, _ in _calls(family.stock[0], config, "probe_plan", **inputs, use_cache=False)]
+    return len(found) == config.num_hidden_layers and all(mask is plan for mask in found)
 
 
-def _windows_pass() -> bool:
-    inputs = {"hidden_states": torch.zeros(4 * 36, 1176), "grid_thw": torch.tensor([[1, 12, 12]])}
-    calls = _calls(Qwen2_5_VisionTransformerPretrainedModel, _config().vision_config, "probe_flash", **inputs)
-    return len(calls) == 1 and {"cu_seq_lens_q", "max_length_q"} <= calls[0][1].keys()
+def _segments_pass(model_type: str) -> bool:
+    config = _config(model_type).vision_config
+    numbers = config.in_channels * config.temporal_patch_size * config.patch_size**2
+    inputs = {"hidden_states": torch.zeros(4 * 36, numbers), "grid_thw": torch.tensor([[1, 12, 12]])}
+    calls = _calls(FAMILIES[model_type].parts().stock[1], config, "probe_flash", **inputs)
+    return len(calls) == config.depth and {"cu_seq_lens_q", "max_length_q"} <= calls[0][1].keys()

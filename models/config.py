@@ -20,11 +20,6 @@ StoredRead = Read | Literal["last_response_token"]
 """And the response's last own token: what `last_token` means in a config.json that names no `assistant_turn`."""
 
 
-BACKBONES = (
-    "a folder with a Qwen2.5-VL model (config.json of the model_type qwen2_5_vl, *.safetensors, a tokenizer and "
-    "preprocessor_config.json), a hub id such as Qwen/Qwen2.5-VL-3B-Instruct, or `embedded`"
-)
-"""What a run can start from."""
 MODELS = ("config.json", "adapter_config.json")
 """Files one of which every checkpoint has."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
@@ -50,7 +45,7 @@ def checkpoint_at(path: str) -> str:
 
 
 class BackboneConfig(Section):
-    """Which Qwen2.5-VL checkpoint to start from, and how it sees."""
+    """Which checkpoint to start from, and how it sees."""
 
     path: str
     """A hub id or a folder; `embedded` is the tiny backbone in this repository."""
@@ -59,13 +54,13 @@ class BackboneConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """What the model computes in; of what is trained in bfloat16 there are fp32 weights too."""
     min_pixels: int = Field(default=3136, ge=784, le=10**8)
-    """A smaller image is enlarged to so many pixels; 784 pixels are one token."""
+    """A smaller image is enlarged to so many pixels; 784 pixels are one token, or 1,024 of Qwen3-VL."""
     max_pixels: int = Field(default=1003520, ge=784, le=10**8)
-    """A larger image is made smaller, to so many pixels; 784 pixels are one token."""
+    """A larger image is made smaller, to so many pixels; 784 pixels are one token, or 1,024 of Qwen3-VL."""
     system_prompt: str | None = None
     """Used where a record has no system turn; null leaves the chat template's own."""
     freeze: list[Literal["vision_tower", "projector", "language_model"]] = Field(default=[])
-    """Parts whose weights stay as they are; the projector is the vision tower's merger."""
+    """Parts whose weights stay as they are; the projector maps the tower's patches to tokens."""
     attention: Literal["auto", "sdpa", "varlen"] = "auto"
     """`auto` takes the varlen kernel on CUDA in bf16 or fp16 and SDPA elsewhere."""
 

@@ -14,19 +14,19 @@ from data.preference import EncodedImage, Message, Preference, control_token, fo
 from data.storage.files import read_json, write_json
 from data.video import ADVICE, TOKEN
 from models.config import BackboneConfig, StoredRead
-from models.packing.groups import Continuation, Group, PackedBatch, VisionTokens, pack
+from models.families.table import family_of
+from models.packing.groups import Continuation, Group, PackedBatch, pack
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-VISION_TEXT = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 ANSWERED = (text("user", "-"), text("assistant", "-"))
 """A conversation that shows what the chat template writes around an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a rendered conversation, special tokens included, with one `<|image_pad|>` for each image."""
+    """A piece of a rendered conversation, special tokens included, with one image token for each image."""
 
     text: str
     loss: bool = False
@@ -52,27 +52,42 @@ def _require_prefix(beginning: str, whole: str) -> None:
     if not whole.startswith(beginning):
         raise ValueError(
             "the chat template rewrites earlier turns or the assistant's text (it renders a conversation differently "
-            f"once a turn is added): {whole[:200]!r} does not begin with {beginning[-200:]!r}. Use Qwen2.5-VL's template."
+            f"once a turn is added): {whole[:200]!r} does not begin with {beginning[-200:]!r}. Use the backbone's own template."
         )
 
 
 class Encoder:
     """Turns images and conversations into groups; holds a tokenizer and an image processor and no weights."""
 
-    def __init__(self, tokenizer: Any, image_processor: Any, config: BackboneConfig, window_size: int) -> None:
-        """Take the backbone's processor and its vision tower's window size: `models.backbone.load_encoder`."""
+    def __init__(self, tokenizer: Any, image_processor: Any, config: BackboneConfig, model_config: Any) -> None:
+        """Take the backbone's processor and its configuration: `models.backbone.load_encoder`.
+
+        Raises UserError where the image processor makes other patches than the vision tower takes.
+        """
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         self.config = config
-        ids = tokenizer.convert_tokens_to_ids
-        start, end, image = ids(["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"])
-        self.end_of_turn: int = ids("<|im_end|>")
-        numbers = 3 * image_processor.temporal_patch_size * image_processor.patch_size**2
-        shapes = image_processor.merge_size, numbers, image_processor.patch_size, window_size
-        self.vision = VisionTokens(start, image, end, *shapes)
+        family, vision = family_of(model_config.model_type), model_config.vision_config
+        self.vision = family.vision_tokens(vision, tokenizer.convert_tokens_to_ids(list(family.marks)))
+        self.vision_text = family.vision_text
+        self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(family.vision_text))
+        self.end_of_turn: int = assistant_turn(tokenizer)["end"]
+        made = image_processor.patch_size, image_processor.temporal_patch_size, image_processor.merge_size
+        wanted = vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size
+        if made != wanted:
+            raise UserError(
+                f"the image processor makes patches of {made[0]} pixels and {made[1]} frames, {made[2]} x {made[2]} to a token; "
+                f"the vision tower takes {wanted[0]}, {wanted[1]} and {wanted[2]}. Take this backbone's preprocessor_config.json."
+            )
         self.control_tokens = tuple(one.content for one in tokenizer.added_tokens_decoder.values() if one.special)
         if token := control_token(config.system_prompt or "", self.control_tokens):
             raise UserError(f"backbone.system_prompt contains {token!r}, a special token of the tokenizer, not text: remove it.")
+
+    @property
+    def token_side(self) -> int:
+        """Pixels on a side of the square of an image that becomes one token."""
+        side: int = self.image_processor.patch_size * self.image_processor.merge_size
+        return side
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
         """Write tokenizer and image processor beside a checkpoint, as transformers reads them; keywords go to both.
@@ -100,7 +115,7 @@ class Encoder:
         turns = list(messages)
         for turn in turns:
             content = "".join(texts([turn]))
-            found = [token for token in VISION_TEXT if token in content]
+            found = [token for token in self.vision_text if token in content]
             if found:
                 raise RecordError(
                     f"the {turn['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
@@ -134,7 +149,7 @@ class Encoder:
     def refuse_control_tokens(self, record: Preference) -> None:
         """Raise RecordError for a special token of this tokenizer in a text that is trained on.
 
-        `data.preference.validate` knows Qwen2.5-VL's own only, and so do benchmarks, so that all judges see the same rows.
+        `data.preference.validate` knows a fixed list only, and so do benchmarks, so that all judges see the same rows.
         """
         for fault in forged(record, self.control_tokens):
             raise RecordError(f"{record.identity}: {fault}")

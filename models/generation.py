@@ -17,7 +17,8 @@ from transformers import DynamicCache
 
 from models.config import SamplingConfig
 from models.distributed import max_over_ranks
-from models.packing.attention import DecodePlan
+from models.families.table import family_of
+from models.packing.decoding import DecodePlan
 from models.packing.groups import Group, PackedBatch
 
 
@@ -31,14 +32,15 @@ class WritingCost:
     """Tokens generated after a continuation at the most."""
 
     @classmethod
-    def of(cls, text: Any, sampling: SamplingConfig) -> "WritingCost":
-        """Return the cost for a language model of configuration `text`.
+    def of(cls, config: Any, sampling: SamplingConfig) -> "WritingCost":
+        """Return the cost for a model of this configuration.
 
         A position has 2 vectors of every key head in every layer. A token of a budget stands for what one layer's forward holds
         of it, two residuals and the three vectors of the MLP: the least, since a training step keeps the layers' inputs as well.
         The ratio is 0.45 for Qwen2.5-VL-7B (57 KB a position in bf16) and 0.50 for 3B.
         """
-        head = text.hidden_size // text.num_attention_heads
+        text = config.text_config
+        head = family_of(config.model_type).head_size(text)
         position = 2 * text.num_hidden_layers * text.num_key_value_heads * head
         return cls(position / (2 * text.hidden_size + 3 * text.intermediate_size), sampling.max_new_tokens)
 
@@ -101,7 +103,7 @@ def generate(
         tokens = torch.full_like(state.rows, end) if last else _choose(model, state, forbidden, sampling, generators)
         state.hidden = model.model(
             input_ids=tokens[:, None],
-            attention_mask={"full_attention": state.prompt},
+            attention_mask=state.prompt,
             position_ids=state.positions[..., None],
             past_key_values=state.cache,
             use_cache=True,

@@ -25,7 +25,7 @@ from train.runs.environment import run_environment
 
 CLONE = Path(__file__).resolve().parents[1]
 FLOORS = ("data", "models", "eval", "train")
-TO_THE_LOSS, TO_THE_FIGURE = 24, 26
+TO_THE_LOSS, TO_THE_FIGURE = 25, 27
 """Files at most; `python -m pytest tests/test_trace.py -s` prints which."""
 
 

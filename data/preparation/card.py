@@ -105,8 +105,8 @@ def _cells(name: str, counts: Mapping[str, Any], left_out: str, repeats: str = "
     ]
 
 
-def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int]) -> SourceCard:
-    """Return the card of one source; `drawn` is its number of records in an epoch, `pixels` the limits per image."""
+def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int, int]) -> SourceCard:
+    """Return the card of one source; `drawn` is its number of records in an epoch, `pixels` as `image_tokens` takes them."""
     sample = part.rows[np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)]
     index, places = part.known(sample)
     rows, scale = index.rows[places], len(part.rows) / max(1, len(places))

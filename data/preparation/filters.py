@@ -33,11 +33,11 @@ class FilterConfig(Section):
 
 
 def apply(
-    config: FilterConfig, index: RowIndex, fingerprints: npt.NDArray[np.uint64], pixels: tuple[int, int]
+    config: FilterConfig, index: RowIndex, fingerprints: npt.NDArray[np.uint64], pixels: tuple[int, int, int]
 ) -> npt.NDArray[np.uint8]:
     """Return for each row the index into REASONS after the filters; a row counts under the first filter that it fails.
 
-    `fingerprints` are those of `read_fingerprints`, `pixels` the backbone's limits per image.
+    `fingerprints` are those of `read_fingerprints`, `pixels` as `image_tokens` takes them.
     """
     rows, gap, limit = index.rows, config.length_gap, config.max_tokens
     reasons = np.array(rows["reason"])

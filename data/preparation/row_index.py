@@ -98,9 +98,9 @@ class RowIndex:
         """The number of rows that cannot be used."""
         return int(np.isin(self.rows["reason"], SKIPPED).sum())
 
-    def image_tokens(self, min_pixels: int, max_pixels: int) -> npt.NDArray[np.int64]:
+    def image_tokens(self, min_pixels: int, max_pixels: int, side: int = TOKEN_SIDE) -> npt.NDArray[np.int64]:
         """Return the number of image tokens of each row, int64 of shape (rows,)."""
-        sides = resized(self.sizes, min_pixels, max_pixels) // TOKEN_SIDE
+        sides = resized(self.sizes, min_pixels, max_pixels, side) // side
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(sides[:, 0] * sides[:, 1])])
         ends = np.cumsum(self.rows["images"], dtype=np.int64)
         return np.asarray(total[ends] - total[ends - self.rows["images"]])

@@ -67,7 +67,7 @@ class SourceSplit:
         text_only = self.row_index.rows["images"][self.rows] == 0
         return [replace(whole, text_only=kind, indices=indices[text_only == kind]) for kind in (False, True)]
 
-    def lengths(self, pixels: tuple[int, int]) -> npt.NDArray[np.float64]:
+    def lengths(self, pixels: tuple[int, int, int]) -> npt.NDArray[np.float64]:
         """Return estimated text tokens and image tokens of each training row, (rows, 2); NaN for a generated source."""
         if self.row_index is None:
             return np.full((len(self.rows), 2), np.nan)

@@ -21,7 +21,7 @@ from eval.judges.config import CriticJudgeConfig
 from eval.judges.packed_inference import Cost, Packed, run_packed
 from eval.protocol import Candidates, Example, Verdict
 from models.config import CritiqueConfig, SamplingConfig, StoredRead
-from models.encoder import VISION_TEXT, Encoder
+from models.encoder import Encoder
 from models.generation import Generation, WritingCost, generate
 from models.packing.groups import Group, PackedBatch
 
@@ -125,13 +125,12 @@ class WritingJudge:
     @property
     def cost(self) -> WritingCost:
         """What a group takes of a token budget while it is written on."""
-        return WritingCost.of(self.model.config.text_config, self.sampling)
+        return WritingCost.of(self.model.config, self.sampling)
 
-    def write(self, batch: PackedBatch, forbidden: Sequence[str], seeds: Sequence[str]) -> list[Generation]:
+    def write(self, batch: PackedBatch, forbidden: Sequence[int], seeds: Sequence[str]) -> list[Generation]:
         """Write after every continuation of a row, never one of the `forbidden` tokens."""
-        ids = self.packed.encoder.tokenizer.convert_tokens_to_ids
-        end, never = self.packed.encoder.end_of_turn, ids(list(forbidden))
-        return generate(self.model, batch, end=end, forbidden=never, sampling=self.sampling, seeds=seeds)
+        end = self.packed.encoder.end_of_turn
+        return generate(self.model, batch, end=end, forbidden=forbidden, sampling=self.sampling, seeds=seeds)
 
 
 Judged = tuple[Verdict, int, int]
@@ -181,7 +180,7 @@ class CriticJudge(WritingJudge):
         samples, tokenizer = self.encode.samples, self.packed.encoder.tokenizer
         counts = [samples * len(example.responses) for example in examples]
         seeds = [f"{self.seed}/{example.key}/{n}" for example, count in zip(examples, counts, strict=True) for n in range(count)]
-        written = self.write(batch, VISION_TEXT, seeds)
+        written = self.write(batch, self.packed.encoder.vision_ids, seeds)
         if not written:  # the head runs all the same: under ZeRO-3 the other ranks wait for this one's share of it
             self.model.scores(torch.zeros(1, self.model.config.text_config.hidden_size, device=self.packed.device))
             return []

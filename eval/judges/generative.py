@@ -117,7 +117,7 @@ class GenerativeJudge(WritingJudge):
     def judgements(self, batch: PackedBatch, shown: Sequence[ShownPair]) -> list[Judgements]:
         """Return the judgements of what is shown."""
         seeds = [f"{self.protocol.seed}/{one.example.key}/{turn}" for one in shown for turn in one.turns]
-        written = iter(self.write(batch, ["<|image_pad|>"], seeds))
+        written = iter(self.write(batch, [self.packed.encoder.vision.image], seeds))
 
         def vote(first: Side) -> tuple[Vote, int, bool]:
             one = next(written)

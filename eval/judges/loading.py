@@ -30,6 +30,7 @@ from eval.protocol import ProtocolConfig
 from models.adapters import is_adapter
 from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import HeadConfig, checkpoint_at
+from models.families.table import FAMILIES
 
 JudgeConfig = ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | EnsembleConfig | EndpointConfig
 
@@ -61,7 +62,7 @@ def judge_config(path: Path) -> JudgeConfig:
     path = Path(checkpoint_at(str(path)))
     kind = _kind_of(path)
     if kind not in JUDGES:
-        classes, types = ", ".join(CLASSES), ", ".join(JUDGES)
+        classes, types = ", ".join(classes_of_judges()), ", ".join(JUDGES)
         raise CheckpointError(
             f"{path} is a {kind!r}, which cannot judge here. Judges are: checkpoints of {classes}; YAML files with the `type` "
             f"{types}."
@@ -81,7 +82,13 @@ def _kind_of(folder: Path) -> str:
         classes = read_json(file).get("architectures")
     except JSONDecodeError as error:
         raise CheckpointError(f"{file} is no JSON: {error}") from error
-    return CLASSES.get(classes[0], classes[0]) if classes else "model without a class"
+    return classes_of_judges().get(classes[0], classes[0]) if classes else "model without a class"
+
+
+def classes_of_judges() -> dict[str, str]:
+    """Return the classes of all families' checkpoints, each with the `type` of judge that it is."""
+    rows = [family.parts()._asdict() for family in FAMILIES.values()]
+    return {row[kind].__name__: judge for row in rows for kind, judge in KINDS.items()}
 
 
 def _scalar(path: Path, runtime: Runtime, config: ScalarJudgeConfig) -> LoadedJudge:
@@ -126,8 +133,8 @@ def _endpoint(path: Path, runtime: Runtime, config: EndpointConfig) -> LoadedJud
     return LoadedJudge(Tournament(judge_for(PREFERENCE_FOLDER, ProtocolConfig())), judge_for)
 
 
-CLASSES = {"ScalarRewardModel": "scalar", "CriticRewardModel": "critic", "Qwen2_5_VLForConditionalGeneration": "generative"}
-"""Class of a checkpoint to the `type` of judge that it is."""
+KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
+"""What a family calls its class to the `type` of judge that such a checkpoint is."""
 ADAPTED = {"naive": "scalar", "critic": "critic", "language_model": "generative", "stable_reinforce": "generative"}
 """Method of a LoRA run to the same."""
 JUDGES: dict[str, tuple[type[JudgeConfig], Callable[[Path, Runtime, Any], LoadedJudge]]] = {

@@ -17,6 +17,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 ARCHITECTURE, MODEL = "ScalarRewardModel", "eval.serving.vllm_model:ServedModel"
+SERVED = "qwen2_5_vl"
 
 READS = {"end_of_turn": (-1, ".rstrip('\\n')"), "last_token": (-2, "")}
 """What a head reads to where the answer's turn ends in the prompt, whose last token is read, and to the cut that makes it so."""
@@ -67,6 +68,11 @@ def template(checkpoint: Path) -> str:
     It is the tokenizer's own, with the recipe's system prompt where a conversation has none, as training rendered it.
     """
     config, card = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")), checkpoint / "judge.json"
+    if config["model_type"] != SERVED:
+        raise ValueError(
+            f"{checkpoint} is a {config['model_type']!r} model. vLLM serves scalar checkpoints of {SERVED!r} by this plug-in, "
+            "and no others yet: score with this project's own commands instead, or serve with eval/serve.py."
+        )
     prompt = json.loads(card.read_text(encoding="utf-8"))["backbone"]["system_prompt"] if card.is_file() else None
     return TEMPLATE.format(
         system="" if prompt is None else SYSTEM.format(prompt=json.dumps(prompt)),

@@ -1,10 +1,10 @@
 """Attention over packed rows: every continuation sees its own prompt and itself, exactly as if it stood alone.
 
 Two functions are registered with transformers and nothing is patched. `shared_prefix` reads an `AttentionPlan`, or while
-decoding a `DecodePlan`, where the language model expects a mask; `flash_windows` takes all windows of a vision layer in one call.
-On CUDA in bf16 or fp16 both are one varlen call (FlashAttention inside torch); elsewhere they are batched SDPA.
+decoding a `DecodePlan`, in the place of a mask; `flash_windows` takes all segments of a vision layer in one call. On CUDA in
+bf16 or fp16 both are one varlen call (FlashAttention inside torch); elsewhere they are batched SDPA.
 
-The loader makes both plans once. The stock vision tower builds what `VisionPlan` holds from the grids on the host and asks
+The loader makes both plans once. The stock vision towers build what `VisionPlan` holds from the grids on the host and ask
 the device for lengths in every layer, and each question makes the host wait; transformers takes it ready-made (5.17 to
 5.23), and the results are the same bits.
 """
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +26,9 @@ from transformers import AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
 from data.errors import UserError
+from models.packing.decoding import DecodePlan, decode
 
 Kernel = Literal["auto", "sdpa", "varlen"]
 
@@ -57,9 +57,11 @@ def cumulative(lengths: Sequence[int]) -> Tensor:
 
 
 def map_tensors(part: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Return `move(part)` of a tensor, a dataclass with all its fields mapped, and anything else as it is."""
+    """Return `move(part)` of a tensor, a dataclass or a dictionary with all its values mapped, and anything else as it is."""
     if isinstance(part, Tensor):
         return move(part)
+    if isinstance(part, dict):
+        return {name: map_tensors(value, move) for name, value in part.items()}
     if not is_dataclass(part):
         return part
     changes = {one.name: map_tensors(getattr(part, one.name), move) for one in fields(part) if one.init}
@@ -73,6 +75,16 @@ class Segments:
     lengths: tuple[int, ...]
     ends: Tensor
     """(S + 1,) int32: 0 and the end of every segment."""
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> Segments:
+        """Return neighbouring segments of these lengths."""
+        return cls(tuple(lengths), cumulative(lengths))
+
+    @classmethod
+    def frames(cls, grids: Tensor) -> Segments:
+        """Return each frame of each image of `grids` (I, 3) as a segment of its patches."""
+        return cls.of([rows * columns for count, rows, columns in grids.tolist() for _ in range(count)])
 
     @functools.cached_property
     def calls(self) -> SdpaCalls:
@@ -91,39 +103,37 @@ class Segments:
 
 @dataclass(frozen=True)
 class VisionPlan:
-    """The order of a row's patches in the vision tower and who attends to whom. P patches in T = P / merge^2 tokens."""
+    """What a vision tower would work out from a row's grids, under the tower's own keywords; families/ says what that is."""
 
-    window: int
-    """Pixels on a side of a window."""
-    position_ids: Tensor
-    """(P, 2) int64: row and column of every patch."""
-    window_index: Tensor
-    """(T,) int64: the order of tokens in which windows are neighbours."""
-    frames: Segments
-    """What the layers of full attention see: each frame of an image."""
-    windows: Segments
-    """What the other layers see; windows divide the frames."""
-
-    @classmethod
-    def of(cls, grids: Tensor, merge_size: int, patch_side: int, window: int) -> VisionPlan:
-        """Plan the images of `grids` (I, 3): frames, rows and columns of patches of `patch_side` pixels."""
-        index, ends = get_vision_window_index(grids, spatial_merge_size=merge_size, window_size=window, patch_size=patch_side)
-        frames = tuple(rows * columns for count, rows, columns in grids.tolist() for _ in range(count))
-        windows = tuple(ends.diff().tolist())
-        both = Segments(frames, cumulative(frames)), Segments(windows, cumulative(windows))
-        return cls(window, get_vision_position_ids(grids, merge_size), index, *both)
+    tensors: Mapping[str, Tensor]
+    """Position ids and the like."""
+    segments: Mapping[str, Segments]
+    """`cu_seqlens` and the like: who attends to whom. The first are frames of images; others divide these."""
+    tower: Mapping[str, int]
+    """The numbers of the tower's configuration on which the plan depends."""
 
     def model_inputs(self) -> dict[str, Any]:
         """Return the keyword arguments under which the backbone hands everything to its vision tower."""
-        return {
-            "image_position_ids": self.position_ids,
-            "image_window_index": self.window_index,
-            "image_cu_seqlens": self.frames.ends,
-            "image_max_seqlen": max(self.frames.lengths),
-            "image_cu_window_seqlens": self.windows.ends,
-            "image_max_window_seqlen": max(self.windows.lengths),
-            "image_plan": self,
-        }
+        found: dict[str, Any] = {f"image_{name}": tensor for name, tensor in self.tensors.items()}
+        for name, segments in self.segments.items():
+            found[f"image_{name}"] = segments.ends
+            found[f"image_max_{name.removeprefix('cu_').removesuffix('s')}"] = max(segments.lengths)
+        return found | {"image_plan": self}
+
+    def check(self, config: Any) -> None:
+        """Raise UserError unless the plan was made for a tower of this configuration."""
+        wrong = {name: (number, vars(config).get(name)) for name, number in self.tower.items()}
+        wrong = {name: both for name, both in wrong.items() if both[0] != both[1]}
+        if wrong:
+            found = "; ".join(f"{name} {packed}, and the model's is {own}" for name, (packed, own) in wrong.items())
+            raise UserError(
+                f"the row was packed for a vision tower with {found}. Take the encoder of that backbone: "
+                "`models.backbone.load_encoder`."
+            )
+
+    def of_layer(self, ends: Tensor) -> Segments:
+        """Return the segments with these ends; where equally many divide a frame as there are frames, they are the same."""
+        return next(segments for segments in self.segments.values() if len(segments.ends) == len(ends))
 
 
 @dataclass(frozen=True)
@@ -143,6 +153,8 @@ class AttentionPlan:
     """(S + 1,) int32."""
     key_index: Tensor
     """(sum of key_lengths,) int64 row positions."""
+    ndim: ClassVar[int] = 1
+    """Transformers takes a mask of two dimensions for one of padding, and hands others on as they are."""
     _calls: dict[torch.dtype, SdpaCalls] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -160,60 +172,16 @@ class AttentionPlan:
         queries, keys = [length for lengths in groups for length in lengths], list(map(len, seen))
         return cls(tuple(queries), tuple(keys), cumulative(queries), cumulative(keys), torch.cat(seen))
 
+    @property
+    def shape(self) -> tuple[int]:
+        """Tokens of the row, of which transformers asks every mask."""
+        return (sum(self.query_lengths),)
+
     def calls(self, dtype: torch.dtype) -> SdpaCalls:
         """Return the padded SDPA calls for queries of `dtype`, built at the first use and kept for the other layers."""
         if dtype not in self._calls:
             self._calls[dtype] = _padded_calls(self, dtype)
         return self._calls[dtype]
-
-
-@dataclass
-class DecodePlan:
-    """What the tokens of a decoding step see: a part of one packed row, and all that was generated after themselves.
-
-    The keys and values of the packed row are read where they are by all C continuations, and are held once.
-    """
-
-    layers: list[tuple[Tensor, Tensor]]
-    """Keys and values of the packed row in every layer, (key heads, T, d) each."""
-    mask: Tensor
-    """(C, T) additive: 0 at a continuation's prompt and at its own given tokens, else -inf."""
-
-    def keep(self, index: Tensor) -> None:
-        """Drop all continuations but those at `index`, and the positions of the row that none of these sees."""
-        self.mask = self.mask[index]
-        seen = (self.mask == 0).any(0).nonzero()[:, 0]
-        if len(seen) < self.mask.shape[1]:
-            self.mask = self.mask[:, seen]
-            for number, (keys, values) in enumerate(self.layers):  # one layer after another, so that few are held twice
-                self.layers[number] = keys[:, seen], values[:, seen]
-
-
-def _decode(query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: int, scaling: float | None) -> Tensor:
-    """Attend one token of every continuation: (C, heads, 1, d) over keys (C, key heads, n, d) and the packed row.
-
-    Queries of all continuations and of the heads that share a key head are one matrix, so that the row's keys are read once.
-    Logits and sums of values are fp32, as inside SDPA's kernels: key biases of hundreds leave bf16 steps of 1 or 2.
-    """
-    keys, values = plan.layers[layer]
-    (count, heads, _, d), (shared, length) = query.shape, keys.shape[:2]
-    own = query.to(keys.dtype).view(count, shared, heads // shared, d)
-    together = _in_fp32(own.transpose(0, 1).reshape(shared, -1, d), keys.transpose(1, 2))
-    seen = together.view(shared, count, -1, length).transpose(0, 1) + plan.mask[:, None, None]
-    logits = torch.cat([seen, _in_fp32(own, key.to(keys.dtype).transpose(2, 3))], dim=3)
-    weights = (logits * (d**-0.5 if scaling is None else scaling)).softmax(3).to(values.dtype)
-    of_row = _in_fp32(weights[..., :length].transpose(0, 1).reshape(shared, -1, length), values)
-    attended = of_row.view(shared, count, -1, d).transpose(0, 1) + _in_fp32(weights[..., length:], value)
-    return attended.to(values.dtype).reshape(count, 1, heads, d)
-
-
-def _in_fp32(a: Tensor, b: Tensor) -> Tensor:
-    """Return the matrix product (..., n, m) x (..., m, k) in fp32, also of half precision and under autocast."""
-    if a.is_cuda and a.dtype != torch.float32:
-        found = torch.bmm(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), out_dtype=torch.float32)
-        return found.view(*a.shape[:-1], b.shape[-1])
-    with torch.autocast(a.device.type, enabled=False):
-        return a.float() @ b.float()
 
 
 def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
@@ -267,7 +235,7 @@ def shared_prefix(
     For a packed row `query` is (1, heads, T, d), `key` and `value` (1, key heads, T, d); returns (1, T, heads, d).
     """
     if isinstance(attention_mask, DecodePlan):
-        return _decode(query, key, value, attention_mask, int(module.layer_idx), scaling), None  # type: ignore[arg-type]
+        return decode(query, key, value, attention_mask, int(module.layer_idx), scaling), None  # type: ignore[arg-type]
     if not isinstance(attention_mask, AttentionPlan):
         stock: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
@@ -344,19 +312,13 @@ def flash_windows(
     `query`, `key` and `value` are (1, heads, S, d), the windows are `cu_seq_lens_q` (W + 1,) int32; `plan`, which packed
     rows bring along, knows them without asking the device. Returns (1, S, heads, d).
     """
-    if plan is not None and plan.window != module.config.window_size:
-        raise UserError(
-            f"the row was packed for a vision tower with windows of {plan.window} pixels, and the model's has "
-            f"{module.config.window_size}. Take the encoder of that backbone: `models.backbone.load_encoder`."
-        )
+    if plan is not None:
+        plan.check(module.config)
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     if _takes_varlen(q, kernel):
         both, longest = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
         return _varlen(q, k, v, both, longest, scaling, causal=False)[None], None
-    if plan is None:
-        segments = Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q)
-    else:  # windows divide frames: if there are equally many of both, they are the same
-        segments = plan.frames if len(cu_seq_lens_q) == len(plan.frames.ends) else plan.windows
+    segments = plan.of_layer(cu_seq_lens_q) if plan else Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q)
     return _sdpa(q, k, v, segments.calls, scaling)[None], None
 
 
@@ -391,10 +353,16 @@ VISION: dict[Kernel, str] = {kernel: f"flash_windows_{kernel}" for kernel in get
 """transformers hands the windows of a vision layer over in one call only to names that contain `flash`."""
 
 
+def plan_or_mask(*, attention_mask: Any = None, **rest: Any) -> Any:
+    """Return a plan as it is, and otherwise the stock mask: without one a padded call would lose its padding silently."""
+    if isinstance(attention_mask, AttentionPlan | DecodePlan):
+        return attention_mask
+    return sdpa_mask(attention_mask=attention_mask, **rest)
+
+
 def register() -> None:
     """Make both functions known to transformers, under one name for every choice of kernel."""
     for kernel in TEXT:
         ALL_ATTENTION_FUNCTIONS.register(TEXT[kernel], functools.partial(shared_prefix, kernel=kernel))
-        # Without a mask function of the same name a padded call would lose its padding mask silently.
-        AttentionMaskInterface.register(TEXT[kernel], sdpa_mask)
+        AttentionMaskInterface.register(TEXT[kernel], plan_or_mask)
         ALL_ATTENTION_FUNCTIONS.register(VISION[kernel], functools.partial(flash_windows, kernel=kernel))

@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Qwen2_5_VLModel
 
 from models.packing.attention import AttentionPlan, VisionPlan, map_tensors
 
@@ -38,7 +36,7 @@ def cost(tokens: int, patches: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VisionTokens:
-    """How an image stands in a row: the tokenizer's ids around it, and the shapes of the image processor."""
+    """How an image stands in a row: the tokenizer's ids around it, the shapes of its patches, and the family's two functions."""
 
     start: int
     image: int
@@ -47,10 +45,10 @@ class VisionTokens:
     """An LM token covers merge_size x merge_size patches."""
     patch_size: int
     """Numbers in a patch: channels x frames x height x width."""
-    patch_side: int
-    """Pixels on a side of a patch."""
-    window: int
-    """Pixels on a side of the vision tower's windows."""
+    tower_plan: Callable[[Tensor], VisionPlan]
+    """Grids (I, 3) to what the vision tower takes ready-made."""
+    positions: Callable[[Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]]
+    """(prompt, image token, grids, merge size) to the prompt's position ids (3, tokens), and the next position on all axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ class PackedBatch:
         return {
             "input_ids": self.input_ids,
             "position_ids": self.position_ids,
-            "attention_mask": {"full_attention": self.plan},
+            "attention_mask": self.plan,
             "pixel_values": self.pixel_values,
             "image_grid_thw": self.image_grid_thw,
             "use_cache": False,
@@ -224,7 +222,7 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
         plan=AttentionPlan.of([group.lengths for group in row]),
         pixel_values=torch.cat([group.pixel_values for group in row if group.pixel_values is not None]),
         image_grid_thw=grids,
-        vision=VisionPlan.of(grids, vision.merge_size, vision.patch_side, vision.window),
+        vision=vision.tower_plan(grids),
         read_positions=read_positions,
         read_owners=read_owners,
         label_positions=label_positions,
@@ -235,16 +233,30 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
 
 
 def positions(group: Group, vision: VisionTokens) -> Tensor:
-    """Return the M-RoPE position ids of a group, (3, tokens) int64; no model is needed, so a loader worker can do it."""
-    prompt = torch.tensor([group.prompt_ids])
-    shapes = SimpleNamespace(spatial_merge_size=vision.merge_size, tokens_per_second=1)  # the latter only spaces videos
-    stand_in = SimpleNamespace(config=SimpleNamespace(vision_config=shapes))
-    stand_in.get_vision_position_ids = Qwen2_5_VLModel.get_vision_position_ids.__get__(stand_in)
-    kinds = (prompt == vision.image).int()
-    grids = torch.tensor(group.grids) if group.grids else None
-    own, shift = Qwen2_5_VLModel.get_rope_index(stand_in, prompt, kinds, grids)
-    after = prompt.shape[1] + int(shift)
-    return torch.cat([own[:, 0], *(torch.arange(after, after + n).expand(3, -1) for n in group.lengths[1:])], dim=1)
+    """Return the position ids of a group, (3, tokens) int64; no model is needed, so a loader worker can do it."""
+    own, after = vision.positions(group.prompt_ids, vision.image, group.grids, vision.merge_size)
+    return torch.cat([own, *(torch.arange(after, after + n).expand(3, -1) for n in group.lengths[1:])], dim=1)
+
+
+def mrope(prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int) -> tuple[Tensor, int]:
+    """Return frame, row and column of every token of a prompt, (3, tokens) int64, and the next position on all three axes.
+
+    A text token takes one position on all axes, an image as many as the longer of its sides has tokens (arXiv 2409.12191,
+    section 2.1): from Qwen2-VL to Qwen3-VL the same for images.
+    """
+    parts, position, done = list[Tensor](), 0, 0
+    for frames, rows, columns in grids:
+        sides = frames, rows // merge, columns // merge
+        first = prompt.index(image, done)
+        parts.append(torch.arange(position, position + first - done).expand(3, -1))
+        position += first - done
+        axes = torch.meshgrid(*map(torch.arange, sides), indexing="ij")
+        parts.append(torch.stack(axes).flatten(1) + position)
+        position += max(sides[1:])
+        done = first + sides[0] * sides[1] * sides[2]
+    parts.append(torch.arange(position, position + len(prompt) - done).expand(3, -1))
+    own = torch.cat(parts, dim=1)
+    return own, int(own.max()) + 1
 
 
 def unpack(batch: PackedBatch) -> list[Group]:

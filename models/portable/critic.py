@@ -1,4 +1,4 @@
-"""The critic: Qwen2.5-VL with both heads. The LM head writes a critique of a response, the reward head scores after it.
+"""The critic: a backbone with both heads. The LM head writes a critique of a response, the reward head scores after it.
 
 This file travels with every checkpoint as its remote code, and with it the files that it imports.
 Elsewhere, `AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)` runs it: `generate` writes critiques,
@@ -7,17 +7,15 @@ Elsewhere, `AutoModelForImageTextToText.from_pretrained(folder, trust_remote_cod
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch import Tensor
-from transformers import Qwen2_5_VLForConditionalGeneration
 
-from .language_model import LanguageModel
+from .language_model import LabelModel, LanguageModel, Qwen2VLLanguageModel, Qwen3VLLanguageModel
 from .reward import RewardHead, mean_by_owner, pooled
 
 
-class CriticRewardModel(LanguageModel):
+class Critic(LabelModel):
     """Backbone, LM head and reward head. `config.reward_head` is the scalar model's; `read` is the end of the critique's turn."""
 
     _auto_class = "AutoModelForImageTextToText"  # so `save_pretrained` copies this file and names it in config.json
@@ -27,16 +25,14 @@ class CriticRewardModel(LanguageModel):
         self.head = RewardHead(config)
         self.post_init()
 
-    # `generate` reads the signature to decide which arguments the model takes.
-    @functools.wraps(Qwen2_5_VLForConditionalGeneration.forward)
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the language model; with read positions and labels of a packed row return both of its views in one pass.
 
         Packed (`read_positions`, `read_owners` (R,), `label_positions`, `labels` (L,), `continuations` given): returns
         (scores (continuations,) fp32, log-probabilities of the labels (L,) fp32).
         """
         if "read_positions" not in kwargs:
-            return super().forward(*args, **kwargs)
+            return super().run(*args, **kwargs)
         reads, owners, count = (kwargs.pop(name) for name in ("read_positions", "read_owners", "continuations"))
         positions, labels = kwargs.pop("label_positions"), kwargs.pop("labels")
         hidden = self.model(**kwargs).last_hidden_state[0]
@@ -54,3 +50,15 @@ class CriticRewardModel(LanguageModel):
         Raises ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
         """
         return self.scores(pooled(self, input_ids, attention_mask, **images))
+
+
+class CriticRewardModel(Critic, LanguageModel):
+    """On Qwen2.5-VL; the name is that of older checkpoints."""
+
+
+class Qwen2VLCriticRewardModel(Critic, Qwen2VLLanguageModel):
+    """On Qwen2-VL."""
+
+
+class Qwen3VLCriticRewardModel(Critic, Qwen3VLLanguageModel):
+    """On Qwen3-VL."""

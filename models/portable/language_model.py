@@ -1,18 +1,24 @@
 """The stock language model with one more way to call it: log-probabilities of the labels of a packed row.
 
 Vocabulary logits exist for a chunk of labels at a time and only at label positions; neither forward nor backward holds
-(tokens x vocabulary). Saved, it is an ordinary Qwen2.5-VL checkpoint.
+(tokens x vocabulary). Saved, it is an ordinary checkpoint of its backbone's family.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import Qwen2_5_VLForConditionalGeneration
+from transformers import (
+    PreTrainedModel,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLForConditionalGeneration,
+    Qwen3VLForConditionalGeneration,
+)
 
 from .reward import CompleteCheckpoint, refuse_wrong_images, token_kinds  # relative: this file travels with a critic
 
@@ -43,8 +49,8 @@ class LabelHead(nn.Linear):
         return -nn.functional.cross_entropy(logits, labels, reduction="none")
 
 
-class LanguageModel(CompleteCheckpoint, Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
-    """Qwen2.5-VL with its LM head; `generate` and the padded forward are the stock model's."""
+class LabelModel(CompleteCheckpoint):
+    """A stock model with its LM head, whose class follows in a family's own; `generate` and the padded forward are stock."""
 
     _keys_to_ignore_on_load_unexpected: tuple[str, ...] = ()
 
@@ -53,9 +59,7 @@ class LanguageModel(CompleteCheckpoint, Qwen2_5_VLForConditionalGeneration):  # 
         self.lm_head = LabelHead(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
         self.post_init()
 
-    # `generate` reads the signature to decide which arguments the model takes.
-    @functools.wraps(Qwen2_5_VLForConditionalGeneration.forward)
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the stock forward; with `label_positions` and `labels` (L,) return the labels' log-probabilities (L,) fp32.
 
         `temperature` (1 by default) is that of the sampling whose log-probabilities are asked for. The stock forward raises
@@ -85,5 +89,35 @@ class LanguageModel(CompleteCheckpoint, Qwen2_5_VLForConditionalGeneration):  # 
         return {"mm_token_type_ids": token_kinds(self.config, ids), **kwargs}
 
 
-# The saved config names the class; to everybody else this is the stock model.
+def forward_of(stock: type[PreTrainedModel]) -> Callable[..., Any]:
+    """Return a forward that is `run` under the stock signature, from which `generate` sees which arguments the model takes."""
+
+    @functools.wraps(stock.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+    return forward
+
+
+class LanguageModel(LabelModel, Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
+    """Qwen2.5-VL."""
+
+    forward = forward_of(Qwen2_5_VLForConditionalGeneration)
+
+
+class Qwen2VLLanguageModel(LabelModel, Qwen2VLForConditionalGeneration):  # type: ignore[misc]
+    """Qwen2-VL."""
+
+    forward = forward_of(Qwen2VLForConditionalGeneration)
+
+
+class Qwen3VLLanguageModel(LabelModel, Qwen3VLForConditionalGeneration):  # type: ignore[misc]
+    """Qwen3-VL."""
+
+    forward = forward_of(Qwen3VLForConditionalGeneration)
+
+
+# The saved config names the class; to everybody else these are the stock models.
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
+Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
+Qwen3VLLanguageModel.__name__ = Qwen3VLForConditionalGeneration.__name__

@@ -1,4 +1,4 @@
-"""The scalar reward model: a Qwen2.5-VL backbone and a small head that turns hidden states into a score.
+"""The scalar reward model: a vision-language backbone and a small head that turns hidden states into a score.
 
 This file travels with every checkpoint as its remote code, and what it imports by a dot with it: torch, transformers and Pillow
 are all it needs. Elsewhere:
@@ -21,7 +21,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel, Qwen2_5_VLConfig, Qwen2_5_VLModel, Qwen2_5_VLPreTrainedModel
+from transformers import (
+    PreTrainedModel,
+    Qwen2_5_VLModel,
+    Qwen2_5_VLPreTrainedModel,
+    Qwen2VLModel,
+    Qwen2VLPreTrainedModel,
+    Qwen3VLModel,
+    Qwen3VLPreTrainedModel,
+)
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .conversations import padded_batch  # relative, because these files travel too
@@ -32,7 +40,8 @@ RELEASED_LAYOUT = {
     r"^model(?!\.(language_model|visual))": "model.language_model",
     r"^score\.": "head.0.",
 }
-"""Names in the released Qwen2.5-VL checkpoints, and of ms-swift's head -> names in the current classes, which pass unchanged."""
+"""Names in the released Qwen2-VL and Qwen2.5-VL checkpoints, and of ms-swift's head -> names in the current classes, which pass
+unchanged."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -66,7 +75,7 @@ def refuse_incomplete(path: Any, info: dict[str, Any], fresh: str | None = None)
         raise IncompleteCheckpointError(
             f"{path} does not hold exactly this model's tensors; nothing was trained or scored with it.\n"
             + "\n".join(lines)
-            + "\nA model with such gaps would run with random weights. Use a complete Qwen2.5-VL checkpoint "
+            + "\nA model with such gaps would run with random weights. Use a complete checkpoint "
             "(or a checkpoint of this project, whose config.json names its reward head)."
         )
 
@@ -158,7 +167,7 @@ class RewardHead(nn.Sequential):
     that parameters keep the names of older checkpoints.
     """
 
-    def __init__(self, config: Qwen2_5_VLConfig) -> None:
+    def __init__(self, config: Any) -> None:
         shape, features = config.reward_head, config.text_config.hidden_size
         width = shape["width"] or features
         parts: list[nn.Module] = []
@@ -176,17 +185,20 @@ class RewardHead(nn.Sequential):
         return hidden
 
 
-class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
+class ScalarReward(CompleteCheckpoint):
     """Backbone and reward head. `config.reward_head` holds `layers, activation, width, dropout, read`."""
+
+    stock: type[PreTrainedModel]
+    """The backbone's class, which each family's own names."""
 
     _keys_to_ignore_on_load_unexpected = (r"^lm_head\.",)  # the 7B backbone brings one; a score has no use for it
     _auto_class = "AutoModelForSequenceClassification"  # so `save_pretrained` copies this file and names it in config.json
 
-    def __init__(self, config: Qwen2_5_VLConfig) -> None:
+    def __init__(self, config: Any) -> None:
         config.num_labels, config.problem_type = 1, "regression"  # TRL asks for the one; vLLM would squash the score without
         vars(config)["num_labels"] = 1  # transformers itself writes `id2label` alone
         super().__init__(config)
-        self.model = Qwen2_5_VLModel(config)
+        self.model = self.stock(config)
         self.head = RewardHead(config)
         self.post_init()
 
@@ -243,6 +255,24 @@ class ScalarRewardModel(CompleteCheckpoint, Qwen2_5_VLPreTrainedModel):  # type:
         return found
 
 
+class ScalarRewardModel(ScalarReward, Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
+    """On Qwen2.5-VL; the name is that of older checkpoints."""
+
+    stock = Qwen2_5_VLModel
+
+
+class Qwen2VLScalarRewardModel(ScalarReward, Qwen2VLPreTrainedModel):  # type: ignore[misc]
+    """On Qwen2-VL."""
+
+    stock = Qwen2VLModel
+
+
+class Qwen3VLScalarRewardModel(ScalarReward, Qwen3VLPreTrainedModel):  # type: ignore[misc]
+    """On Qwen3-VL."""
+
+    stock = Qwen3VLModel
+
+
 def token_kinds(config: Any, input_ids: Tensor) -> Tensor:
     """0 for text, 1 for an image, 2 for a video: without it the stock model silently counts positions in 1-D."""
     kinds: Tensor = (input_ids == config.image_token_id).int() + 2 * (input_ids == config.video_token_id).int()
@@ -272,7 +302,7 @@ def refuse_wrong_images(
             f"the conversations hold {len(found)} image placeholders, of {found[:9]} tokens, but pixel_values holds "
             f"{0 if pixel_values is None else len(pixel_values)} patches and image_grid_thw {len(wanted)} images, of "
             f"{wanted[:9]} tokens; they must be the same, in order. An image whose pixels are missing would be scored as "
-            "noise: pass both as the image processor returns them, and write <|image_pad|> once for each token"
+            "noise: pass both as the image processor returns them, and write the image token once for each token of the image"
         )
 
 

@@ -49,7 +49,7 @@ def encoder() -> PairEncoder:
     tokenizer = deepcopy(tiny.tokenizer())
     tokenizer.add_special_tokens({"additional_special_tokens": list(SPECIAL[1:])})
     config = BackboneConfig(path="tiny", dtype="float32", max_pixels=784 * 4)
-    return PairEncoder(Encoder(tokenizer, tiny.image_processor(max_pixels=784 * 4), config, window_size=56), "end_of_turn")
+    return PairEncoder(Encoder(tokenizer, tiny.image_processor(max_pixels=784 * 4), config, tiny.config()), "end_of_turn")
 
 
 def cases(kind: str, count: int, seed: int) -> list[Case]:

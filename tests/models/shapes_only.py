@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from models.compatibility import check_transformers
 from models.packing import attention
 from models.packing.groups import Group, PackedBatch, pack
-from train.speed.workload import FULL, build, pair_group, pair_sizes, vision_tokens
+from train.speed.workload import FULL, build, config_of, pair_group, pair_sizes, vision_tokens
 
 CPU = torch.device("cpu")
 VARLEN = "torch_attn._varlen_attn.default"
@@ -112,7 +112,7 @@ def shapes_of(kind: type[nn.Module], name: str, *, checkpointing: bool = False, 
 
     On `cuda`, which takes a build of PyTorch for CUDA and no device, gradients cannot be computed.
     """
-    check_transformers()  # runs a small model, which needs values
+    check_transformers(config_of(name).model_type)  # runs a small model, which needs values
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
         model = build(kind, name, device, torch.bfloat16)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from PIL.Image import Image
 from torch import Tensor
-from transformers import Qwen2_5_VLModel
 
 from models.encoder import Span
 from tests.models import tiny
@@ -17,9 +16,9 @@ Case = tuple[list[Image], list[tuple[Span, ...]]]
 """A group as people write it: its pictures and its conversations."""
 
 
-def padded_inputs(cases: Sequence[Case], side: str = "right") -> dict[str, Tensor]:
+def padded_inputs(cases: Sequence[Case], side: str = "right", family: str = tiny.FAMILY) -> dict[str, Tensor]:
     """Give every conversation of `cases` a row of its own, with its own copy of the images."""
-    tokenizer, processor = tiny.tokenizer(), tiny.image_processor()
+    tokenizer, processor = tiny.tokenizer(), tiny.image_processor(family=family)
     texts, images = [], []
     for pictures, conversations in cases:
         for conversation in conversations:
@@ -37,14 +36,14 @@ def padded_inputs(cases: Sequence[Case], side: str = "right") -> dict[str, Tenso
     return inputs
 
 
-def backbone(weights: Any) -> Qwen2_5_VLModel:
+def backbone(weights: Any) -> Any:
     """Return a stock backbone with stock attention and a copy of `weights`, a loaded backbone."""
-    model = Qwen2_5_VLModel._from_config(tiny.config(), attn_implementation="sdpa")
+    model = type(weights)._from_config(tiny.config(weights.config.model_type), attn_implementation="sdpa")
     model.load_state_dict(weights.state_dict())
     return model.eval()
 
 
-def hidden_states(model: Qwen2_5_VLModel, inputs: dict[str, Tensor]) -> Tensor:
+def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """Last hidden states (B, T, H) of the stock model, with the token kinds it needs for M-RoPE."""
     kinds = (inputs["input_ids"] == model.config.image_token_id).int()
     states: Tensor = model(**inputs, mm_token_type_ids=kinds).last_hidden_state

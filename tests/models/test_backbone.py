@@ -233,9 +233,13 @@ def test_embedded_means_the_folder_in_this_repository(monkeypatch: pytest.Monkey
     assert backbone.resolve("embedded") == str(tmp_path)
 
 
-def test_another_architecture_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3_vl"}')
-    with pytest.raises(CheckpointError, match="is a 'qwen3_vl' model"):
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [("qwen3_5", "recurrent layers"), ("gemma3", "see each other in both directions"), ("llama", "not shown to be exact")],
+)
+def test_another_architecture_is_refused_with_the_reason_and_what_works(tmp_path: Path, model_type: str, reason: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(CheckpointError, match=rf"is a '{model_type}' model: .*{reason}.*Qwen2\.5-VL \(model_type qwen2_5_vl\)"):
         load_scalar(at(tmp_path))
 
 

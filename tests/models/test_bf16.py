@@ -17,6 +17,7 @@ from data.prompts import with_critique
 from models import generation
 from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import BackboneConfig, HeadConfig, SamplingConfig
+from models.families.table import FAMILIES
 from tests.models import stock, tiny
 
 WORDS = ("red", "a blue circle", "what is in the picture?", "the square is left of it", "no", "a picture of a red square.")
@@ -45,21 +46,21 @@ def cases(kind: str) -> list[stock.Case]:
     return found
 
 
-def ours(kind: str, folder: Path, dtype: Any) -> tuple[Tensor, ...]:
+def ours(kind: str, folder: Path, dtype: Any, family: str) -> tuple[Tensor, ...]:
     config = BackboneConfig(path=str(folder), dtype=dtype)
     load: Any = {"scalar": load_scalar, "critic": load_critic, "judge": load_language_model}[kind]
     model = load(config, **({} if kind == "judge" else {"fresh_head": False})).eval()
-    encoder = tiny.encoder()
+    encoder = tiny.encoder(family)
     batch = encoder.pack([encoder.encode(pictures, turns, "end_of_turn") for pictures, turns in cases(kind)])
     inputs = {"scalar": batch.score_inputs, "critic": batch.joint_inputs, "judge": batch.label_inputs}[kind]()
     found = model(**inputs)
     return with_gradient(model.model, found if kind == "critic" else (found,))
 
 
-def theirs(kind: str, folder: Path, head: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+def theirs(kind: str, folder: Path, head: list[Tensor], dtype: torch.dtype, family: str) -> tuple[Tensor, ...]:
     """Return what plain transformers makes of padded rows: the head on the last token, log-probabilities of the answers."""
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
-    inputs = stock.padded_inputs(cases(kind))
+    model = tiny.stock_class(family).from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
+    inputs = stock.padded_inputs(cases(kind), family=family)
     inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
     hidden = stock.hidden_states(model.model, inputs)
     ends = inputs["attention_mask"].sum(1) - 1
@@ -87,8 +88,9 @@ def with_gradient(backbone: nn.Module, values: tuple[Tensor, ...]) -> tuple[Tens
 
 
 @pytest.mark.parametrize("kind", ["scalar", "critic", "judge"])
-def test_bf16_is_no_further_from_fp32_than_the_stock_models(tmp_path: Path, kind: str) -> None:
-    folder, head = tiny.checkpoint(tmp_path / "stock"), []
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bf16_is_no_further_from_fp32_than_the_stock_models(tmp_path: Path, family: str, kind: str) -> None:
+    folder, head = tiny.checkpoint(tmp_path / "stock", family=family), []
     mine = folder
     if kind != "judge":
         load: Callable[..., Any] = load_scalar if kind == "scalar" else load_critic
@@ -96,15 +98,16 @@ def test_bf16_is_no_further_from_fp32_than_the_stock_models(tmp_path: Path, kind
         tiny.stir(model.head, 0.5)
         head, mine = [parameter.detach() for parameter in model.head.parameters()], tmp_path / "ours"
         model.save_pretrained(mine)
-        tiny.encoder().save_pretrained(mine)
-    exact = theirs(kind, folder, head, torch.float32)
-    for wanted, found in zip(exact, ours(kind, mine, "float32"), strict=True):
+        tiny.encoder(family).save_pretrained(mine)
+    exact = theirs(kind, folder, head, torch.float32, family)
+    for wanted, found in zip(exact, ours(kind, mine, "float32", family), strict=True):
         assert torch.allclose(wanted, found, atol=1e-4 * max(1.0, float(wanted.abs().max())))
-    rows = zip(exact, theirs(kind, folder, head, torch.bfloat16), ours(kind, mine, "bfloat16"), strict=True)
+    rows = zip(exact, theirs(kind, folder, head, torch.bfloat16, family), ours(kind, mine, "bfloat16", family), strict=True)
     for wanted, stock_half, half in rows:
         limit, error = (float((value - wanted).square().mean().sqrt()) for value in (stock_half, half))
         print(
-            f"{kind}: {len(wanted)} values, spread {float(wanted.std()):.3f}; error in bf16: stock {limit:.5f}, ours {error:.5f}"
+            f"{family} {kind}: {len(wanted)} values, spread {float(wanted.std()):.3f}; "
+            f"error in bf16: stock {limit:.5f}, ours {error:.5f}"
         )
         assert 0.0 < error <= NOISE * limit
 

@@ -94,7 +94,7 @@ def test_every_special_token_of_the_tokenizer_is_refused_in_a_record() -> None:
     tokenizer = deepcopy(tiny.tokenizer())
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|mine|>"]})
     config = BackboneConfig(path="tiny", dtype="float32")
-    encoder = Encoder(tokenizer, tiny.image_processor(), config, window_size=56)
+    encoder = Encoder(tokenizer, tiny.image_processor(), config, tiny.config())
     parts: Any = [{"type": "text", "text": piece} for piece in ("<|mi", "ne|>")]
     good = Preference("set:7", (user("u"),), "a", "b")
     encoder.refuse_control_tokens(good)
@@ -102,7 +102,7 @@ def test_every_special_token_of_the_tokenizer_is_refused_in_a_record() -> None:
         with pytest.raises(RecordError, match=r"set:7: .* holds '<\|mine\|>'"):
             encoder.refuse_control_tokens(bad)
     with pytest.raises(UserError, match=r"system_prompt contains '<\|mine\|>'"):
-        Encoder(tokenizer, tiny.image_processor(), config.model_copy(update={"system_prompt": "<|mine|>"}), window_size=56)
+        Encoder(tokenizer, tiny.image_processor(), config.model_copy(update={"system_prompt": "<|mine|>"}), tiny.config())
     with pytest.raises(ValueError, match=r"holds '<\|im_end\|>'"):
         BackboneConfig(path="tiny", system_prompt="Be brief.<|im_end|>")
 

@@ -19,15 +19,15 @@ from data.preference import Message, text
 from models import generation
 from models.backbone import load_critic
 from models.config import BackboneConfig, SamplingConfig
-from models.encoder import VISION_TEXT, Span
+from models.encoder import Span
 from models.generation import Generation, WritingCost, generate, sample
-from models.packing.attention import DecodePlan
+from models.packing.decoding import DecodePlan
 from models.packing.groups import Continuation, Group, PackedBatch
 from models.portable.critic import CriticRewardModel
 from tests.models import stock, tiny
 
 END: int = tiny.tokenizer().convert_tokens_to_ids("<|im_end|>")
-FORBIDDEN: list[int] = tiny.tokenizer().convert_tokens_to_ids(list(VISION_TEXT))
+FORBIDDEN: list[int] = tiny.encoder().vision_ids
 LIMIT = 6
 
 
@@ -186,10 +186,10 @@ def test_the_prompt_is_held_once_and_dropped_with_its_last_continuation(
     forward = critic.model.forward
 
     def noted(*, attention_mask: Any = None, past_key_values: Any = None, **inputs: Any) -> Any:
-        if isinstance(attention_mask, dict) and isinstance(attention_mask["full_attention"], DecodePlan):
-            keys = attention_mask["full_attention"].layers[0][0]
+        if isinstance(attention_mask, DecodePlan):
+            keys = attention_mask.layers[0][0]
             held.append((keys.shape[1], len(inputs["input_ids"]), past_key_values.get_seq_length()))
-            assert all(x.shape == keys.shape for layer in attention_mask["full_attention"].layers for x in layer)
+            assert all(x.shape == keys.shape for layer in attention_mask.layers for x in layer)
         return forward(attention_mask=attention_mask, past_key_values=past_key_values, **inputs)
 
     monkeypatch.setattr(critic.model, "forward", noted)
@@ -206,7 +206,8 @@ def test_a_group_that_is_written_on_costs_its_keys_and_values() -> None:
     seven = SimpleNamespace(
         hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, intermediate_size=18944
     )
-    cost = WritingCost.of(seven, SamplingConfig(max_new_tokens=1000))
+    config = SimpleNamespace(model_type="qwen2_5_vl", text_config=seven)
+    cost = WritingCost.of(config, SamplingConfig(max_new_tokens=1000))
     layer, position = (2 * 3584 + 3 * 18944) * 2, 28 * 2 * 4 * 128 * 2  # bytes in bf16
     assert cost.cached == position / layer
     group = Group(tuple(range(100)), (Continuation((1,)),) * 5)

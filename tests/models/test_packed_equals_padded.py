@@ -15,8 +15,9 @@ from data.preference import Message, text
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig, StoredRead
 from models.encoder import Span
+from models.families.table import FAMILIES
 from models.packing.groups import filler_group
-from models.portable.reward import ScalarRewardModel
+from models.portable.reward import ScalarReward
 from tests.models import stock, tiny
 
 ANSWERS = ["A red square.", "Blue", "A blue circle is in the picture, and a red square; what else?", "", "A red square"]
@@ -44,24 +45,28 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> ScalarRewardModel:
-    folder: Path = tiny.checkpoint(tmp_path_factory.mktemp("backbone"))
-    loaded: ScalarRewardModel = load_scalar(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig(width=24))
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ScalarReward:
+    folder: Path = tiny.checkpoint(tmp_path_factory.mktemp("backbone"), family=request.param)
+    loaded: ScalarReward = load_scalar(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig(width=24))
     tiny.stir(loaded.head, 0.5)
     loaded.eval()
     return loaded
 
 
-def packed_scores(model: ScalarRewardModel, cases: list[stock.Case], read: StoredRead = "end_of_turn") -> Tensor:
-    encoder = tiny.encoder()
+def packed_scores(model: ScalarReward, cases: list[stock.Case], read: StoredRead = "end_of_turn") -> Tensor:
+    encoder = tiny.encoder(model.config.model_type)
     groups = [encoder.encode(images, conversations, read) for images, conversations in cases]
     scores = model(**encoder.pack(groups).score_inputs())
     assert isinstance(scores, Tensor)
     return scores
 
 
-def stock_scores(model: ScalarRewardModel, backbone: Any, inputs: dict[str, Tensor], offset: int = 0) -> Tensor:
+def padded(model: ScalarReward, cases: list[stock.Case]) -> dict[str, Tensor]:
+    return stock.padded_inputs(cases, family=model.config.model_type)
+
+
+def stock_scores(model: ScalarReward, backbone: Any, inputs: dict[str, Tensor], offset: int = 0) -> Tensor:
     """Return the paper's head, written out, on the stock hidden state at the last token (minus `offset`)."""
     last = inputs["attention_mask"].sum(1) - 1 - offset
     pooled = stock.hidden_states(backbone, inputs)[torch.arange(len(last)), last]
@@ -80,11 +85,11 @@ def assert_close(found: Tensor | None, wanted: Tensor | None, name: str) -> None
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_scores_and_gradients_equal_the_padded_stock_models(model: ScalarRewardModel, name: str) -> None:
+def test_scores_and_gradients_equal_the_padded_stock_models(model: ScalarReward, name: str) -> None:
     cases = CASES[name]
     backbone = stock.backbone(model.model)
     model.zero_grad()
-    wanted = stock_scores(model, backbone, stock.padded_inputs(cases))
+    wanted = stock_scores(model, backbone, padded(model, cases))
     torch.autograd.backward(weigh(wanted))
     head_gradients = {name: parameter.grad for name, parameter in model.head.named_parameters()}
 
@@ -102,18 +107,18 @@ def test_scores_and_gradients_equal_the_padded_stock_models(model: ScalarRewardM
     assert max(float(p.grad.abs().max()) for p in backbone.language_model.parameters()) > 1e-2
 
 
-def test_last_token_is_the_newline_after_the_end_of_turn(model: ScalarRewardModel) -> None:
+def test_last_token_is_the_newline_after_the_end_of_turn(model: ScalarReward) -> None:
     cases = [case(1, 3), case(0, 2)]
     backbone, as_templated = stock.backbone(model.model), [(images, [(*c, Span("\n")) for c in turns]) for images, turns in cases]
-    wanted = stock_scores(model, backbone, stock.padded_inputs(as_templated))
+    wanted = stock_scores(model, backbone, padded(model, as_templated))
     assert_close(packed_scores(model, cases, "last_token"), wanted, "scores")
-    wanted = stock_scores(model, backbone, stock.padded_inputs(cases), offset=1)
+    wanted = stock_scores(model, backbone, padded(model, cases), offset=1)
     assert_close(packed_scores(model, cases, "last_response_token"), wanted, "scores")
 
 
-def test_mean_is_the_mean_over_the_response(model: ScalarRewardModel) -> None:
+def test_mean_is_the_mean_over_the_response(model: ScalarReward) -> None:
     cases = [case(1, 3)]
-    inputs = stock.padded_inputs(cases)
+    inputs = padded(model, cases)
     hidden = stock.hidden_states(stock.backbone(model.model), inputs)
     lengths = [len(tiny.tokenizer()(answer)["input_ids"]) for answer in ANSWERS[:3]]
     ends = inputs["attention_mask"].sum(1) - 1
@@ -121,8 +126,8 @@ def test_mean_is_the_mean_over_the_response(model: ScalarRewardModel) -> None:
     assert_close(packed_scores(model, cases, "mean"), model.scores(pooled), "scores")
 
 
-def test_a_filler_changes_neither_scores_nor_gradients(model: ScalarRewardModel) -> None:
-    encoder = tiny.encoder()
+def test_a_filler_changes_neither_scores_nor_gradients(model: ScalarReward) -> None:
+    encoder = tiny.encoder(model.config.model_type)
     groups = [encoder.encode(*case(1, 2), "end_of_turn"), encoder.encode(*case(0, 2), "end_of_turn")]
     model.zero_grad()
     wanted = model(**encoder.pack(groups).score_inputs())
@@ -136,9 +141,9 @@ def test_a_filler_changes_neither_scores_nor_gradients(model: ScalarRewardModel)
         assert_close(parameter.grad, gradients[name], name)
 
 
-def test_a_row_of_filler_reaches_every_parameter_with_gradient_zero(model: ScalarRewardModel) -> None:
+def test_a_row_of_filler_reaches_every_parameter_with_gradient_zero(model: ScalarReward) -> None:
     model.zero_grad()
-    scores = model(**tiny.encoder().pack([]).score_inputs())
+    scores = model(**tiny.encoder(model.config.model_type).pack([]).score_inputs())
     assert scores.shape == (0,)
     torch.autograd.backward(scores.sum())
     for name, parameter in model.named_parameters():
@@ -146,7 +151,7 @@ def test_a_row_of_filler_reaches_every_parameter_with_gradient_zero(model: Scala
         assert not parameter.grad.any(), name
 
 
-def test_checkpointing_gives_the_same_gradients(model: ScalarRewardModel) -> None:
+def test_checkpointing_gives_the_same_gradients(model: ScalarReward) -> None:
     packed_scores(model, CASES["mixed"])
     model.zero_grad()
     torch.autograd.backward(weigh(packed_scores(model, CASES["mixed"])))
@@ -161,7 +166,7 @@ def test_checkpointing_gives_the_same_gradients(model: ScalarRewardModel) -> Non
         assert_close(parameter.grad, gradients[name], name)
 
 
-def test_scores_are_fp32_in_a_bf16_model(model: ScalarRewardModel) -> None:
+def test_scores_are_fp32_in_a_bf16_model(model: ScalarReward) -> None:
     half = copy.deepcopy(model).to(torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         scores = packed_scores(half, [case(1, 2)])

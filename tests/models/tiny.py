@@ -1,4 +1,7 @@
-"""A tiny random Qwen2.5-VL, its tokenizer and its image processor, all built in code; tests of every floor use them."""
+"""A tiny random backbone of any family, a tokenizer and its image processor, all built in code; tests of every floor use them.
+
+Without a name it is Qwen2.5-VL.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from PIL import Image
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
+from transformers import Qwen2Tokenizer
 
 from models.config import BackboneConfig
 from models.encoder import Encoder
+from models.families.table import FAMILIES
 
 SPECIAL = [
     "<|endoftext|>",
@@ -56,18 +60,52 @@ def tokenizer() -> Any:
     return found
 
 
-def image_processor(min_pixels: int = 784, max_pixels: int = 28 * 28 * 16) -> Any:
-    """Qwen2.5-VL's image processor without torchvision."""
-    return Qwen2VLImageProcessorPil(min_pixels=min_pixels, max_pixels=max_pixels)
+FAMILY = "qwen2_5_vl"
+VISION: dict[str, dict[str, Any]] = {
+    "qwen2_5_vl": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "depth": 2,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "fullatt_block_indexes": [1],
+        "window_size": 56,
+    },
+    "qwen2_vl": {"embed_dim": 24, "hidden_size": 32, "depth": 2, "num_heads": 2, "mlp_ratio": 2},
+    "qwen3_vl": {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "depth": 3,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "deepstack_visual_indexes": [0, 1],
+        "num_position_embeddings": 64,
+    },
+}
+"""Sizes of the vision towers."""
+TEXT: dict[str, dict[str, Any]] = {
+    "qwen3_vl": {
+        "head_dim": 16,
+        "rope_parameters": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_theta": 10000.0},
+    }
+}
+"""What a language model has besides the common sizes."""
 
 
-def encoder(**changes: Any) -> Encoder:
+def image_processor(min_pixels: int = 784, max_pixels: int = 28 * 28 * 16, family: str = FAMILY) -> Any:
+    """Return the family's image processor without torchvision."""
+    patch = config(family).vision_config.patch_size
+    return FAMILIES[family].parts().image_processor(min_pixels=min_pixels, max_pixels=max_pixels, patch_size=patch)
+
+
+def encoder(family: str = FAMILY, **changes: Any) -> Encoder:
     """Return an encoder on the tiny processor; `changes` are settings of the backbone section."""
-    return Encoder(tokenizer(), image_processor(), BackboneConfig(path="tiny", dtype="float32", **changes), window_size=56)
+    settings = BackboneConfig(path="tiny", dtype="float32", **changes)
+    return Encoder(tokenizer(), image_processor(family=family), settings, config(family))
 
 
-def config(**changes: Any) -> Qwen2_5_VLConfig:
-    """Return a Qwen2.5-VL of 2 + 2 layers and width 32; `changes` go to the outer config."""
+def config(family: str = FAMILY, **changes: Any) -> Any:
+    """Return a backbone's configuration of 2 + 2 layers or so and width 32; `changes` go to the outer config."""
     ids = dict(zip(SPECIAL, tokenizer().convert_tokens_to_ids(SPECIAL), strict=True))
     text = {
         "hidden_size": 32,
@@ -81,28 +119,25 @@ def config(**changes: Any) -> Qwen2_5_VLConfig:
         "eos_token_id": ids["<|im_end|>"],
         "pad_token_id": ids["<|endoftext|>"],
     }
-    vision = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "depth": 2,
-        "num_heads": 2,
-        "out_hidden_size": 32,
-        "fullatt_block_indexes": [1],
-        "window_size": 56,
-    }
     marks = {
         "image_token_id": ids["<|image_pad|>"],
         "video_token_id": ids["<|video_pad|>"],
         "vision_start_token_id": ids["<|vision_start|>"],
         "vision_end_token_id": ids["<|vision_end|>"],
     }
-    return Qwen2_5_VLConfig(text_config=text, vision_config=vision, **marks, **changes)
+    kind = FAMILIES[family].parts().config
+    return kind(text_config=text | TEXT.get(family, {}), vision_config=dict(VISION[family]), **marks, **changes)
 
 
-def language_model(seed: int = 0, **changes: Any) -> Qwen2_5_VLForConditionalGeneration:
+def stock_class(family: str = FAMILY) -> Any:
+    """Return transformers' own class with an LM head."""
+    return FAMILIES[family].parts().language_model.__bases__[-1]
+
+
+def language_model(seed: int = 0, family: str = FAMILY, **changes: Any) -> Any:
     """Return a random stock model; norms and biases are random too, so that no tensor is a neutral one."""
     torch.manual_seed(seed)
-    model = Qwen2_5_VLForConditionalGeneration(config(**changes))
+    model = stock_class(family)(config(family, **changes))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2 if parameter.ndim > 1 else 0.5)
     return model.eval()
@@ -114,10 +149,10 @@ def stir(head: torch.nn.Module, std: float) -> None:
         torch.nn.init.normal_(parameter, std=std)
 
 
-def checkpoint(folder: Path, seed: int = 0, *, released: bool = False, **changes: Any) -> Path:
+def checkpoint(folder: Path, seed: int = 0, *, released: bool = False, family: str = FAMILY, **changes: Any) -> Path:
     """Write a complete backbone folder, in the current key layout or in the released one."""
-    language_model(seed, **changes).save_pretrained(folder, save_original_format=released)
-    encoder().save_pretrained(folder)
+    language_model(seed, family, **changes).save_pretrained(folder, save_original_format=released)
+    encoder(family).save_pretrained(folder)
     return folder
 
 

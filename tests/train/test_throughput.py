@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from models.families.table import PUBLISHED
 from models.packing.groups import Group, pack
 from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScalarRewardModel
 from tests.models import tiny
-from train.recipe.memory import PUBLISHED, count
 from train.speed.measure import (
     COMPILED,
     INFERENCE,
@@ -115,7 +115,7 @@ def test_the_released_shapes_have_the_parameters_of_the_released_checkpoints(nam
     shape = PUBLISHED[f"Qwen/Qwen2.5-VL-{name.upper()}-Instruct"]
     with torch.device("meta"):
         made = ScalarRewardModel._from_config(config_of(name))
-    parts = count(shape)
+    parts = shape.count()
     assert sum(p.numel() for p in made.model.parameters()) == parts.backbone
     assert made.config.vision_config.window_size == 112
 

@@ -93,7 +93,7 @@ def test_vllm_expands_the_first_of_several_pads_once_more(trainer: Any) -> None:
 
 def test_another_pixel_limit_than_the_backbones_file_says_stops_the_run(trainer: Any) -> None:
     encoder = trainer.encoder
-    smaller = Encoder(encoder.tokenizer, tiny.image_processor(max_pixels=3136), encoder.config, encoder.vision.window)
+    smaller = Encoder(encoder.tokenizer, tiny.image_processor(max_pixels=3136), encoder.config, tiny.config())
     trainer._asked = [request(smaller, (112, 112))]
     with pytest.raises(RuntimeError, match=r"16 of them image pads, where training reads .* with 4"):
         roll_out([], trainer)

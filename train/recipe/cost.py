@@ -10,8 +10,9 @@ activation checkpointing counts as idle time. What DeepSpeed hands to its collec
 from dataclasses import dataclass
 from math import ceil
 
+from models.families.family import Shape
 from train.recipe.deepspeed_config import copies_within, stage
-from train.recipe.memory import Shape, count, trained
+from train.recipe.memory import trained
 from train.recipe.recipe import Recipe
 
 PEAK, MFU = 989e12, 0.25
@@ -86,15 +87,15 @@ class StepCost:
     """Seconds that this takes by itself."""
 
 
-def record_tokens(recipe: Recipe) -> tuple[int, int]:
+def record_tokens(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     """Return the assumed tokens of a record's image and of its text."""
-    return min(IMAGE_TOKENS, recipe.backbone.max_pixels // 28**2), TEXT_TOKENS
+    return min(IMAGE_TOKENS, recipe.backbone.max_pixels // shape.side**2), TEXT_TOKENS
 
 
 def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
     """Return what a step of the recipe costs on `ranks` GPUs at each ZeRO stage; writing and evaluation come on top."""
-    parts, (total, learned) = count(shape), trained(recipe, shape)
-    image, words = record_tokens(recipe)
+    parts, (total, learned) = shape.count(), trained(recipe, shape)
+    image, words = record_tokens(recipe, shape)
     patches = image * shape.vision_config.spatial_merge_size**2
     layers = parts.language_model - shape.vocab_size * shape.hidden_size
     adapters, frozen = recipe.optim.lora is not None, recipe.backbone.freeze
@@ -118,7 +119,7 @@ def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
 
 def full_row(recipe: Recipe, shape: Shape) -> tuple[int, int, int]:
     """Return how many assumed records fill a row, at least one, and the row's tokens and vision patches."""
-    image, words = record_tokens(recipe)
+    image, words = record_tokens(recipe, shape)
     patches = image * shape.vision_config.spatial_merge_size**2
     budget = ROW_TOKENS if recipe.optim.token_budget == "auto" else recipe.optim.token_budget
     records = max(1, budget // (image + words + ceil(PATCH_COST * patches)))

@@ -12,11 +12,12 @@ from data.console import plain_console
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
+from models.families.family import Shape
 from train.recipe.cost import BETWEEN, COMPARED, INSIDE, MFU, NODE, PEAK, ROW_TOKENS, full_row, record_tokens, step_cost
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
 from train.recipe.inputs import absent
-from train.recipe.memory import GIB, Shape, activations, per_rank, shape_of, trained, writing_price
+from train.recipe.memory import GIB, activations, per_rank, shape_of, trained, writing_price
 from train.recipe.methods import CriticConfig, NaiveConfig, StableReinforceConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
@@ -68,7 +69,7 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
 
 def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -> None:
     """Print what a step takes on several GPUs, how long the run is, and where the network holds it up."""
-    (image, words), steps, budget = record_tokens(recipe), known_steps(recipe), recipe.optim.token_budget
+    (image, words), steps, budget = record_tokens(recipe, shape), known_steps(recipe), recipe.optim.token_budget
     written = "" if isinstance(recipe.method, NaiveConfig) else "; what is written comes on top"
     console.print(
         f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
@@ -150,11 +151,12 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
 def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     """Return what is said about the backbone: checkpoint, size, what is trained, image size."""
     backbone, lora = recipe.backbone, recipe.optim.lora
-    low, high = (ceil(pixels / 28**2) for pixels in (backbone.min_pixels, backbone.max_pixels))
+    limits = backbone.min_pixels, backbone.max_pixels
+    tokens = " to ".join(f"{ceil(pixels / shape.side**2):,}" for pixels in limits) if shape else UNKNOWN
     sizes = [f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M" for n in (trained(recipe, shape) if shape else ())]
     return [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
-        f"images of {backbone.min_pixels:,} to {backbone.max_pixels:,} pixels: {low:,} to {high:,} tokens each",
+        f"images of {limits[0]:,} to {limits[1]:,} pixels: {tokens} tokens each",
         f"{sizes[0]} parameters, {sizes[1]} of them trained" if sizes else "",
         f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}" if lora else "",
         f"frozen: {', '.join(backbone.freeze)}" if backbone.freeze else "",

@@ -16,7 +16,8 @@ from data.errors import UserError
 from data.preparation.filters import read_fingerprints
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
-from models.config import BACKBONES, HUB_ID, checkpoint_at
+from models.config import HUB_ID, checkpoint_at
+from models.families.table import BACKBONES
 from train.recipe.memory import shape_of
 from train.recipe.methods import CheckpointJudge, StableReinforceConfig
 from train.recipe.recipe import Recipe
@@ -104,7 +105,7 @@ def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
 
 
 def look_at_model(path: str) -> None:
-    """Raise UserError unless the folder `path` holds a Qwen2.5-VL model, as far as its names and config.json tell."""
+    """Raise UserError unless the folder `path` holds a model of a known family, as far as its names and config.json tell."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; required is {BACKBONES}")

@@ -7,13 +7,15 @@ import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from data.config.validation import format_validation_error
 from data.errors import CheckpointError
-from models.config import BACKBONES, HeadConfig
+from models.config import HeadConfig
+from models.families.family import Shape
+from models.families.table import BACKBONES, PUBLISHED, family_of
 from train.recipe.deepspeed_config import NONE, copies_within, offloads, stage, sums_in_fp32
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.recipe import Recipe
@@ -22,43 +24,6 @@ GIB = 2**30
 SHARE_OF_FREE = 0.7
 """What whole weights may take of a rank's free memory while it writes; the rest is for activations, and for keys and values."""
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
-Size = Annotated[int, Field(ge=1, le=10**7)]
-
-
-@dataclass(frozen=True, slots=True)
-class VisionShape:
-    """The numbers of `vision_config` on which the parameter count of the vision tower depends; here those of 3B and 7B."""
-
-    hidden_size: Size = 1280
-    depth: Size = 32
-    intermediate_size: Size = 3420
-    in_channels: Size = 3
-    temporal_patch_size: Size = 2
-    patch_size: Size = 14
-    spatial_merge_size: Size = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The numbers of a Qwen2.5-VL config.json on which its parameter count depends, called as they are there."""
-
-    hidden_size: Size
-    num_hidden_layers: Size
-    num_attention_heads: Size
-    num_key_value_heads: Size
-    intermediate_size: Size
-    vocab_size: Size
-    tie_word_embeddings: bool = False
-    vision_config: VisionShape = VisionShape()
-
-
-PUBLISHED = {
-    "Qwen/Qwen2.5-VL-3B-Instruct": Shape(2048, 36, 16, 2, 11008, 151936, tie_word_embeddings=True),
-    "Qwen/Qwen2.5-VL-7B-Instruct": Shape(3584, 28, 28, 4, 18944, 152064),
-    "Qwen/Qwen2.5-VL-32B-Instruct": Shape(5120, 64, 40, 8, 27648, 152064, vision_config=VisionShape(intermediate_size=3456)),
-    "Qwen/Qwen2.5-VL-72B-Instruct": Shape(8192, 80, 64, 8, 29568, 152064, vision_config=VisionShape(intermediate_size=3456)),
-}
-"""Shapes of the released checkpoints, from their config.json on the hub."""
 
 
 def shape_of(path: str) -> Shape | None:
@@ -75,52 +40,12 @@ def shape_of(path: str) -> Shape | None:
         raise CheckpointError(f"{folder} holds no config.json; required is {BACKBONES}")
     try:
         config = TypeAdapter(dict[str, Any]).validate_json(file.read_bytes())
-        if config.get("model_type") != "qwen2_5_vl":
-            raise CheckpointError(f"{file} is of the model_type {config.get('model_type')!r}; required is {BACKBONES}")
+        family = family_of(config.get("model_type"), folder)
         text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
         whole = {key: config[key] for key in ("tie_word_embeddings", "vision_config") if key in config}
-        return TypeAdapter(Shape).validate_json(json.dumps({**text, **whole}), strict=True)
+        return TypeAdapter(family.shape).validate_json(json.dumps({**text, **whole}), strict=True)
     except ValidationError as error:
         raise CheckpointError(f"{file} is broken ({format_validation_error(error)}); required is {BACKBONES}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """Parameter counts of a model by part."""
-
-    vision_tower: int
-    projector: int
-    language_model: int
-    """Embedding and layers."""
-    lm_head: int
-    """0 where it is tied to the embedding."""
-    projections: int
-    """Rows plus columns of the language model's linear layers: a LoRA of rank r has r times as many parameters."""
-
-    @property
-    def backbone(self) -> int:
-        """All parts, without the LM head."""
-        return self.vision_tower + self.projector + self.language_model
-
-
-def count(shape: Shape) -> Parameters:
-    """Return the parameters of Qwen2.5-VL; q, k, v and all vision layers have a bias, the other layers have none."""
-    hidden = shape.hidden_size
-    key_value = hidden // shape.num_attention_heads * shape.num_key_value_heads
-    linear = [(hidden, hidden)] * 2 + [(hidden, key_value)] * 2 + [(hidden, shape.intermediate_size)] * 3
-    layer = sum(rows * columns for rows, columns in linear) + hidden + 2 * key_value + 2 * hidden
-    embedding = shape.vocab_size * hidden
-    tower = shape.vision_config
-    vision, wide, patch = tower.hidden_size, tower.intermediate_size, tower.in_channels * tower.patch_size**2
-    block = 4 * vision * vision + 4 * vision + 3 * vision * wide + 2 * wide + vision + 2 * vision
-    merged = vision * tower.spatial_merge_size**2
-    return Parameters(
-        vision_tower=patch * tower.temporal_patch_size * vision + tower.depth * block,
-        projector=vision + merged * merged + merged + merged * hidden + hidden,
-        language_model=embedding + shape.num_hidden_layers * layer + hidden,
-        lm_head=0 if shape.tie_word_embeddings else embedding,
-        projections=shape.num_hidden_layers * sum(rows + columns for rows, columns in linear),
-    )
 
 
 def head_parameters(hidden: int, head: HeadConfig) -> int:
@@ -143,7 +68,7 @@ class WritingPrice:
 
 def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
     """Return the price; that DeepSpeed keeps weights of a few KB on all ranks is left out."""
-    parts, width = count(shape), 2 if recipe.backbone.dtype == "bfloat16" else 4
+    parts, width = shape.count(), 2 if recipe.backbone.dtype == "bfloat16" else 4
     whole = trained(recipe, shape)[0] * width
     return WritingPrice(whole, whole / SHARE_OF_FREE, (parts.language_model + parts.lm_head) * width)
 
@@ -152,19 +77,17 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     """Return the bytes that a training row of so many tokens and vision patches holds beside weights and gradients, at its peak.
 
     Counted on the released shapes, kernel by kernel, on tensors without values (`tests/train/recipe/test_memory.py` holds it to
-    5 %): for each token a layer keeps 4 vectors of its intermediate width, 10 of its hidden width and 8 of its keys', for each
-    patch a vision block 4 and 14. Under activation checkpointing a layer's input alone is kept, and one layer at a time is
-    computed again, with 2 more intermediate vectors for its gradients. A frozen vision tower keeps nothing. An LM head's logits,
-    the library's workspace and the allocator's rounding come on top.
+    5 %): `shape.kept` in each layer and vision block. Under activation checkpointing a layer's input alone is kept, and one layer
+    at a time is computed again, with 2 more intermediate vectors for its gradients. A frozen vision tower keeps nothing. An LM
+    head's logits, the library's workspace and the allocator's rounding come on top.
     """
-    hidden, wide, tower = shape.hidden_size, shape.intermediate_size, shape.vision_config
-    layer = 4 * wide + 10 * hidden + 8 * (hidden // shape.num_attention_heads * shape.num_key_value_heads)
-    block = 4 * tower.intermediate_size + 14 * tower.hidden_size
+    hidden, wide, depth = shape.hidden_size, shape.intermediate_size, shape.vision_config.depth
+    (layer, block), width = shape.kept, shape.vision_config.width
     if recipe.optim.activation_checkpointing:
-        a_token, a_patch = shape.num_hidden_layers * hidden + layer + 2 * wide, tower.depth * tower.hidden_size
+        a_token, a_patch = shape.num_hidden_layers * hidden + layer + 2 * wide, depth * width
     else:
-        a_token, a_patch = shape.num_hidden_layers * layer, tower.depth * block
-    a_patch += 7 * tower.hidden_size
+        a_token, a_patch = shape.num_hidden_layers * layer, depth * block
+    a_patch += 7 * width
     if "vision_tower" in recipe.backbone.freeze or recipe.optim.lora is not None:
         a_patch = 0
     return (tokens * a_token + patches * a_patch) * (2 if recipe.backbone.dtype == "bfloat16" else 4)
@@ -172,7 +95,7 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
 
 def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     """Return how many parameters the recipe's model has, and how many of them are trained."""
-    parts = count(shape)
+    parts = shape.count()
     head = head_parameters(shape.hidden_size, recipe.head) if recipe.has_head else 0
     lm_head = 0 if recipe.method.type == "naive" else parts.lm_head
     if recipe.optim.lora is not None:

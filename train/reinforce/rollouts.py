@@ -91,7 +91,7 @@ def generate_packed(
     """
     device = next(model.parameters()).device
     end, forbidden = encoder.end_of_turn, [encoder.vision.image]
-    cost = WritingCost.of(model.config.text_config, sampling)
+    cost = WritingCost.of(model.config, sampling)
     rows = pack_first_fit([cost(group) for group in groups], budget)
     written: dict[int, list[Generation]] = {}
     for row in rows + [[]] * (max_over_ranks(len(rows), device) - len(rows)):

@@ -7,15 +7,13 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from models.backbone import compute_in_half, load_critic, load_language_model, load_scalar
+from models.families.table import family_of
 from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import CriticConfig
 from train.recipe.recipe import LoraConfig as LoraSection
 from train.recipe.recipe import Recipe
 from train.supervised.method import device
 from train.supervised.optimizer import compile_layers
-
-LORA_TARGETS = r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj"
-"""The language model's projections; the vision tower's MLP has the same names, hence the prefix."""
 
 
 def make_model(recipe: Recipe) -> nn.Module:
@@ -42,7 +40,7 @@ def make_model(recipe: Recipe) -> nn.Module:
     return found
 
 
-def add_adapters(model: nn.Module, lora: LoraSection, *, head: bool, masters: bool) -> nn.Module:
+def add_adapters(model: Any, lora: LoraSection, *, head: bool, masters: bool) -> nn.Module:
     """Return `model` frozen, with trainable adapters and a trainable `head`; fp32 ones unless the optimizer keeps `masters`."""
     # peft goes by the ends of names, and `head` is also that of `lm_head`: the head's layers are named one by one.
     layers = model.get_submodule("head").named_children() if head else ()
@@ -51,7 +49,7 @@ def add_adapters(model: nn.Module, lora: LoraSection, *, head: bool, masters: bo
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=LORA_TARGETS,
+        target_modules=family_of(model.config.model_type).lora_targets,
         modules_to_save=saved or None,
     )
     adapted: nn.Module = get_peft_model(model, adapters, autocast_adapter_dtype=False)

@@ -52,7 +52,7 @@ CRITIC_USE = """\
 answer, `score` gives the score after one. `decode` makes of what `Image.open` gives the image that it was trained on."""
 
 LANGUAGE_MODEL_USE = """\
-`Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)` loads it, like any Qwen2.5-VL checkpoint; vLLM serves it."""
+`AutoModelForImageTextToText.from_pretrained(folder)` loads it, like any checkpoint of its backbone's family; vLLM serves it."""
 
 JUDGE_PROMPT = """\
 It compares two responses when it is asked so, by the chat template and with `add_generation_prompt` (transformers, or as the

@@ -19,13 +19,13 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Column, Table
 from torch.utils.data import DataLoader
-from transformers import Qwen2VLImageProcessorPil
 
 from data.preference import Preference
 from models.backbone import set_attention
 from models.build_embedded import train_tokenizer
 from models.config import BackboneConfig
 from models.encoder import Encoder
+from models.families.table import family_of
 from models.packing.groups import Group, pack
 from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScalarRewardModel
@@ -97,7 +97,9 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 def unique_work(model: CriticRewardModel, groups: Sequence[Group]) -> float:
     """Return the multiply-adds that `groups` cannot do without: every token and patch once, through its layers' matrices."""
     language = sum(parameter.numel() for parameter in model.model.language_model.layers.parameters())
-    vision = sum(parameter.numel() for parameter in model.model.visual.parameters())
+    vision = sum(
+        parameter.numel() for parameter in model.model.get_submodule(family_of(model.config.model_type).tower).parameters()
+    )
     return float(sum(group.tokens for group in groups) * language + sum(group.patches for group in groups) * vision)
 
 
@@ -255,13 +257,13 @@ class Synthetic:
 
 
 def steps_of(config: Any, sizes: Sequence[PairSize], per_step: int) -> StepDataset:
-    """Return the pairs of `sizes` as optimizer steps of one row each, for a model of `config`, a Qwen2_5_VLConfig.
+    """Return the pairs of `sizes` as optimizer steps of one row each, for a model of `config`.
 
     The small tokenizer is trained here; its ids lie within every vocabulary, and `config` is told its image token.
     """
     sees = BackboneConfig(path="random", **PIXELS)
-    window = config.vision_config.window_size
-    encoder = Encoder(train_tokenizer([WORD * 20] * 50), Qwen2VLImageProcessorPil(**PIXELS), sees, window)
+    image_processor = family_of(config.model_type).parts().image_processor(**PIXELS)
+    encoder = Encoder(train_tokenizer([WORD * 20] * 50), image_processor, sees, config)
     config.image_token_id = encoder.vision.image
     records, steps = Synthetic(sizes, PairEncoder(encoder, "end_of_turn")), len(sizes) // per_step
     return StepDataset(records, encoder.pack, records_per_step=per_step, steps=steps, token_budget=2**30)

@@ -6,19 +6,18 @@ in which they are drawn, of the workload behind the project's speed targets.
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen2_5_VLConfig
 
 from models.backbone import set_attention
 from models.build_embedded import SPECIAL, architecture
 from models.config import HeadConfig
+from models.families.table import PUBLISHED, family_of
 from models.packing.groups import Continuation, Group, VisionTokens
 from models.portable.reward import ScoreLinear
-from train.recipe.memory import PUBLISHED
 
 SHAPES = {"3b": PUBLISHED["Qwen/Qwen2.5-VL-3B-Instruct"], "7b": PUBLISHED["Qwen/Qwen2.5-VL-7B-Instruct"]}
 EMBEDDED = "embedded"
@@ -40,22 +39,10 @@ SMALL = Workload((9, 14), (3, 15), (8, 50))
 """An eighth of the tokens in the same proportions, for the embedded backbone on a CPU."""
 
 
-def config_of(name: str) -> Qwen2_5_VLConfig:
-    """Return the configuration of `embedded`, `3b` or `7b`, with the paper's reward head; nothing is downloaded."""
-    if name == EMBEDDED:
-        config = architecture({token: number for number, token in enumerate(SPECIAL)})
-    else:
-        text = asdict(SHAPES[name])
-        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
-        rope = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1000000.0}
-        text |= {"max_position_embeddings": 128000, "rope_parameters": rope}
-        vision |= {
-            "num_heads": 16,
-            "out_hidden_size": text["hidden_size"],
-            "fullatt_block_indexes": [7, 15, 23, 31],
-            "window_size": 112,
-        }
-        config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+def config_of(name: str) -> Any:
+    """Return the configuration of `embedded`, `3b`, `7b` or a released checkpoint, with the paper's head; without a download."""
+    embedded = {token: number for number, token in enumerate(SPECIAL)}
+    config = architecture(embedded) if name == EMBEDDED else (SHAPES | PUBLISHED)[name].config()
     config.reward_head = HeadConfig().model_dump()
     return config
 
@@ -138,11 +125,9 @@ def padded_inputs(groups: Sequence[Group], vision: VisionTokens) -> tuple[dict[s
 
 
 def vision_tokens(config: Any) -> VisionTokens:
-    """Return how images stand in a row of a model of `config`, a Qwen2_5_VLConfig."""
-    vision = config.vision_config
-    numbers = 3 * vision.temporal_patch_size * vision.patch_size**2
+    """Return how images stand in a row of a model of `config`."""
     ids = config.vision_start_token_id, config.image_token_id, config.vision_end_token_id
-    return VisionTokens(*ids, vision.spatial_merge_size, numbers, vision.patch_size, vision.window_size)
+    return family_of(config.model_type).vision_tokens(config.vision_config, ids)
 
 
 def _words(length: int, generator: torch.Generator) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from data.errors import NonFiniteError
 from models.distributed import gather, rank, sum_over_ranks
+from models.families.table import FAMILIES, family_of
 from train.recipe.recipe import OptimConfig
 from train.supervised.checkpoints import room_for_checkpoint, whole_checkpoints
 from train.supervised.preemption import SAVE_AND_END
@@ -29,6 +30,8 @@ VECTORS = "_vectors"
 EXPECTED = "5.17 to 5.23"
 SHOWN = 3
 """Parameters that an error names."""
+TOWERS = {family.tower for family in FAMILIES.values()}
+"""What families call the vision tower."""
 Evaluate = Callable[[nn.Module, int], dict[str, float]]
 """(wrapped model, global step) -> figures named `benchmark/figure`; called on all ranks together."""
 
@@ -36,7 +39,7 @@ Evaluate = Callable[[nn.Module, int], dict[str, float]]
 def part_of(name: str) -> str:
     """Return `head`, `vision` or `language` for a parameter's name, with or without the wrappers of PEFT and DDP."""
     parts = name.split(".")
-    return "head" if "head" in parts else "vision" if "visual" in parts else "language"
+    return "head" if "head" in parts else "vision" if TOWERS & set(parts) else "language"
 
 
 def parameter_groups(named: Iterable[tuple[str, nn.Parameter]], config: OptimConfig) -> list[dict[str, Any]]:
@@ -78,16 +81,16 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
 
 
 def element_wise(backbone: Any) -> Iterator[nn.Module]:
-    """Yield the MLPs and norms of a Qwen2_5_VLModel: what works on every token by itself."""
+    """Yield the MLPs and norms of a backbone's layers and blocks: what works on every token by itself."""
     for layer in backbone.language_model.layers:
         yield from (layer.mlp, layer.input_layernorm, layer.post_attention_layernorm)
     yield backbone.language_model.norm
-    for block in backbone.visual.blocks:
+    for block in backbone.get_submodule(family_of(backbone.config.model_type).tower).blocks:
         yield from (block.mlp, block.norm1, block.norm2)
 
 
 def compile_layers(backbone: Any) -> None:
-    """Have the MLPs and norms of a Qwen2_5_VLModel compiled at their first use."""
+    """Have the MLPs and norms of a backbone compiled at their first use."""
     for module in element_wise(backbone):
         module.compile(dynamic=True)
 

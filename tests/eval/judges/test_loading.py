@@ -19,7 +19,7 @@ from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from eval.judges.card import CARD, recorded
 from eval.judges.checkpoint import Runtime
 from eval.judges.config import ScalarJudgeConfig
-from eval.judges.loading import CLASSES, judge_config, load_judge
+from eval.judges.loading import classes_of_judges, judge_config, load_judge
 from eval.judges.packed_inference import Packed, ScalarJudge
 from eval.protocol import Example, ProtocolConfig
 from models.backbone import load_scalar
@@ -240,7 +240,8 @@ def test_a_checkpoint_alone_without_its_processor_is_refused(world: Path, tmp_pa
 
 
 def test_the_table_of_judges_holds_what_training_writes() -> None:
-    assert "ScalarRewardModel" in CLASSES
+    assert set(classes_of_judges().values()) == {"scalar", "critic", "generative"}
+    assert classes_of_judges()["ScalarRewardModel"] == "scalar"
 
 
 def test_the_card_in_a_checkpoint_says_what_the_recipe_said(world: Path, tmp_path: Path) -> None:

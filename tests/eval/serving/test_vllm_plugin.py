@@ -59,6 +59,12 @@ def test_a_head_that_reads_the_last_token_gets_the_newline(tmp_path: Path) -> No
     assert group.continuations[0].read == (len(group.continuations[0].ids) - 1,)
 
 
+def test_another_family_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_vl", "reward_head": {"read": "end_of_turn"}}))
+    with pytest.raises(ValueError, match=r"is a 'qwen3_vl' model\. vLLM serves scalar checkpoints of 'qwen2_5_vl'"):
+        vllm_plugin.template(tmp_path)
+
+
 def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
     found = template(tmp_path)
     with pytest.raises(TemplateError, match="must be the answer"):

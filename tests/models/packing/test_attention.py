@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models import compatibility
+from models.families.table import FAMILIES
 from models.packing.attention import AttentionPlan, flash_windows, map_tensors, shared_prefix
 from tests.models.varlen_reference import attend, put_in_place
 
@@ -107,12 +108,13 @@ def test_varlen_on_a_cpu_is_refused() -> None:
         shared_prefix(torch.nn.Module(), *tensors(5), AttentionPlan.of([[3, 2]]), scaling=0.5, kernel="varlen")
 
 
-def test_the_installed_transformers_is_recognised() -> None:
-    compatibility.check_transformers()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_installed_transformers_is_recognised(family: str) -> None:
+    compatibility.check_transformers(family)
 
 
-@pytest.mark.parametrize("hook", ["_plan_passes", "_windows_pass"])
+@pytest.mark.parametrize("hook", ["_plan_passes", "_segments_pass"])
 def test_a_transformers_without_the_hooks_is_refused(monkeypatch: pytest.MonkeyPatch, hook: str) -> None:
-    monkeypatch.setattr(compatibility, hook, lambda: False)
+    monkeypatch.setattr(compatibility, hook, lambda family: False)
     with pytest.raises(RuntimeError, match=r"tested with transformers 5\.17"):
-        compatibility.check_transformers.__wrapped__()
+        compatibility.check_transformers.__wrapped__("qwen2_5_vl")

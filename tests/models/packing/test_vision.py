@@ -16,7 +16,8 @@ from data.errors import UserError
 from models.backbone import load_encoder, load_scalar
 from models.config import BackboneConfig
 from models.encoder import Encoder
-from models.packing.attention import Segments, VisionPlan, cumulative, map_tensors
+from models.families.qwen2_5_vl import tower_plan
+from models.packing.attention import Segments, VisionPlan, map_tensors
 from models.packing.groups import Group, PackedBatch
 from models.portable.reward import ScalarRewardModel
 from tests.models import tiny
@@ -63,7 +64,7 @@ def test_the_tower_computes_the_same_bits_from_the_plan(model: ScalarRewardModel
 def test_one_window_for_a_whole_image_is_the_frame_itself(model: ScalarRewardModel) -> None:
     encoder = tiny.encoder()
     batch = encoder.pack([])
-    assert batch.vision.frames.lengths == batch.vision.windows.lengths == (4,)
+    assert [segments.lengths for segments in batch.vision.segments.values()] == [(4,), (4,)]
     assert torch.equal(model(**batch.score_inputs()), model(**without_plan(batch)))
 
 
@@ -98,41 +99,53 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
 
 def test_a_plan_for_other_windows_is_refused(model: ScalarRewardModel, folder: Path) -> None:
-    encoder = Encoder(tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)), window_size=112)
-    with pytest.raises(UserError, match=r"windows of 112 pixels, and the model's has 56"):
+    other = tiny.config()
+    other.vision_config.window_size = 112
+    encoder = Encoder(tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)), other)
+    with pytest.raises(UserError, match=r"window_size 112, and the model's is 56"):
         model(**encoder.pack([]).score_inputs())
-    assert load_encoder(BackboneConfig(path=str(folder))).vision.window == 56
+    assert load_encoder(BackboneConfig(path=str(folder))).pack([]).vision.tower["window_size"] == 56
 
 
 sides = st.integers(1, 12)
+
+
+def planned(grids: Tensor, window: int) -> VisionPlan:
+    """Return the plan of a tower with such windows."""
+    config = tiny.config().vision_config
+    config.window_size = window
+    return tower_plan(config, grids)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), sides, sides), min_size=1, max_size=4), st.sampled_from([56, 112]))
 def test_segments_cover_every_patch_once(grids: list[tuple[int, int, int]], window: int) -> None:
     tensor = torch.tensor([(frames, 2 * rows, 2 * columns) for frames, rows, columns in grids])
-    plan = VisionPlan.of(tensor, 2, 14, window)
+    plan = planned(tensor, window)
+    frames, windows = plan.segments.values()
     patches = int(tensor.prod(1).sum())
-    assert sorted(plan.window_index.tolist()) == list(range(patches // 4))
-    for segments in (plan.frames, plan.windows):
+    assert sorted(plan.tensors["window_index"].tolist()) == list(range(patches // 4))
+    for segments in (frames, windows):
         assert sum(segments.lengths) == patches == int(segments.ends[-1])
         assert segments.ends.diff().tolist() == list(segments.lengths)
         calls, restore = segments.calls
         places = torch.cat([call.queries.flatten() for call in calls])
         assert torch.equal(places[restore], torch.arange(patches))
         assert all(torch.equal(call.queries, call.keys) for call in calls)
-    assert set(plan.frames.ends.tolist()) <= set(plan.windows.ends.tolist())
-    assert max(plan.windows.lengths) <= (window // 14) ** 2
+    assert set(frames.ends.tolist()) <= set(windows.ends.tolist())
+    assert max(windows.lengths) <= (window // 14) ** 2
 
 
 def test_neighbouring_segments_of_one_length_are_one_view() -> None:
-    calls, _ = Segments((4, 4, 2, 2, 4), cumulative((4, 4, 2, 2, 4))).calls
+    calls, _ = Segments.of((4, 4, 2, 2, 4)).calls
     assert [(call.queries.shape[1], call.start) for call in calls] == [(4, None), (2, 8)]
-    assert Segments((4, 4), cumulative((4, 4))).calls[0][0].start == 0
+    assert Segments.of((4, 4)).calls[0][0].start == 0
 
 
 def test_indices_are_kept_for_all_layers_but_not_for_another_device() -> None:
-    plan = VisionPlan.of(torch.tensor([[1, 4, 4]]), 2, 14, 56)
-    assert plan.windows.calls is plan.windows.calls
-    assert map_tensors(plan, lambda tensor: tensor.to("meta")).windows.calls[1].device.type == "meta"
-    assert replace(plan).windows is plan.windows
+    plan = planned(torch.tensor([[1, 4, 4]]), 56)
+    windows = plan.segments["cu_window_seqlens"]
+    assert windows.calls is windows.calls
+    moved: VisionPlan = map_tensors(plan, lambda tensor: tensor.to("meta"))
+    assert moved.segments["cu_window_seqlens"].calls[1].device.type == "meta"
+    assert replace(plan).segments["cu_window_seqlens"] is windows

@@ -35,7 +35,7 @@ def refused(folder: Path, *overrides: str, start: bool = False) -> dict[str, str
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (json.dumps(OWN | {"model_type": "qwen3_vl"}), "'qwen3_vl'"),
+        (json.dumps(OWN | {"model_type": "qwen3_5"}), "recurrent layers"),
         (json.dumps(OWN | {"model_type": "llava"}), "'llava'"),
         (json.dumps(OWN["text_config"]), "'qwen2_5_vl_text'"),
         (json.dumps(HALF), "num_hidden_layers: Input should be a valid integer"),

@@ -26,7 +26,7 @@ def encoder() -> Encoder:
     """Return one whose tokenizer knows a special token that is not Qwen's."""
     tokenizer = deepcopy(tiny.tokenizer())
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|mine|>"]})
-    return Encoder(tokenizer, tiny.image_processor(), BackboneConfig(path="tiny", dtype="float32"), window_size=56)
+    return Encoder(tokenizer, tiny.image_processor(), BackboneConfig(path="tiny", dtype="float32"), tiny.config())
 
 
 def prompts() -> Prompts:

@@ -63,7 +63,8 @@ def test_records_that_were_left_out_are_printed_with_the_reasons(tmp_path: Path)
     text = io.StringIO()
     config = mixture(tmp_path, sources).config
     recipe = SimpleNamespace(backbone=SimpleNamespace(min_pixels=784, max_pixels=3136), data=config)
-    stub: Any = SimpleNamespace(recipe=recipe, console=Console(file=text, width=125))
+    encoder = SimpleNamespace(token_side=28)
+    stub: Any = SimpleNamespace(recipe=recipe, encoder=encoder, console=Console(file=text, width=125))
     Method.open_mixture(stub)
     assert text.getvalue() == "one: 2 of 4 records left out: markers 2\n"
 

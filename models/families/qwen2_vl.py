@@ -1,0 +1,110 @@
+"""Qwen2-VL (arXiv 2409.12191): a vision tower that attends to whole frames, and M-RoPE."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.packing.attention import VisionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen2VLTowerShape(TowerShape):
+    """The vision tower, which is the same in all sizes; `hidden_size` of its configuration is the language model's."""
+
+    embed_dim: Size = 1280
+    mlp_ratio: Size = 4
+
+    @property
+    def width(self) -> int:
+        """Numbers of a patch's hidden state."""
+        return self.embed_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen2VLShape(Shape):
+    """q, k, v and all layers and norms of the vision tower have a bias, the other layers have none."""
+
+    vision_config: Qwen2VLTowerShape = Qwen2VLTowerShape()
+
+    def count(self) -> Parameters:
+        """Return the parameters of each part."""
+        tower = self.vision_config
+        vision, wide = tower.embed_dim, tower.embed_dim * tower.mlp_ratio
+        block = 4 * vision * vision + 4 * vision + 2 * vision * wide + wide + vision + 4 * vision
+        merged = vision * tower.spatial_merge_size**2
+        language_model, projections = self.language_model(bias=True, head_norms=False)
+        return Parameters(
+            vision_tower=tower.patch_numbers * vision + tower.depth * block,
+            projector=2 * vision + merged * merged + merged + merged * self.hidden_size + self.hidden_size,
+            language_model=language_model,
+            lm_head=self.lm_head,
+            projections=projections,
+        )
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
+        layer = 4 * self.intermediate_size + 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
+        return layer, (3 * self.vision_config.mlp_ratio + 10) * self.vision_config.width
+
+    def config(self) -> Any:
+        """Return transformers' configuration; the number of heads is that of the released models."""
+        text = asdict(self)
+        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
+        rope = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1000000.0}
+        text |= {"max_position_embeddings": 32768, "rope_parameters": rope}
+        vision |= {"num_heads": 16, "hidden_size": self.hidden_size}
+        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+
+
+PUBLISHED = {
+    "Qwen/Qwen2-VL-2B-Instruct": Qwen2VLShape(1536, 28, 12, 2, 8960, 151936, tie_word_embeddings=True),
+    "Qwen/Qwen2-VL-7B-Instruct": Qwen2VLShape(3584, 28, 28, 4, 18944, 152064),
+    "Qwen/Qwen2-VL-72B-Instruct": Qwen2VLShape(8192, 80, 64, 8, 29568, 152064),
+}
+
+
+def parts() -> Parts:
+    """Return what imports torch."""
+    from transformers import Qwen2VLConfig, Qwen2VLImageProcessorPil, Qwen2VLTextModel
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel as VisionTower
+
+    from models.packing.groups import mrope
+    from models.portable.critic import Qwen2VLCriticRewardModel
+    from models.portable.language_model import Qwen2VLLanguageModel
+    from models.portable.reward import Qwen2VLScalarRewardModel
+
+    ours = Qwen2VLScalarRewardModel, Qwen2VLCriticRewardModel, Qwen2VLLanguageModel
+    return Parts(Qwen2VLConfig, *ours, (Qwen2VLTextModel, VisionTower), Qwen2VLImageProcessorPil, mrope)
+
+
+def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
+    """Plan the frames, which all layers see."""
+    from transformers.vision_utils import get_vision_position_ids
+
+    from models.packing.attention import Segments, VisionPlan
+
+    return VisionPlan(
+        tensors={"position_ids": get_vision_position_ids(grids, config.spatial_merge_size)},
+        segments={"cu_seqlens": Segments.frames(grids)},
+        tower={name: getattr(config, name) for name in ("spatial_merge_size", "patch_size")},
+    )
+
+
+FAMILY = Family(
+    title="Qwen2-VL",
+    shape=Qwen2VLShape,
+    published=PUBLISHED,
+    parts=parts,
+    marks=("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
+    reserved=("<|video_pad|>",),
+    tower_plan=tower_plan,
+    lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
+    probe=({}, {"embed_dim": 8}),
+)

@@ -1,0 +1,130 @@
+"""Qwen3-VL, dense (arXiv 2511.21631): learned positions interpolated to each image, deepstack, and M-RoPE.
+
+Deepstack adds features of several vision layers to the first layers of the language model; the stock forward does it by the mask
+of image tokens, so that packed rows need nothing for it. M-RoPE interleaves its axes; the position ids are as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.packing.attention import VisionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen3VLTowerShape(TowerShape):
+    """The vision tower; here that of 8B and 32B."""
+
+    depth: Size = 27
+    patch_size: Size = 16
+    hidden_size: Size = 1152
+    intermediate_size: Size = 4304
+    num_position_embeddings: Size = 2304
+    deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen3VLShape(Shape):
+    """All layers and norms of the vision tower have a bias, those of the language model none; queries and keys have norms."""
+
+    head_dim: Size = 128
+    vision_config: Qwen3VLTowerShape = Qwen3VLTowerShape()
+
+    @property
+    def head_size(self) -> int:
+        """Numbers of an attention head of the language model; all heads together may be wider than the hidden states."""
+        return self.head_dim
+
+    def count(self) -> Parameters:
+        """Return the parameters of each part."""
+        tower, hidden = self.vision_config, self.hidden_size
+        vision, wide = tower.hidden_size, tower.intermediate_size
+        block = 4 * vision * vision + 4 * vision + 2 * vision * wide + wide + vision + 4 * vision
+        merged = vision * tower.spatial_merge_size**2
+        mapping = merged * merged + merged + merged * hidden + hidden
+        language_model, projections = self.language_model(bias=False, head_norms=True)
+        return Parameters(
+            vision_tower=(tower.patch_numbers + 1 + tower.num_position_embeddings) * vision + tower.depth * block,
+            projector=2 * vision + mapping + len(tower.deepstack_visual_indexes) * (2 * merged + mapping),
+            language_model=language_model,
+            lm_head=self.lm_head,
+            projections=projections,
+        )
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
+        heads = 5 * self.num_attention_heads + 10 * self.num_key_value_heads
+        layer = 4 * self.intermediate_size + 7 * self.hidden_size + heads * self.head_size
+        return layer, 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
+
+    def config(self) -> Any:
+        """Return transformers' configuration; the number of heads is that of the released models."""
+        text = asdict(self)
+        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
+        rope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_theta": 5000000.0}
+        text |= {"max_position_embeddings": 262144, "rope_parameters": rope}
+        vision |= {"num_heads": 16, "out_hidden_size": self.hidden_size}
+        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+
+
+SMALL_TOWER = Qwen3VLTowerShape(depth=24, hidden_size=1024, intermediate_size=4096, deepstack_visual_indexes=(5, 11, 17))
+PUBLISHED = {
+    "Qwen/Qwen3-VL-2B-Instruct": Qwen3VLShape(2048, 28, 16, 8, 6144, 151936, tie_word_embeddings=True, vision_config=SMALL_TOWER),
+    "Qwen/Qwen3-VL-4B-Instruct": Qwen3VLShape(2560, 36, 32, 8, 9728, 151936, tie_word_embeddings=True, vision_config=SMALL_TOWER),
+    "Qwen/Qwen3-VL-8B-Instruct": Qwen3VLShape(4096, 36, 32, 8, 12288, 151936),
+    "Qwen/Qwen3-VL-32B-Instruct": Qwen3VLShape(5120, 64, 64, 8, 25600, 151936),
+}
+
+
+def parts() -> Parts:
+    """Return what imports torch."""
+    from transformers import Qwen2VLImageProcessorPil, Qwen3VLConfig, Qwen3VLTextModel, Qwen3VLVisionModel
+
+    from models.packing.groups import mrope
+    from models.portable.critic import Qwen3VLCriticRewardModel
+    from models.portable.language_model import Qwen3VLLanguageModel
+    from models.portable.reward import Qwen3VLScalarRewardModel
+
+    ours = Qwen3VLScalarRewardModel, Qwen3VLCriticRewardModel, Qwen3VLLanguageModel
+    return Parts(Qwen3VLConfig, *ours, (Qwen3VLTextModel, Qwen3VLVisionModel), Qwen2VLImageProcessorPil, mrope)
+
+
+def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
+    """Plan the frames, which all layers see, and where each patch's position embedding is interpolated from."""
+    from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
+
+    from models.packing.attention import Segments, VisionPlan
+
+    merge, side = config.spatial_merge_size, int(config.num_position_embeddings**0.5)
+    corners, weights = get_vision_interpolation_indices_and_weights(grids, side, "bilinear", True, merge)
+    return VisionPlan(
+        tensors={
+            "position_ids": get_vision_position_ids(grids, merge),
+            "interp_indices": corners,
+            "interp_weights": weights,
+        },
+        segments={"cu_seqlens": Segments.frames(grids)},
+        tower={name: getattr(config, name) for name in ("spatial_merge_size", "patch_size", "num_position_embeddings")},
+    )
+
+
+FAMILY = Family(
+    title="Qwen3-VL",
+    shape=Qwen3VLShape,
+    published=PUBLISHED,
+    parts=parts,
+    marks=("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
+    reserved=("<|video_pad|>",),
+    tower_plan=tower_plan,
+    head_size=lambda text: int(text.head_dim),
+    projector=("merger", "deepstack_merger_list"),
+    lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
+    probe=({"head_dim": 8}, {"out_hidden_size": 8, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}),
+)

@@ -1,0 +1,44 @@
+"""The families that work, and those that are known not to."""
+
+from data.errors import CheckpointError
+from models.families import qwen2_5_vl, qwen2_vl, qwen3_vl
+from models.families.family import Family, Shape
+
+FAMILIES: dict[str, Family] = {
+    "qwen2_5_vl": qwen2_5_vl.FAMILY,
+    "qwen2_vl": qwen2_vl.FAMILY,
+    "qwen3_vl": qwen3_vl.FAMILY,
+}
+"""`model_type` in config.json to a family. A new family is a file beside this one and a row here."""
+
+RECURRENT = "its recurrent layers carry a state from token to token, which every continuation would have to branch off"
+BOTH_WAYS = "its image tokens see each other in both directions, and packed rows attend causally"
+EXPERTS = "how its experts are laid out on disk and divided over ranks was not verified"
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), RECURRENT),
+    **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "paligemma"), BOTH_WAYS),
+    **dict.fromkeys(("qwen3_vl_moe", "qwen3_omni_moe"), EXPERTS),
+    "internvl": "its images are cut into tiles, which no packed row plans yet",
+}
+"""`model_type` to why packed rows would not be exact, or were not shown to be."""
+
+PUBLISHED: dict[str, Shape] = {path: shape for family in FAMILIES.values() for path, shape in family.published.items()}
+"""Shapes of all released checkpoints."""
+
+WORKS = ", ".join(f"{family.title} (model_type {name})" for name, family in FAMILIES.items())
+BACKBONES = (
+    f"a folder with a model of {WORKS}: config.json, *.safetensors, a tokenizer and preprocessor_config.json; a hub id such as "
+    f"{next(iter(PUBLISHED))}; or `embedded`"
+)
+"""What a run can start from."""
+
+
+def family_of(model_type: object, where: object = "the model") -> Family:
+    """Return the family of a model; raises CheckpointError for one that does not work, and says why."""
+    if isinstance(model_type, str) and model_type in FAMILIES:
+        return FAMILIES[model_type]
+    reason = REFUSED.get(str(model_type), "packed rows were not shown to be exact for it")
+    raise CheckpointError(
+        f"{where} is a {model_type or 'nameless'!r} model: {reason}. Give a checkpoint of one of these: {WORKS}. "
+        "models/README.md says how a family is added."
+    )

@@ -1,0 +1,66 @@
+"""Every family writes from a packed row, token by token, what its stock model writes for each continuation alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.backbone import load_critic
+from models.config import BackboneConfig, SamplingConfig
+from models.families.table import FAMILIES
+from models.generation import WritingCost, generate
+from tests.models import stock, tiny
+from tests.models.test_generation import CASES, END, FORBIDDEN, LIMIT, NAMES
+
+LIKELY = {"qwen2_5_vl": (7, 4.75), "qwen2_vl": (13, 4.0), "qwen3_vl": (2, 3.0)}
+"""A seed, and how much likelier the end of turn is made, so that continuations end at different lengths."""
+
+
+def backbone(folder: Path, family: str) -> Any:
+    """Write a checkpoint whose end of turn is likely in some places, and return the stock model."""
+    seed, factor = LIKELY[family]
+    model = tiny.language_model(seed, family)
+    with torch.no_grad():
+        model.lm_head.weight[END] *= factor
+    model.save_pretrained(folder)
+    tiny.encoder(family).save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(tmp_path: Path, family: str) -> None:
+    plain, encoder = backbone(tmp_path, family), tiny.encoder(family)
+    critic = load_critic(BackboneConfig(path=str(tmp_path), dtype="float32")).eval()
+    batch, sampling = encoder.pack([encoder.encode(*case, None) for case in CASES]), SamplingConfig(max_new_tokens=LIMIT)
+    found = iter(generate(critic, batch, end=END, forbidden=FORBIDDEN, sampling=sampling, seeds=NAMES))
+    lengths = []
+    options: dict[str, Any] = {"max_new_tokens": LIMIT, "do_sample": False, "eos_token_id": END, "pad_token_id": END}
+    for images, conversations in CASES:
+        for spans in conversations:
+            one, inputs = next(found), stock.padded_inputs([(images, [spans])], family=family)
+            kinds = (inputs["input_ids"] == plain.config.image_token_id).int()
+            ids = plain.generate(**inputs, mm_token_type_ids=kinds, suppress_tokens=FORBIDDEN, **options)
+            new = ids[0, inputs["input_ids"].shape[1] :].tolist()
+            wanted = new[: new.index(END)] if END in new else new
+            assert list(one.ids) == wanted
+            lengths.append(len(wanted))
+            whole = torch.cat([inputs["input_ids"], torch.tensor([[*wanted, END]])], dim=1)
+            inputs |= {"input_ids": whole, "attention_mask": torch.ones_like(whole)}
+            with torch.no_grad():
+                last = stock.hidden_states(stock.backbone(critic.model), inputs)[0, -1]
+            assert torch.allclose(one.end_hidden, last, atol=1e-5, rtol=1e-4)
+    assert len(set(lengths)) > 2, "the case is too easy: continuations should end at different lengths"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_position_costs_what_its_keys_and_values_take(family: str) -> None:
+    config = tiny.config(family)
+    text, sampling = config.text_config, SamplingConfig(max_new_tokens=10)
+    with torch.device("meta"):
+        model = FAMILIES[family].parts().scalar.stock(config)
+    width = model.language_model.layers[0].self_attn.k_proj.out_features
+    held = 2 * text.num_hidden_layers * width / (2 * text.hidden_size + 3 * text.intermediate_size)
+    assert WritingCost.of(config, sampling).cached == pytest.approx(held)

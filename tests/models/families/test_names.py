@@ -1,0 +1,75 @@
+"""Outside the rooms that may, no code knows a family of backbones by its name or by its tokens; prose may name one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from models.families.table import FAMILIES, REFUSED
+from tests.test_structure import CLONE, SOURCES
+
+TOKENS = {token.strip("<|>") for family in FAMILIES.values() for token in family.vision_text}
+NAMES = {*FAMILIES, *REFUSED, "qwen", "im_start", "im_end", "endoftext"} | TOKENS
+NAMED = re.compile("|".join(re.escape(name).replace("_", "_?") for name in sorted(NAMES)), re.IGNORECASE)
+"""A class spells `qwen2_5_vl` as `Qwen2_5_VL`, and `qwen2_vl` as `Qwen2VL`."""
+MAY = ("models/families/", "models/portable/", "models/build_embedded.py", "eval/serving/", "eval/adapters/")
+"""The families themselves, the classes that travel with checkpoints, the embedded checkpoint's builder, vLLM's classes and
+what other people's programs write."""
+KNOWN = {
+    "data/images.py": {"Qwen2.5-VL takes at most 200 : 1"},
+    "data/preference.py": {"im_start", "im_end", "endoftext", "vision_start", "vision_end", "image_pad"},
+    "data/video.py": {"video_pad"},
+    "eval/benchmarks/vl_rewardbench_scoring.py": {"UnifiedReward's qwen script"},
+    "train/recipe/methods.py": {"Qwen/Qwen2.5-VL-7B-Instruct"},
+    "train/speed/workload.py": {
+        "Qwen/Qwen2.5-VL-3B-Instruct",
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+        "vision_start_token_id",
+        "vision_end_token_id",
+    },
+}
+"""Hub ids of defaults; the shapes that speed is measured on, and what all configurations call their ids; a published script; and
+the data floor, which has no tokenizer: it sieves records and images by what is common, and the encoder by the tokenizer's own."""
+
+
+def named(text: str) -> set[str]:
+    """Return the strings and names of a module's code that name a family; docstrings and comments are prose."""
+    tree = ast.parse(text)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            found.add(node.value)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.alias):
+            found.add(node.name)
+        elif isinstance(node, ast.keyword | ast.arg) and node.arg:
+            found.add(node.arg)
+    return {one for one in found if NAMED.search(one)}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SOURCES if not str(path.relative_to(CLONE)).startswith(MAY)],
+    ids=lambda path: str(path.relative_to(CLONE)),
+)
+def test_no_other_code_names_a_family(path: Path) -> None:
+    known = KNOWN.get(str(path.relative_to(CLONE)), set())
+    assert not {one for one in named(SOURCES[path]) if not any(allowed in one for allowed in known)}
+
+
+def test_nothing_is_allowed_that_is_not_there() -> None:
+    for name, known in KNOWN.items():
+        found = named(SOURCES[CLONE / name])
+        assert not {allowed for allowed in known if not any(allowed in one for one in found)}, name
+
+
+def test_a_name_would_be_found_and_prose_is_let_pass() -> None:
+    code = '"""Of Qwen3-VL."""\nfrom transformers import Qwen2VLModel\nend = "<|im_end|>"\nx.image_pad = kind == "qwen3_vl"\n'
+    assert named(code) == {"Qwen2VLModel", "<|im_end|>", "image_pad", "qwen3_vl"}
