@@ -73,9 +73,9 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
     written = "" if isinstance(recipe.method, NaiveConfig) else "; what is written comes on top"
     console.print(
         f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
-        f"rows of {ROW_TOKENS if budget == 'auto' else budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, which H100 and "
-        f"H200 have alike; a GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between nodes, "
-        "while it computes. GB (s): what each receives in a step, and how long that takes by itself.",
+        f"rows of {ROW_TOKENS if budget == 'auto' else budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, the same for "
+        f"H100 and H200; a GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between nodes; transfers "
+        "overlap with computation, so that a step takes the longer of the two. Received in a step: GB (seconds).",
         soft_wrap=True,
     )
     own = recipe.deepspeed
@@ -98,7 +98,7 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
             if found.waiting[name] < 0.95 * found.waiting[own]
         ]
         console.print(
-            f"From {ranks:,} GPUs on the network holds this recipe up: {found.waiting[own]:.2f} s for {found.compute:.2f} s of "
+            f"From {ranks:,} GPUs on the network is the bottleneck: {found.waiting[own]:.2f} s for {found.compute:.2f} s of "
             f"computation. Ways out: {', '.join(['fewer GPUs', 'a larger optim.records_per_step', *better])}.",
             soft_wrap=True,
         )

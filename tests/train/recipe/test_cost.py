@@ -82,13 +82,13 @@ def test_the_step_of_basereward_by_hand() -> None:
 def test_the_dry_run_says_where_the_network_holds_a_run_up(capsys: pytest.CaptureFixture[str]) -> None:
     show(read_recipe(BASEREWARD), 1, Console(width=200))
     said = capsys.readouterr().out
-    assert "From 64 GPUs on the network holds this recipe up: 0.92 s for 0.45 s of computation" in said
+    assert "From 64 GPUs on the network is the bottleneck: 0.92 s for 0.45 s of computation" in said
     assert "deepspeed=zero3_hpz, 0.64 s and 4 GiB a GPU" in said
     assert "deepspeed=zero1" not in said  # a single row: the stages move as much
     show(read_recipe(BASEREWARD, ["optim.records_per_step=512"]), 1, Console(width=200))
     assert "a larger optim.records_per_step, deepspeed=zero1, 0.92 s and 30 GiB a GPU" in capsys.readouterr().out
     show(read_recipe(BASEREWARD, ["deepspeed=zero1", "optim.records_per_step=4096"]), 1, Console(width=200))
-    assert "holds this recipe up" not in capsys.readouterr().out
+    assert "is the bottleneck" not in capsys.readouterr().out
 
 
 def test_rows_are_filled_as_the_packer_does() -> None:
