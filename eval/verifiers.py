@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from data.errors import RecordError
+from data.preference import Rule, Truth
 
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 BOXED = "\\boxed{"
@@ -109,15 +110,20 @@ def _digits(written: str) -> bool:
     return any(letter.isdigit() for letter in written)
 
 
-VERIFIERS: dict[str, Callable[[str, str], bool]] = {"exact": exact, "multiple_choice": multiple_choice, "numeric": numeric}
+VERIFIERS: dict[Rule, Callable[[str, str], bool]] = {"exact": exact, "multiple_choice": multiple_choice, "numeric": numeric}
 """Each says of a response and the known answer whether it is right. A new rule is a row here."""
+
+
+def states(response: str, truth: Truth) -> bool:
+    """Say whether a response gives one of the answers of `truth`."""
+    return any(VERIFIERS[truth.rule](response, answer) for answer in truth.answers)
 
 
 @dataclass(frozen=True, slots=True)
 class Verifying:
     """How the responses of a record are verified."""
 
-    verifier: str
+    verifier: Rule
     column: str
     """Where the known answer stands."""
     tolerance: float | None

@@ -19,7 +19,7 @@ HOUSE = {
         "browse frames shapes",
     ),
     "models": (
-        "config distributed packing portable compatibility encoder generation adapters backbone",
+        "config distributed packing portable compatibility encoder generation sampling adapters backbone",
         "build_embedded",
     ),
     "eval": (

@@ -11,7 +11,7 @@ from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.card import CARD, recorded
 from eval.judges.checkpoint import backbone_of
-from eval.judges.config import EndpointConfig
+from eval.judges.config import EndpointConfig, ServerConfig
 from eval.judges.ensemble import EnsembleConfig
 from eval.judges.loading import judge_config
 from eval.protocol import Example, ProtocolConfig
@@ -40,6 +40,8 @@ def judge_digest(path: Path) -> str:
     Raises: what `load_judge` raises for a path that is no whole judge.
     """
     config = judge_config(path)
+    if isinstance(config, ServerConfig):  # what it serves is known once it answers
+        return _digest([config.model_dump_json(include={"type", "url"})])
     if isinstance(config, EndpointConfig):
         return _digest([config.model_dump_json(include={"type", "url", "model", "request"})])
     if isinstance(config, EnsembleConfig):

@@ -13,9 +13,10 @@ from data.errors import NonFiniteError, UserError
 from models.backbone import load_encoder
 from models.distributed import barrier, rank, world_size
 from models.portable.reward import IncompleteCheckpointError
-from train.recipe.methods import CriticConfig, LanguageModelConfig, NaiveConfig, StableReinforceConfig
+from train.recipe.methods import CriticConfig, LanguageModelConfig, NaiveConfig, PolicyConfig, StableReinforceConfig
 from train.recipe.parsing import Launch, refuse_missing_device
 from train.reinforce.method import StableReinforceMethod
+from train.reinforce.policy import PolicyMethod
 from train.runs.callbacks import run_callbacks, summarise
 from train.runs.evaluation import evaluation
 from train.runs.model import make_model
@@ -31,6 +32,7 @@ METHODS: dict[type, type[Method]] = {
     CriticConfig: CriticMethod,
     LanguageModelConfig: LanguageModelMethod,
     StableReinforceConfig: StableReinforceMethod,
+    PolicyConfig: PolicyMethod,
 }
 
 

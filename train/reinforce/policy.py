@@ -1,0 +1,175 @@
+"""A policy that answers questions, paid by a reward model: its reward and its method (BaseReward, arXiv 2509.16127).
+
+The reward is a weighted sum: scores of a judge of any kind in one of their forms, the verifier, a price on length, the form asked
+for. Nothing pays for an error: an answer that the limit cut off, or that holds a control token, is wrong and of no form, and its
+length costs as much as any. A judge reads it as it stands.
+"""
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from data.errors import UserError
+from eval.candidates.scoring import reference_of
+from eval.journal import Journal
+from eval.judges.checkpoint import Runtime
+from eval.judges.loading import load_judge
+from eval.judges.ranking import Ranker
+from eval.running.answering import Answerer, candidates, load_questions, readable, scored, summary, write_answers
+from eval.score_forms import FORMS
+from eval.verifiers import states
+from models.config import SamplingConfig
+from models.distributed import alone, rank
+from models.encoder import Encoder
+from train.recipe.methods import FormatTerm, JudgeTerm, LengthTerm, PolicyConfig
+from train.recipe.recipe import HELD_OUT, QUESTION_FIGURES
+from train.reinforce.method import ReinforceMethod
+from train.reinforce.rollouts import Prompt, Questions
+from train.supervised.method import device, unwrapped
+from train.supervised.whole_weights import whole_weights
+
+
+class AnswerReward:
+    """The reward of a rollout batch as trl calls it; its parts are logged as means and as columns of the rollout table."""
+
+    __name__ = "answer"
+
+    def __init__(self, config: PolicyConfig, rankers: Mapping[int, Ranker], encoder: Encoder) -> None:
+        """Take the judge of each JudgeTerm by its place among `config.rewards`."""
+        self.config, self.rankers, self.encoder = config, rankers, encoder
+        references = {place: reference_of(Path(config.rewards[place].path)) for place in rankers}  # type: ignore[union-attr]
+        self.references = {place: found for place, found in references.items() if found is not None}
+        for place in rankers.keys() - self.references.keys():
+            term = config.rewards[place]
+            if isinstance(term, JudgeTerm) and "mean" in FORMS[term.form].needs:
+                raise UserError(
+                    f"method.rewards.{place}: {term.path} states no reference scores (mean and std in its config.json), by which "
+                    "`form: standardised` divides; take another form, or a checkpoint that was evaluated when it was saved."
+                )
+
+    def __call__(
+        self,
+        completion_ids: Sequence[list[int]],
+        asked: Sequence[Prompt],
+        log_metric: Callable[[str, float], None],
+        log_extra: Callable[[str, list[Any]], None],
+        **rest: Any,
+    ) -> list[float]:
+        """Return the rewards of answers, `num_generations` after one another to each question."""
+        end = self.encoder.end_of_turn
+        read = [readable(self.encoder, ids[:-1] if ids[-1] == end else ids, ended=ids[-1] == end) for ids in completion_ids]
+        texts, whole = [text for text, _ in read], [one for _, one in read]
+        truths = [prompt.asked.truth if prompt.asked else None for prompt in asked]
+        parts = zip(texts, whole, truths, strict=True)
+        right = [truth is not None and ended and states(text, truth) for text, ended, truth in parts]
+        total = [0.0] * len(texts)
+        columns: dict[str, list[Any]] = {}
+        for place, term in enumerate(self.config.rewards):
+            if isinstance(term, JudgeTerm):
+                scores, found = self._judged(place, term, asked, texts, right)
+                columns["judge" if "judge" not in columns else f"judge_{place}"] = scores
+            elif isinstance(term, LengthTerm):
+                spare = self.config.max_new_tokens - term.free_tokens
+                found = [-min(max(len(ids) - term.free_tokens, 0) / spare, 1.0) for ids in completion_ids]
+                found = [price if ended else -1.0 for price, ended in zip(found, whole, strict=True)]
+            elif isinstance(term, FormatTerm):
+                matches = re.compile(term.pattern, re.DOTALL).fullmatch
+                found = [float(ended and matches(text) is not None) for text, ended in read]
+                columns["format"] = found
+            else:
+                found = list(map(float, right))
+            total = [sum(pair) for pair in zip(total, (term.weight * one for one in found), strict=True)]
+        columns["right"] = list(map(float, right))
+        for name, values in columns.items():
+            log_metric(f"rewards/{name}", sum(values) / len(values))
+        log_metric("rollouts/cut_off", 1 - sum(whole) / len(whole))
+        for name, values in {**columns, "record": [prompt.record for prompt in asked]}.items():
+            log_extra(name, values)
+        return total
+
+    def _judged(
+        self, place: int, term: JudgeTerm, asked: Sequence[Prompt], texts: Sequence[str], right: Sequence[bool]
+    ) -> tuple[list[float], list[float]]:
+        """Return the scores of a judge, and what its form makes of them; each rank asks for its own answers."""
+        count = self.config.num_generations
+        blocks = [slice(start, start + count) for start in range(0, len(texts), count)]
+        questions = [prompt.asked for prompt in asked[::count] if prompt.asked is not None]
+        with alone():
+            groups = [candidates(question, texts[own]) for question, own in zip(questions, blocks, strict=True)]
+            rankings = self.rankers[place].rank(groups)
+        form, given = FORMS[term.form], self.references.get(place, {})
+        scores: list[float] = []
+        rewards: list[float] = []
+        for own, prompt, ranking in zip(blocks, asked[::count], rankings, strict=True):
+            block = list(ranking.scores)
+            if term.shuffled:
+                random.Random(f"shuffled/{prompt.place}").shuffle(block)
+            context: dict[str, Any] = {"right": right[own], "mean": given.get("mean"), "std": given.get("std"), "clip": None}
+            scores += block
+            rewards += form.of(block, **{name: context[name] for name in form.needs})
+        return scores, rewards
+
+
+class PolicyMethod(ReinforceMethod):
+    """Reinforcement learning of a policy by reward models and verifiers."""
+
+    columns: ClassVar[Mapping[str, str]] = {
+        **{name: form for name, form in ReinforceMethod.columns.items() if name != "rewards/result"},
+        "rewards/judge": "{:+.3f}",
+        "rewards/right": "{:.3f}",
+    }
+
+    config: PolicyConfig
+
+    def prepare(self) -> None:
+        """Take the records as questions, and load the judges: before ZeRO-3 is on, which would divide their weights."""
+        recipe, cache = self.recipe, self.mixture.config.cache_folder
+        self.prompts = Questions(self.mixture, self.encoder, self.config.max_prompt_tokens)
+        runtime = Runtime(device(), self.packed().token_budget)
+        self.rankers: dict[int, Ranker] = {
+            place: load_judge(term.path, runtime).ranker
+            for place, term in enumerate(self.config.rewards)
+            if isinstance(term, JudgeTerm)
+        }
+        self.questions = {source.label: load_questions(source, cache) for source in recipe.evaluation.questions}
+        if len(self.mixture.validation):
+            self.questions[HELD_OUT] = list(self.mixture.validation)
+
+    def reward(self) -> tuple[AnswerReward, None]:
+        """Return the reward of answers."""
+        return AnswerReward(self.config, self.rankers, self.encoder), None
+
+    def examination(self) -> Callable[[nn.Module, Path], dict[str, float]] | None:
+        """Return what has the policy answer the questions of the evaluation, and writes its answers into a folder."""
+        if not self.questions:
+            return None
+        config, ranker = self.config, next(iter(self.rankers.values()), None)
+        sampling = SamplingConfig(temperature=config.temperature, max_new_tokens=config.max_new_tokens)
+
+        def examine(model: nn.Module, folder: Path) -> dict[str, float]:
+            figures: dict[str, float] = {}
+            for name, questions in self.questions.items():
+                journal = Journal(name, self.console)
+                with whole_weights(model):
+                    answerer = Answerer(unwrapped(model), self.packed(), sampling, self.recipe.evaluation.samples)
+                    answers = answerer.answer(questions, journal)
+                if ranker is not None:
+                    answers = scored(questions, answers, ranker, journal.of("scored"))
+                write_answers(folder, name, questions, answers)
+                found = summary(answers)
+                shown = {figure: found[figure] for figure in QUESTION_FIGURES if figure in found}
+                figures |= {f"{name}/{figure}": value["mean"] for figure, value in shown.items()}
+                intervals = "  ".join(
+                    f"{figure} {100 * one['mean']:.1f} [{100 * one['low']:.1f}, {100 * one['high']:.1f}]"
+                    for figure, one in shown.items()
+                )
+                if not rank():
+                    line = f"{name}, {len(questions):,} questions, N = {self.recipe.evaluation.samples}: {intervals}"
+                    self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            return figures
+
+        return examine
