@@ -48,16 +48,20 @@ class Answers:
     scores: tuple[float, ...] = ()
     """The judge's; empty without one."""
 
+    @property
+    def said(self) -> list[tuple[str, bool]]:
+        """What each sampled answer says, for a vote; whether it is right is part of it, as one that was cut off never is."""
+        said = (" ".join(final_answer(text).casefold().split()) for text in self.texts[1:])
+        return list(zip(said, self.right[1:], strict=True))
+
     def figures(self) -> dict[str, float]:
-        """Return what the question adds to each figure of `QUESTION_FIGURES`; no `best` without scores."""
+        """Return what the question adds to each accuracy; no `best` without scores."""
         right, number = self.right[1:], len(self.right) - 1
-        said = [" ".join(final_answer(text).casefold().split()) for text in self.texts[1:]]
-        agreed = list(zip(said, right, strict=True))  # with `right`, as a text that was cut off may equal a whole one
         found = {
             "greedy": float(self.right[0]),
             "sampled": sum(right) / number,
             "pass": pass_at(right, number),
-            "majority": majority(agreed, right, number),
+            "majority": majority(self.said, right, number),
         }
         return found | ({"best": best_of(self.scores[1:], right, number)} if self.scores else {})
 

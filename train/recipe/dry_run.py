@@ -19,7 +19,7 @@ from train.recipe.inputs import absent
 from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained, writing_price
 from train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
 from train.recipe.parsing import Launch
-from train.recipe.recipe import Recipe
+from train.recipe.recipe import HELD_OUT, Recipe
 
 GPUS = (8, 64, 512)
 """Numbers of GPUs that the cost of a step is shown for."""
@@ -213,7 +213,8 @@ def evaluation_lines(recipe: Recipe) -> list[str]:
         limit = "" if benchmark.limit is None else f", limited to {benchmark.limit:,}"
         lines.append(f"{benchmark.name} ({benchmark.location}{rows}{limit})")
     if recipe.data.validation:
-        lines.append(f"{recipe.data.validation:,} records withheld from training: {' and '.join(recipe.held_out_figures)}")
+        figures = [name for name in recipe.held_out_figures if name.startswith(f"{HELD_OUT}/")]
+        lines.append(f"{recipe.data.validation:,} records withheld from training: {' and '.join(figures)}")
     if isinstance(recipe.method, PolicyConfig):
         how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
     else:

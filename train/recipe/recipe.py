@@ -99,8 +99,8 @@ class Recipe(Section):
         A policy has those on all of its questions.
         """
         if isinstance(self.method, PolicyConfig):
-            figures = [figure for figure in QUESTION_FIGURES if figure != "best" or self.method.judges]
-            return tuple(f"{name}/{figure}" for name in self.question_sets for figure in figures)
+            measured = [figure for figure in QUESTION_FIGURES if figure != "best" or self.method.judges]
+            return tuple(f"{name}/{figure}" for name in self.question_sets for figure in measured)
         accuracy = f"{HELD_OUT}/accuracy"
         figures = {"rm": (accuracy, HELD_OUT_LOSS), "sft": (HELD_OUT_LOSS,), "rl": (accuracy,)}
         return figures[self.entry] if self.data.validation else ()

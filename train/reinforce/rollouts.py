@@ -6,6 +6,7 @@ models/sampling.py samples texts on them.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from PIL.Image import Image
 
 from data.errors import RecordError
@@ -106,7 +107,7 @@ class Questions(RunPrompts):
 
     def order(self, epoch: int) -> Indices:
         """Return the mixture's own order."""
-        return self.mixture.order(epoch)
+        return self.mixture.order(epoch).astype(np.int64)
 
     def load(self, index: int, place: int) -> Prompt:
         """Return a record's prompt."""

@@ -28,7 +28,7 @@ def said(record: Preference) -> str:
 
 
 def test_columns_of_mathvista(tmp_path: Path) -> None:
-    row = {"pid": "1", "image": "images/1.jpg", "decoded_image": image_struct(RED), "unit": None}
+    row: dict[str, Any] = {"pid": "1", "image": "images/1.jpg", "decoded_image": image_struct(RED), "unit": None}
     rows = [
         row | {"query": "Hint.\nWhich?", "choices": ["big", "small"], "answer": "small"},
         row | {"query": "How many?", "choices": None, "answer": "1,200"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ ANSWERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, 
 
 def over_subsets(places: Sequence[int], n: int, value: Callable[[Sequence[int]], float]) -> float:
     subsets = list(combinations(places, n))
-    return sum(map(value, subsets)) / len(subsets)
+    return fmean(map(value, subsets))
 
 
 @given(ANSWERS)
@@ -28,7 +29,7 @@ def test_the_closed_forms_are_the_means_over_all_subsets(answers: list[tuple[int
 
     def best(own: Sequence[int]) -> float:
         top = [place for place in own if scores[place] == max(scores[other] for other in own)]
-        return sum(right[place] for place in top) / len(top)
+        return fmean(right[place] for place in top)
 
     def voted(own: Sequence[int]) -> float:
         counts = Counter(said[place] for place in own)

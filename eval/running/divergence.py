@@ -1,0 +1,159 @@
+"""A policy at every checkpoint of its RL: how right it is, how a reward model scores it, how far it is from its start (KL).
+
+Everything that was answered, scored and measured at a point is kept in one file under a fingerprint, so that a killed measurement
+goes on with the next point, and inside one with the next question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from data.config.layers import read_yaml
+from data.errors import UserError
+from data.mixture import CACHE
+from data.preference import Preference
+from data.sources.table import AnySource
+from data.storage.code import code_digest
+from data.storage.files import content_digest, digest, write_json_lines
+from eval.journal import Journal
+from eval.judges.card import RECIPE
+from eval.judges.checkpoint import Runtime, load_checkpoint
+from eval.judges.packed_inference import Packed
+from eval.judges.ranking import Ranker
+from eval.protocol import Floats
+from eval.running.answering import Answerer, Answers, credits_of, load_questions, scored
+from models.backbone import load_encoder, load_language_model, resolve
+from models.config import BackboneConfig, SamplingConfig
+from models.distributed import gather, rank
+
+COMPLETE = "complete"
+"""The file that a whole checkpoint has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRun:
+    """What a measurement needs of a run folder of `method: policy`."""
+
+    folder: Path
+    start: BackboneConfig
+    sampling: SamplingConfig
+    source: dict[str, Any]
+    """The first source of questions of the recipe's evaluation."""
+    judge: str | None
+    """The first judge of the reward."""
+
+    @classmethod
+    def read(cls, folder: Path) -> PolicyRun:
+        """Read the recipe of a run; raises UserError for another method's, or one without questions."""
+        file = folder / RECIPE
+        if not file.is_file():
+            raise UserError(f"{folder}: there is no {RECIPE}; required is the run folder of a policy (train/rl.py).")
+        recipe: dict[str, Any] = read_yaml(file).plain()
+        method, questions = recipe["method"], recipe["evaluation"].get("questions")
+        if method["type"] != "policy" or not questions:
+            raise UserError(f"{file}: required is a run of `method: policy` with evaluation.questions.")
+        sampling = {"temperature": method["temperature"], "max_new_tokens": method["max_new_tokens"]}
+        judges = [term["path"] for term in method["rewards"] if term["type"] == "judge"]
+        start = BackboneConfig.model_validate(recipe["backbone"])
+        return cls(folder, start, SamplingConfig.model_validate(sampling), questions[0], next(iter(judges), None))
+
+    def checkpoints(self) -> dict[int, Path]:
+        """Return the whole checkpoints by their step."""
+        found = {int(path.parent.name.rpartition("-")[2]): path.parent for path in self.folder.glob(f"checkpoint-*/{COMPLETE}")}
+        return dict(sorted(found.items()))
+
+    def questions(self, count: int) -> list[Preference]:
+        """Return the first `count` questions; an endless source has as many as are asked for."""
+        source = TypeAdapter(AnySource).validate_python(self.source)
+        if "rows" in type(source).model_fields:
+            source = source.model_copy(update={"rows": count})
+        return load_questions(source, CACHE)[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A policy at one step of a run; step 0 is the start."""
+
+    run: str
+    step: int
+    answers: tuple[Answers, ...]
+    log_ratios: tuple[tuple[float, ...], ...]
+    """log(policy / start) of each sampled answer."""
+
+    @property
+    def credits(self) -> dict[str, Floats]:
+        """Every figure's value for each question, (questions,): the accuracies, the mean score, and the KL in nats."""
+        scores = np.array([one.scores for one in self.answers])
+        more = {"score": scores[:, 1:].mean(1), "greedy_score": scores[:, 0], "kl": np.array(self.log_ratios).mean(1)}
+        return credits_of(self.answers) | more
+
+
+class Measurement:
+    """Measures policies on the same questions by the same judge; all ranks must call together."""
+
+    def __init__(
+        self,
+        run: PolicyRun,
+        questions: Sequence[Preference],
+        samples: int,
+        judge: tuple[Ranker, str],
+        folder: Path,
+        runtime: Runtime,
+    ) -> None:
+        """Load the start; `judge` is what ranks and its digest, `folder` where points are kept."""
+        self.questions, self.samples, self.sampling, self.runtime = questions, samples, run.sampling, runtime
+        self.ranker, self.judge, self.folder = *judge, folder
+        model = load_language_model(run.start).to(runtime.device).eval()
+        packed = Packed(load_encoder(run.start), runtime.device, runtime.token_budget or 4096)
+        self.start = Answerer(model, packed, run.sampling, samples)
+        self.start_path = Path(resolve(run.start.path))
+
+    def point(self, run: str, step: int, checkpoint: Path | None, console: Console) -> Point:
+        """Return what is measured of a checkpoint, None being the start, or read what an earlier call kept."""
+        file = self.folder / f"{run}-{step}.jsonl"
+        mark = gather("" if rank() else self._mark(checkpoint or self.start_path))[0]
+        lines = gather(_lines(file, mark) if not rank() else [])[0]
+        if not lines:
+            answerer = self.start if checkpoint is None else self._load(checkpoint)
+            journal = Journal(f"{run}, step {step}", console, file.with_suffix(".journal"), mark)
+            answers = scored(self.questions, answerer.answer(self.questions, journal), self.ranker, journal.of("scored"))
+            own = answerer.log_probabilities(self.questions, answers)
+            before = own if checkpoint is None else self.start.log_probabilities(self.questions, answers)
+            ratios = [tuple(np.subtract(*pair).tolist()) for pair in zip(own, before, strict=True)]
+            lines = [{"answers": asdict(one), "log_ratios": found} for one, found in zip(answers, ratios, strict=True)]
+            if not rank():
+                write_json_lines(file, [mark, *lines])
+                journal.remove()
+        adapter = TypeAdapter(Answers)
+        answers = [adapter.validate_python(line["answers"]) for line in lines]
+        return Point(run, step, tuple(answers), tuple(tuple(line["log_ratios"]) for line in lines))
+
+    def _load(self, checkpoint: Path) -> Answerer:
+        def load(backbone: BackboneConfig, *, nf4: bool = False, **heads: object) -> Any:
+            return load_language_model(backbone, nf4=nf4)
+
+        found = load_checkpoint(checkpoint, self.runtime, load)
+        return Answerer(found.model, found.packed, self.sampling, self.samples)
+
+    def _mark(self, policy: Path) -> str:
+        weights = [content_digest(file) for file in sorted(policy.glob("*.safetensors"))]
+        start = [content_digest(file) for file in sorted(self.start_path.glob("*.safetensors"))]
+        asked = [(one.identity, one.prompt, one.truth) for one in self.questions]
+        code = code_digest("eval.running.divergence", floors=("models", "eval"))
+        return digest(repr((weights, start, asked, self.samples, self.sampling, self.judge, code)))
+
+
+def _lines(file: Path, mark: str) -> list[dict[str, Any]]:
+    """Return the lines of a point that was measured before under the same mark; empty for none."""
+    if not file.is_file():
+        return []
+    first, *rest = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return rest if first == mark else []
