@@ -131,12 +131,13 @@ class Verifying:
 
     def right(self, columns: Mapping[str, Any], responses: Sequence[str]) -> list[bool]:
         """Say which responses are right; raise RecordError where the record has no known answer."""
-        answer = columns.get(self.column)
-        if not isinstance(answer, str | int | float) or isinstance(answer, bool) or answer == "":
+        known = columns.get(self.column)
+        answers = known if isinstance(known, list) else [known]
+        if not answers or any(not isinstance(one, str | int | float) or isinstance(one, bool) or one == "" for one in answers):
             raise RecordError(
-                f"{self.column!r} is {answer!r:.60}; the verifier needs the known answer there, a text or a number."
+                f"{self.column!r} is {known!r:.60}; the verifier needs the known answer there: a text, a number, or a list."
             )
         judge = VERIFIERS[self.verifier]
         if self.tolerance is not None:
             judge = partial(numeric, tolerance=self.tolerance)
-        return [judge(response, str(answer)) for response in responses]
+        return [any(judge(response, str(answer)) for answer in answers) for response in responses]

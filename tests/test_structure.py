@@ -25,7 +25,8 @@ HOUSE = {
     "eval": (
         "journal protocol score_forms verifiers adapters benchmarks results judges running candidates reporting contamination "
         "serving cli",
-        "run serve sweep report overlap score select_responses annotate select_pairs answers critique_ablation overoptimisation",
+        "run serve sweep report overlap score select_responses sample annotate select_pairs answers critique_ablation "
+        "overoptimisation",
     ),
     "train": (
         "recipe supervised reinforce runs ablation speed",

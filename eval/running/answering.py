@@ -16,9 +16,7 @@ import numpy as np
 import torch
 
 from data.images import decode
-from data.mixture import Mixture, MixtureConfig
 from data.preference import Preference
-from data.sources.shared.base import SourceConfig
 from data.storage.files import write_json, write_json_lines
 from eval.journal import SILENT, Journal
 from eval.judges.packed_inference import Packed, run_packed
@@ -176,12 +174,6 @@ def scored(
 def candidates(question: Preference, texts: Sequence[str]) -> Candidates:
     """Return answers to a question as a judge takes them."""
     return replace(candidates_of(list(question.prompt), texts, question.images, question.identity), prompt=question.prompt)
-
-
-def load_questions(source: SourceConfig, cache: Path) -> list[Preference]:
-    """Return all questions of a source; raises UserError as `Mixture` does."""
-    mixture = Mixture(MixtureConfig(sources=[source], cache=str(cache)))
-    return [mixture[place] for place in range(len(mixture))]
 
 
 def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:

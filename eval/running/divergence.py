@@ -22,14 +22,16 @@ from data.mixture import CACHE
 from data.preference import Preference
 from data.sources.table import AnySource
 from data.storage.code import code_digest
-from data.storage.files import content_digest, digest, write_json_lines
+from data.storage.files import digest, write_json_lines
 from eval.journal import Journal
 from eval.judges.card import RECIPE
-from eval.judges.checkpoint import Runtime, load_checkpoint
+from eval.judges.checkpoint import Runtime
 from eval.judges.packed_inference import Packed
 from eval.judges.ranking import Ranker
 from eval.protocol import Floats
-from eval.running.answering import Answerer, Answers, credits_of, load_questions, scored
+from eval.running.answering import Answerer, Answers, credits_of, scored
+from eval.running.fingerprint import policy_digest
+from eval.running.policies import load_policy, load_questions
 from models.backbone import load_encoder, load_language_model, resolve
 from models.config import BackboneConfig, SamplingConfig
 from models.distributed import gather, rank
@@ -122,7 +124,11 @@ class Measurement:
         mark = gather("" if rank() else self._mark(checkpoint or self.start_path))[0]
         lines = gather(_lines(file, mark) if not rank() else [])[0]
         if not lines:
-            answerer = self.start if checkpoint is None else self._load(checkpoint)
+            answerer = (
+                self.start
+                if checkpoint is None
+                else Answerer(*load_policy(checkpoint, self.runtime), self.sampling, self.samples)
+            )
             journal = Journal(f"{run}, step {step}", console, file.with_suffix(".journal"), mark)
             answers = scored(self.questions, answerer.answer(self.questions, journal), self.ranker, journal.of("scored"))
             own = answerer.log_probabilities(self.questions, answers)
@@ -136,19 +142,11 @@ class Measurement:
         answers = [adapter.validate_python(line["answers"]) for line in lines]
         return Point(run, step, tuple(answers), tuple(tuple(line["log_ratios"]) for line in lines))
 
-    def _load(self, checkpoint: Path) -> Answerer:
-        def load(backbone: BackboneConfig, *, nf4: bool = False, **heads: object) -> Any:
-            return load_language_model(backbone, nf4=nf4)
-
-        found = load_checkpoint(checkpoint, self.runtime, load)
-        return Answerer(found.model, found.packed, self.sampling, self.samples)
-
     def _mark(self, policy: Path) -> str:
-        weights = [content_digest(file) for file in sorted(policy.glob("*.safetensors"))]
-        start = [content_digest(file) for file in sorted(self.start_path.glob("*.safetensors"))]
+        policies = policy_digest(policy), policy_digest(self.start_path)
         asked = [(one.identity, one.prompt, one.truth) for one in self.questions]
         code = code_digest("eval.running.divergence", floors=("models", "eval"))
-        return digest(repr((weights, start, asked, self.samples, self.sampling, self.judge, code)))
+        return digest(repr((policies, asked, self.samples, self.sampling, self.judge, code)))
 
 
 def _lines(file: Path, mark: str) -> list[dict[str, Any]]:

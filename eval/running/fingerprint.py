@@ -70,6 +70,11 @@ def _contents(folder: Path) -> list[str]:
     return [f"{file.name} {content_digest(file)}" for file in sorted(found)]
 
 
+def policy_digest(path: Path) -> str:
+    """Return a digest of the weights and settings of a policy's checkpoint folder."""
+    return _digest(_checkpoint(path))
+
+
 def shared_digest(path: Path) -> str:
     """Return the judge's digest on every rank, read by the first one alone; all ranks must call together."""
     return gather("" if rank() else judge_digest(path))[0]

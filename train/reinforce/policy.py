@@ -19,7 +19,8 @@ from eval.journal import Journal
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
 from eval.judges.ranking import Ranker
-from eval.running.answering import Answerer, candidates, load_questions, readable, scored, summary, write_answers
+from eval.running.answering import Answerer, candidates, readable, scored, summary, write_answers
+from eval.running.policies import load_questions
 from eval.score_forms import FORMS
 from eval.verifiers import states
 from models.config import SamplingConfig

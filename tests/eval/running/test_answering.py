@@ -16,17 +16,8 @@ from eval.journal import SILENT, Journal
 from eval.judges.packed_inference import Packed
 from eval.judges.ranking import Ranking
 from eval.protocol import Candidates
-from eval.running.answering import (
-    Answerer,
-    Answers,
-    QuestionEncoder,
-    credits_of,
-    load_questions,
-    readable,
-    scored,
-    summary,
-    write_answers,
-)
+from eval.running.answering import Answerer, Answers, QuestionEncoder, credits_of, readable, scored, summary, write_answers
+from eval.running.policies import load_questions
 from models.backbone import load_language_model
 from models.config import BackboneConfig, SamplingConfig
 from tests.models import tiny
