@@ -67,8 +67,9 @@ def measure(options: argparse.Namespace) -> None:
     with processes() as device:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
-        from eval.running.divergence import Measurement, PolicyRun
+        from eval.running.divergence import Measurement
         from eval.running.fingerprint import shared_digest
+        from eval.running.policies import PolicyRun
         from models.distributed import rank
 
         runs = [PolicyRun.read(folder) for folder in options.runs]

@@ -16,68 +16,19 @@ import numpy as np
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from data.config.layers import read_yaml
-from data.errors import UserError
-from data.mixture import CACHE
 from data.preference import Preference
-from data.sources.table import AnySource
 from data.storage.code import code_digest
 from data.storage.files import digest, write_json_lines
 from eval.journal import Journal
-from eval.judges.card import RECIPE
 from eval.judges.checkpoint import Runtime
 from eval.judges.packed_inference import Packed
 from eval.judges.ranking import Ranker
 from eval.protocol import Floats
 from eval.running.answering import Answerer, Answers, credits_of, scored
 from eval.running.fingerprint import policy_digest
-from eval.running.policies import load_policy, load_questions
+from eval.running.policies import PolicyRun, load_policy
 from models.backbone import load_encoder, load_language_model, resolve
-from models.config import BackboneConfig, SamplingConfig
 from models.distributed import gather, rank
-
-COMPLETE = "complete"
-"""The file that a whole checkpoint has."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyRun:
-    """What a measurement needs of a run folder of `method: policy`."""
-
-    folder: Path
-    start: BackboneConfig
-    sampling: SamplingConfig
-    source: dict[str, Any]
-    """The first source of questions of the recipe's evaluation."""
-    judge: str | None
-    """The first judge of the reward."""
-
-    @classmethod
-    def read(cls, folder: Path) -> PolicyRun:
-        """Read the recipe of a run; raises UserError for another method's, or one without questions."""
-        file = folder / RECIPE
-        if not file.is_file():
-            raise UserError(f"{folder}: there is no {RECIPE}; required is the run folder of a policy (train/rl.py).")
-        recipe: dict[str, Any] = read_yaml(file).plain()
-        method, questions = recipe["method"], recipe["evaluation"].get("questions")
-        if method["type"] != "policy" or not questions:
-            raise UserError(f"{file}: required is a run of `method: policy` with evaluation.questions.")
-        sampling = {"temperature": method["temperature"], "max_new_tokens": method["max_new_tokens"]}
-        judges = [term["path"] for term in method["rewards"] if term["type"] == "judge"]
-        start = BackboneConfig.model_validate(recipe["backbone"])
-        return cls(folder, start, SamplingConfig.model_validate(sampling), questions[0], next(iter(judges), None))
-
-    def checkpoints(self) -> dict[int, Path]:
-        """Return the whole checkpoints by their step."""
-        found = {int(path.parent.name.rpartition("-")[2]): path.parent for path in self.folder.glob(f"checkpoint-*/{COMPLETE}")}
-        return dict(sorted(found.items()))
-
-    def questions(self, count: int) -> list[Preference]:
-        """Return the first `count` questions; an endless source has as many as are asked for."""
-        source = TypeAdapter(AnySource).validate_python(self.source)
-        if "rows" in type(source).model_fields:
-            source = source.model_copy(update={"rows": count})
-        return load_questions(source, CACHE)[:count]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ import pytest
 
 from eval.overoptimisation import best_of_curve, conclusion, main, row
 from eval.running.answering import Answerer, Answers
-from eval.running.divergence import Point, PolicyRun
+from eval.running.divergence import Point
+from eval.running.policies import PolicyRun
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
 from tests.models import tiny
