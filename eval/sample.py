@@ -33,6 +33,9 @@ from data.sources.table import AnySource
 from data.storage.code import code_digest
 from data.storage.files import digest, write_json_lines
 from eval.cli import add_ranks, command, processes
+from eval.journal import Journal
+from eval.judges.endpoint import data_uri
+from models.config import SamplingConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,13 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def sample(options: argparse.Namespace) -> None:
     """Sample on all ranks; the first one writes."""
     with processes() as device:
-        from eval.journal import Journal
         from eval.judges.checkpoint import Runtime
         from eval.running.answering import Answerer
         from eval.running.fingerprint import policy_digest
         from eval.running.policies import load_policy, load_questions
         from models.backbone import resolve
-        from models.config import SamplingConfig
         from models.distributed import gather, rank
 
         source = TypeAdapter(AnySource).validate_python(YAML(typ="safe", pure=True).load(options.source))
@@ -89,8 +90,6 @@ def sample(options: argparse.Namespace) -> None:
 
 def as_row(question: Preference, responses: Sequence[str], right: Sequence[bool]) -> dict[str, Any]:
     """Return a question with its answers as eval/score.py reads them."""
-    from eval.judges.endpoint import data_uri
-
     assert question.truth is not None
     return {
         "id": question.identity,

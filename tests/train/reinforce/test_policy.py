@@ -22,7 +22,7 @@ from models.config import BackboneConfig, HeadConfig
 from tests.models import tiny
 from tests.train.reinforce.test_trainer import curve, same, train
 from train.recipe.methods import PolicyConfig
-from train.reinforce.policy import AnswerReward
+from train.reinforce.answers import AnswerReward
 from train.reinforce.rollouts import Prompt, Questions
 from train.reinforce.trainer import stored_rollouts
 
@@ -67,7 +67,7 @@ JUDGE = {"type": "judge", "path": "nowhere.yaml"}
 
 @pytest.fixture(autouse=True)
 def no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.reinforce.policy.reference_of", lambda path: None)
+    monkeypatch.setattr("train.reinforce.answers.reference_of", lambda path: None)
 
 
 def test_what_each_part_pays() -> None:
