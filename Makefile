@@ -3,6 +3,7 @@
 # make demo-policy  after make demo: RL of a policy by its reward model and by shuffled scores, both measured beside best-of-8
 # make test    set up .venv and run the tests
 # make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
+# make side-by-side   set up environments for ms-swift and LLaMA-Factory, and train the same pairs with them, with TRL and here
 # make checks  set up .venv and run ruff, the formatter's check and mypy
 # make clean   remove what the other targets made, runs excepted
 
@@ -13,7 +14,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge demo-policy test test-vllm checks clean
+.PHONY: install demo demo-judge demo-policy test test-vllm side-by-side checks clean
 
 install: $(STAMP)
 
@@ -61,10 +62,21 @@ test: $(STAMP)
 test-vllm: .venv-vllm/installed
 	PYTHONPATH=tests/vllm .venv-vllm/bin/python -m pytest tests/train/test_vllm.py tests/eval/serving
 
+SIDE := .venv-side-by-side
+
+$(SIDE)/%/installed: tests/side_by_side/%.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --no-deps --requirement $<
+	touch $@
+
+# 2.2 GB each.
+side-by-side: $(STAMP) $(SIDE)/ms_swift/installed $(SIDE)/llama_factory/installed
+	$(RUN) python tests/side_by_side/run.py
+
 checks: $(STAMP)
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
 clean:
-	rm -rf $(VENV) .venv-vllm .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-vllm $(SIDE) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

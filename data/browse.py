@@ -8,18 +8,15 @@ Suspicious are unusable records, pairs that prefer nothing, and labels that cont
 """
 
 import argparse
-import base64
-import io
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from jinja2 import Environment
 from PIL import Image
 from rich.markup import escape
 from rich.progress import track
@@ -30,6 +27,8 @@ from data.console import plain_console
 from data.errors import LeftOut, RecordError, UserError
 from data.images import decode, image_size
 from data.mixture import Mixture, section_of
+from data.pages.chart import Axis, Chart
+from data.pages.template import TINY, render, thumbnail
 from data.preference import Preference, validate
 from data.preparation.row_index import ORDER, ROW, RowIndex, normalised
 from data.preparation.scan import BadRecordConfig
@@ -40,6 +39,7 @@ THUMBNAIL = 360
 GENERATED_SAMPLE = 200
 """Items of a generated source that its distributions are computed from."""
 BARS = 24
+"""Bars of a histogram, fewer where there are not as many whole numbers."""
 TEMPLATE = Path(__file__).parent / "browse.html"
 
 
@@ -92,23 +92,28 @@ def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
         yield Suspicion("contradictory labels", seen[key][0], "the same pair in " + ", ".join(seen[key]))
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One bar of a histogram: where it begins, and how many there are."""
-
-    start: float
-    count: int
-    height: float
-    """Relative to the highest bar."""
-
-
-def histogram(values: npt.NDArray[np.integer]) -> list[Bar]:
-    """Return a histogram of positive values on a logarithmic axis; empty for no values."""
+def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -> Chart | str:
+    """Return how many `of` something have which size in a unit, on a logarithmic axis; in words if all have one size, or none."""
     values = values[values > 0]
     if not len(values):
-        return []
-    counts, edges = np.histogram(values, np.geomspace(values.min(), int(values.max()) + 1, BARS + 1))
-    return list(map(Bar, edges.tolist(), counts.tolist(), (counts / counts.max()).tolist()))
+        return f"{title}: there are no {of}."
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return f"{title}: {low:,} {unit} in all {len(values):,} {of}."
+    # Edges are whole numbers: narrower bars than one would be empty ones between full ones.
+    edges = np.unique(np.geomspace(low, high + 1, BARS + 1).round().astype(np.int64))
+    counts, _ = np.histogram(values, edges)
+    round_numbers = [factor * 10**power for power in range(10) for factor in (1, 2, 5)]
+    ticks = [(math.log10(number), f"{number:,}") for number in round_numbers if edges[0] <= number <= edges[-1]]
+    ends = [(math.log10(number), f"{number:,}") for number in (low, high)]
+    x = Axis(math.log10(edges[0]), math.log10(edges[-1]), f"{unit}, logarithmic", ticks if len(ticks) > 1 else ends)
+    chart = Chart(title, x, Axis.counts(int(counts.max()), of), value=f"median {np.median(values):,.0f}")
+    for start, end, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True):
+        left, right = math.log10(start), math.log10(end)
+        which = f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"
+        fact = f"{which}: {count:,}" if count else ""
+        chart.path([(left, 0.0), (left, count), (right, count), (right, 0.0)], "bar right", fact)
+    return chart
 
 
 def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
@@ -123,42 +128,38 @@ def page(mixture: Mixture, count: int, title: str) -> str:
     for part, source in zip(mixture.parts, card.sources, strict=True):
         index, rows = part.known(part.rows[:GENERATED_SAMPLE])
         kept = index.rows[rows]
-        figures = {
-            "characters of the chosen response": kept["chosen"],
-            "characters of the rejected response": kept["rejected"],
-            "longer side of the images, in pixels": index.sizes.max(axis=1, initial=0),
-            "text tokens, estimated": kept["text_tokens"],
-        }
+        figures = [
+            histogram("Chosen response", "characters", "records", kept["chosen"]),
+            histogram("Rejected response", "characters", "records", kept["rejected"]),
+            histogram("Text, estimated", "tokens", "records", kept["text_tokens"]),
+            histogram("Longer side of an image", "pixels", "images", index.sizes.max(axis=1, initial=0)),
+        ]
         sections.append(
             {
                 "card": source,
-                "histograms": {name: histogram(values) for name, values in figures.items()},
+                "charts": [figure for figure in figures if isinstance(figure, Chart)],
+                "constants": [figure for figure in figures if isinstance(figure, str)],
                 "duplicates": duplicates(index, rows),
                 "looked_at": len(rows),
                 "samples": list(samples(part, count, mixture.config.seed)),
             }
         )
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(TEMPLATE.read_text()).render(title=title, card=card, sections=sections)
+    return render(TEMPLATE, title=title, card=card, sections=sections)
 
 
 def samples(part: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield up to `count` records of a source, drawn by `seed`, with their images as data URIs of small JPEGs."""
+    """Yield up to `count` records of a source, drawn by `seed`, with small copies of their images, tiny ones marked."""
     generator = np.random.default_rng(seed)
     for row in generator.choice(part.rows, min(count, len(part.rows)), replace=False):
+        record, images, problem = Preference(f"{part.source.name}:{row}", (), "", ""), list[Image.Image](), ""
         try:
             record = validate(part.source.record(int(row)))
-            yield {"record": record, "images": [data_uri(decode(image, record.identity)) for image in record.images]}
+            images = [decode(image, record.identity) for image in record.images]
         except RecordError as error:
-            yield {"record": Preference(f"{part.source.name}:{row}", (), "", "", rationale=f"cannot be shown: {error}")}
-
-
-def data_uri(image: Image.Image) -> str:
-    """Return an image as the data URI of a small JPEG."""
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+            problem = f"It cannot be shown: {error}"
+        tiny = [max(image.size) <= TINY for image in images]
+        shown = [*zip(tiny, (thumbnail(image, THUMBNAIL) for image in images), strict=True)]
+        yield {"record": record, "images": shown, "problem": problem}
 
 
 def main() -> None:

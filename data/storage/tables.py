@@ -7,6 +7,7 @@ that holds the file's size and time of change.
 import codecs
 import gzip
 import os
+import weakref
 import zlib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -75,7 +76,9 @@ class IndexedFiles(ABC):
 
     @cached_property
     def _descriptors(self) -> list[int]:
-        return [os.open(part, os.O_RDONLY) for part in self.parts]
+        opened = [os.open(part, os.O_RDONLY) for part in self.parts]
+        weakref.finalize(self, _close, opened)
+        return opened
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open files and the mapping behind."""
@@ -89,6 +92,11 @@ class IndexedFiles(ABC):
             pieces.append(os.pread(self._descriptors[part], size, begin))
             size, part, begin = size - len(pieces[-1]), part + 1, 0
         return b"".join(pieces)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for one in descriptors:
+        os.close(one)
 
 
 class JsonLines(IndexedFiles):

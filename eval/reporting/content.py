@@ -21,6 +21,8 @@ from eval.results.result import Result, read_result
 from eval.results.store import step_of
 
 PROVENANCE, STATE, BEST, SWEEP = "provenance.json", "trainer_state.json", "best", "sweep.json"
+LOG = "log.jsonl"
+"""Every line of a run's log as it comes; the states of checkpoints have it too, up to their step."""
 TABLES = "completions"
 """The folder in which trl keeps a table of rollouts for every line of the log."""
 STAGES = 3
@@ -94,10 +96,11 @@ def read_run(folder: Path) -> Content:
     title = folder.resolve().name
     run = recorded(folder / "checkpoint") if (folder / RECIPE).is_file() else None
     order = [config.name for config in run.benchmarks] if run else []
-    places = sorted(filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: step_of(path) or 0) or [folder]
+    saved = sorted(filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: step_of(path) or 0)
+    places = saved or [folder]
     checkpoints = [_checkpoint(title, place, order, problems) for place in places]
     evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.outcomes]
-    log = _log(places, problems)
+    log = _lines(folder / LOG, problems) if (folder / LOG).is_file() else _log(places, problems)
     if not log and not evaluated:
         inside = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise UserError(
@@ -107,7 +110,7 @@ def read_run(folder: Path) -> Content:
     best = (folder / BEST).resolve().name
     shown = next((one for one in evaluated if one.name == best), (evaluated or checkpoints)[-1])
     provenance = read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else []
-    about = f"Checkpoints on disk: {len(places)}."
+    about = f"Checkpoints on disk: {len(saved)}."
     if provenance:
         recipe = provenance[-1]["recipe"]
         about = f"Method {recipe['method']['type']} on {recipe['backbone']['path']}. {about}"
@@ -143,6 +146,17 @@ def _checkpoint(run: str, place: Path, order: Sequence[str], problems: list[str]
         else:
             checkpoint.ablations.setdefault(result.benchmark, {})[images] = result
     return checkpoint
+
+
+def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """Return the lines of a log to which a run may write just now: the last one counts once it is whole."""
+    found = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines(), start=1):
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            problems.append(f"{file}: line {number} is left out, it is no JSON: {error}.")
+    return found
 
 
 def _log(places: Sequence[Path], problems: list[str]) -> list[dict[str, Any]]:

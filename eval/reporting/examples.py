@@ -1,17 +1,14 @@
 """The rows of a benchmark as a report shows them: chosen, with their texts, and with small copies of their images."""
 
-import base64
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from data.errors import ImageError
 from data.images import decode
+from data.pages.template import thumbnail
 from data.preference import texts
 from data.storage.files import digest
 from eval.benchmarks.table import BenchmarkConfig, load
@@ -25,8 +22,6 @@ BYTES = 8 * 2**20
 """Texts and images of one benchmark on the page; rows that would exceed it are left out, which a note says."""
 THUMBNAIL = 448
 """Longest side in pixels of an image on the page."""
-TINY = 128
-"""Longest side of an image that is shown enlarged, which would show what a lossy format does to it."""
 
 KEPT = "key identity group source better scores margin votes critiques"
 """What the page's script reads of a line of predictions.jsonl."""
@@ -107,7 +102,7 @@ def _row(line: Row, example: Example | None, rank: int | None) -> tuple[Row, dic
     images: dict[str, str] = {}
     for number, image in enumerate(example.images, start=1):
         try:
-            uri = _thumbnail(decode(image, example.identity))
+            uri = thumbnail(decode(image, example.identity), THUMBNAIL)
         except ImageError as error:
             row["missing"].append(f"Image {number} cannot be shown: {error}")
             continue
@@ -115,11 +110,3 @@ def _row(line: Row, example: Example | None, rank: int | None) -> tuple[Row, dic
         row["images"].append(digest(uri))
     turns = [{"role": turn["role"], "text": "\n".join(texts([turn]))} for turn in example.prompt]
     return row | {"turns": turns, "responses": list(example.responses)}, images
-
-
-def _thumbnail(image: Image.Image) -> str:
-    """Return a small copy of an image as a data URI."""
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, "WEBP", quality=80, method=2, lossless=max(image.size) <= TINY)
-    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"

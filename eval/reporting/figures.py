@@ -1,8 +1,7 @@
 """The figures of a page: training curves, the score by step, and what lies behind a score.
 
-Behind a score stand accuracy by category, calibration, margins, votes, and the pull of the longer response. A `Chart` is
-inline SVG: colours are classes (`s0` … `s5`, `right`, `wrong`) that the page's style sheet fills in, so that one drawing serves
-the light and the dark scheme, and every text is escaped.
+Behind a score stand calibration, margins, votes, and the pull of the longer response. What has one value only is no figure: it
+is said in words.
 """
 
 from __future__ import annotations
@@ -11,162 +10,67 @@ import fnmatch
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
-from matplotlib.ticker import MaxNLocator
 
+from data.pages.chart import Axis, Chart, Point, percent, plain
+from eval.protocol import ProtocolConfig
 from eval.reporting.content import Content
-from eval.results.result import Accuracy, Result, Votes
+from eval.results.result import WORTH, Accuracy, Result, Votes
 from eval.results.statistics import Bin, Histogram, LengthBias, wilson
 
-WIDTH, HEIGHT = 360, 240
-LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 44
 STYLES = ("s0", "s1", "s2", "s3", "s4", "s5")
 """Distinct lines; the style sheet gives each a colour and a dash pattern of its own."""
-
-Point = tuple[float, float]
-
-
-def percent(value: float) -> str:
-    """Return a fraction of 1 as a whole percentage where it is one, else with a decimal."""
-    return f"{100 * value:.0f} %" if abs(100 * value - round(100 * value)) < 1e-6 else f"{100 * value:.1f} %"
-
-
-def plain(value: float) -> str:
-    """Return a number with as few characters as it takes: 12,000; 0.05; 2e-5."""
-    if value and abs(value) < 1e-3:
-        return f"{value:.3g}".replace("e-0", "e-")
-    return f"{value:,.4f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """What a direction of a chart shows: by default a fraction of 1."""
-
-    low: float = 0.0
-    high: float = 1.0
-    label: str = ""
-    form: Callable[[float], str] = percent
-    """How a number on it is written."""
-    at: Sequence[float] | None = None
-    """Where numbers stand; round ones are chosen for None."""
-
-    @classmethod
-    def around(
-        cls, values: Collection[float], label: str, form: Callable[[float], str], at: Sequence[float] | None = None
-    ) -> Axis:
-        """Return an axis with a margin around `values`, at least one; one of percentages stays inside 0 and 100 %."""
-        low, high = min(values), max(values)
-        margin = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
-        least, most = (0.0, 1.0) if form is percent else (-math.inf, math.inf)
-        return cls(max(low - margin, least), min(high + margin, most), label, form, at)
-
-    def ticks(self) -> Sequence[float]:
-        """Return where numbers stand on the axis."""
-        if self.at is not None:
-            return self.at
-        found = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(self.low, self.high)
-        return [float(value) for value in found if self.low <= value <= self.high]
-
-
-@dataclass(slots=True)
-class Chart:
-    """A plot with what stands around it on the page; what is drawn later lies on top."""
-
-    title: str
-    x: Axis
-    y: Axis
-    caption: str = ""
-    height: int = HEIGHT
-    legend: list[tuple[str, str]] = field(default_factory=list)
-    """Style and name of lines."""
-    marks: list[Markup] = field(default_factory=list)
-    facts: list[str] = field(default_factory=list)
-    """What the marks say to a pointer that rests on them: also the text alternative."""
-
-    def __post_init__(self) -> None:
-        """Draw the axes."""
-        for value in self.y.ticks():
-            self.path([(self.x.low, value), (self.x.high, value)], "grid")
-            self.text(self.x.low, value, self.y.form(value), "end", -5, 4)
-        for value in self.x.ticks():
-            self.text(value, self.y.low, self.x.form(value), "middle", 0, 17)
-        self.path([(self.x.low, self.y.low), (self.x.high, self.y.low)], "axis")
-        self.text((self.x.low + self.x.high) / 2, self.y.low, self.x.label, "middle", 0, 36)
-
-    def path(self, points: Iterable[Point], style: str, fact: str = "") -> None:
-        """Add a line through `points`, or the area inside of them."""
-        places = "L".join("{:.1f},{:.1f}".format(*self._place(x, y)) for x, y in points)
-        self.marks.append(Markup('<path class="{}" d="M{}"><title>{}</title></path>').format(style, places, fact))
-        self.facts.append(fact)
-
-    def dot(self, x: float, score: Sequence[float], style: str, fact: str) -> None:
-        """Add a point, with a whisker over its interval if `score` has one."""
-        y, *interval = score
-        if interval:
-            self.path([(x, bound) for bound in interval], f"whisker {style}")
-        circle = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3.5"><title>{}</title></circle>')
-        self.marks.append(circle.format(style, *self._place(x, y), fact))
-        self.facts.append(fact)
-
-    def level(self, y: float, words: str) -> None:
-        """Add a dashed horizontal line with words on it."""
-        self.path([(self.x.low, y), (self.x.high, y)], "level")
-        self.text(self.x.high, y, words, "small end", -2, -3)
-
-    def text(self, x: float, y: float, words: str, style: str, right: float = 0, down: float = 0) -> None:
-        """Add words, shifted by pixels from a point."""
-        x, y = self._place(x, y)
-        self.marks.append(Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(style, x + right, y + down, words))
-
-    def svg(self) -> Markup:
-        """Return the drawing."""
-        description = f"{self.title}. {self.caption} {'; '.join(filter(None, self.facts))}"
-        frame = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
-        return frame.format(WIDTH, self.height, description, Markup("").join(self.marks))
-
-    def _place(self, x: float, y: float) -> Point:
-        across = (x - self.x.low) / (self.x.high - self.x.low)
-        up = (y - self.y.low) / (self.y.high - self.y.low)
-        return LEFT + across * (WIDTH - LEFT - RIGHT), self.height - BOTTOM - up * (self.height - TOP - BOTTOM)
-
-
 PANELS = {
     "Loss": "loss policy_loss score_loss critique_loss",
     "Perplexity": "perplexity",
-    "Accuracy on training pairs": "accuracy ties",
+    "Accuracy on training pairs": "accuracy",
+    "Ties on training pairs": "ties",
     "Margin": "margin",
-    "Reward": "reward reward_mean rewards/*",
-    "Spread of the reward": "reward_std reward_spread",
-    "Length in tokens": "completions/mean_* completions/min_* completions/max_*",
+    "Reward": "reward reward_mean rewards/*/mean",
+    "Spread of the reward": "reward_std reward_spread rewards/*/std",
+    "Parts of the reward": "rewards/*",
+    "Length in tokens": "completions/mean_length completions/min_length completions/max_length",
+    "Length of ended rollouts": "completions/*_terminated_length",
     "KL": "kl",
     "Entropy": "entropy",
     "Clipped": "clip_ratio/* clipped/* completions/clipped_ratio",
     "Filtered": "filtered/* frac_reward_zero_std",
+    "Largest advantage": "largest_advantage",
+    "Largest log ratio": "largest_log_ratio",
+    "Prompts too long": "rollouts/prompts_too_long",
+    "Rollouts unreadable or cut off": "rollouts/*",
     "Gradient norm": "grad_norm",
     "Learning rate": "learning_rate/* learning_rate",
     "Records per second": "records_per_second",
     "Tokens per second": "tokens_per_second",
+    "Seconds per step": "step_time",
     "Records dropped": "dropped/*",
 }
 """Title of a panel to the patterns of its series' names. A series that fits none of them gets a panel of its own."""
-FRACTIONS = ("Accuracy on training pairs", "Clipped", "Filtered")
+TRAINED = "Accuracy on training pairs"
+FRACTIONS = (TRAINED, "Ties on training pairs", "Clipped", "Filtered", "Rollouts unreadable or cut off")
 """Panels whose numbers are fractions of 1."""
 LEFT_OUT = "epoch data_epoch step num_* total_flos eval_* train_*"
 """Counters, and figures of evaluations and of the whole run: these are no curves."""
 POINTS = 200
 """Points of a line; a longer series is drawn as the means of as many stretches, with the range of each behind it."""
 EVALUATED = re.compile(r"eval_([^/]+)/accuracy")
-COIN = 0.5
+CHANCE, GUESSING = 0.5, "chance (ties half): 50 %"
 TICKS = 6
 """Steps up to which every one of them is written at the axis."""
-ROW, LABEL = 36, 36
-"""Height in pixels of a category, and the characters that its name may have."""
+RATIOS = (0.1, 0.2, 0.5, 0.7, 1.0, 1.4, 2.0, 5.0, 10.0)
+"""Ratios of lengths that are written at the axis."""
+BLIND = {
+    "longest": "the longer response",
+    "shortest": "the shorter response",
+    "first": "the response listed first",
+    "random": "a coin",
+}
+"""What a judge that sees no content chooses, in words."""
 
 Series = dict[str, list[Point]]
 Log = Sequence[Mapping[str, Any]]
@@ -186,186 +90,184 @@ def series(log: Log) -> Series:
     return {name: list(points.items()) for name, points in found.items()}
 
 
-def curves(log: Log) -> list[Chart]:
-    """Return a chart for each panel of `log`, in the order of PANELS, then one for each other series."""
-    rest, charts = series(log), []
+def curves(log: Log) -> tuple[list[Chart], list[str]]:
+    """Return charts of what changes in `log`, in the order of PANELS, then of other series; and what does not, in words."""
+    rest, charts, constant = series(log), list[Chart](), list[str]()
     for title, patterns in PANELS.items():
         inside = {name: rest.pop(name) for pattern in patterns.split() for name in fnmatch.filter(rest, pattern)}
         if len(inside) > 1:
             inside.pop("learning_rate", None)  # Trainer's own: the first group's, as it was before the step
-        if inside:
-            charts.append(_panel(title, inside))
-    return charts + [_panel(name, {name: points}) for name, points in rest.items()]
+        charts += _panel(title, inside, constant)
+    for name, points in rest.items():
+        charts += _panel(name, {name: points}, constant)
+    return charts, constant
 
 
-def _panel(title: str, inside: Series) -> Chart:
-    """Return one chart of several series; equal ones are drawn once, and values that are not finite are counted."""
+def _panel(title: str, inside: Series, constant: list[str]) -> list[Chart]:
+    """Return a chart of the series that change, if any, equal ones drawn once; the others go to `constant` in words."""
+    form = percent if title in FRACTIONS else plain
     shared = len({name.rpartition("/")[0] for name in inside}) == 1 < len(inside)
     lines: dict[tuple[Point, ...], list[str]] = defaultdict(list)
+    lost = 0
     for name, points in inside.items():
         line = tuple(point for point in points if math.isfinite(point[1]))
-        lines[line].append(name.rpartition("/")[2] if shared else name)
-    steps, values = zip(*(point for points in inside.values() for point in points), strict=True)
-    finite = [value for value in values if math.isfinite(value)]
-    form = percent if title in FRACTIONS else plain
-    caption = f"Values that are not finite: {len(values) - len(finite)}." if len(finite) < len(values) else ""
-    chart = Chart(title, Axis.around(steps, "step", plain), Axis.around(finite or [0.0], "", form), caption)
-    for style, line in zip(cycle(STYLES), filter(None, lines)):
+        if len({value for _, value in line}) > 1:
+            lines[line].append(name.rpartition("/")[2] if shared else name)
+            lost += len(points) - len(line)
+        else:
+            value = form(line[0][1]) if line else "never finite"
+            at = f" at step {points[0][0]}" if len(points) == 1 else ""
+            lone = " (else not finite)" if 0 < len(line) < len(points) else ""
+            constant.append(f"{name}: {value}{at}{lone}")
+    if not lines:
+        return []
+    places, values = zip(*(point for line in lines for point in line), strict=True)
+    level = [CHANCE] if title == TRAINED else []
+    y = Axis.shares([*values, *level]) if form is percent else Axis.numbers(values)
+    chart = Chart(title, Axis.numbers(places, "step"), y, f"Values that are not finite: {lost}." if lost else "")
+    for style, line in zip(cycle(STYLES), lines):
         parts = np.array_split(line, min(POINTS, len(line)))
         if len(line) > POINTS:
             low, high = ([(part[:, 0].mean(), edge(part[:, 1])) for part in parts] for edge in (np.min, np.max))
             chart.path([*low, *reversed(high)], f"band {style}")
         chart.path([part.mean(axis=0) for part in parts], f"line {style}")
-        name = ", ".join(lines[line])
-        chart.dot(line[-1][0], line[-1][1:], style, f"{name} from {form(line[0][1])} to {form(line[-1][1])}")
-        chart.legend.append((style, name))
-    return chart
+        name, (first, begun), (last, ended) = ", ".join(lines[line]), line[0], line[-1]
+        least, *_, most = sorted(value for _, value in line)
+        fact = f"{name}: {form(begun)} at step {first}, {form(ended)} at step {last}; from {form(least)} to {form(most)}"
+        chart.dot(last, [ended], style, fact)
+        chart.value = form(ended) if len(lines) == 1 else ""
+        chart.legend += [(f"line {style}", name)] if len(inside) > 1 else []
+    if level:
+        chart.level(CHANCE, GUESSING)
+    return [chart]
 
 
 def measured(content: Content) -> dict[str, dict[str, Scores]]:
-    """Return the accuracies by benchmark, run and step.
+    """Return the accuracies by benchmark, run and step, with half a point for a tie: as chance and the blind judges have it.
 
     A checkpoint that was rotated away took its results along; its accuracy is still in the log, and its interval follows
     from the number of rows, which is that of the benchmark's other results.
     """
     found: dict[str, dict[str, Scores]] = defaultdict(lambda: defaultdict(dict))
-    rows = {name: outcome.result.micro.n for checkpoint in content.checkpoints for name, outcome in checkpoint.outcomes.items()}
+    known = {name: outcome.result for checkpoint in content.checkpoints for name, outcome in checkpoint.outcomes.items()}
     for line in content.log:
         for match in filter(None, map(EVALUATED.fullmatch, line)):
-            accuracy, n = line[match[0]], rows.get(match[1])
-            interval = wilson(round(2 * accuracy * n) / 2, n) if n else ()  # credits are whole or half points
-            found[match[1]][content.title][int(line["step"])] = accuracy, *interval
+            name = match[1]
+            ties = known[name].protocol["ties"] if name in known else ProtocolConfig().ties
+            credit = line[match[0]] + (0.5 - WORTH[ties]) * line[f"eval_{name}/ties"]
+            found[name][content.title][int(line["step"])] = _score(credit, known[name].micro.n if name in known else 0)
     for checkpoint in content.checkpoints:
         for name, outcome in checkpoint.outcomes.items():
-            if checkpoint.step is not None and outcome.result.micro.n:
-                found[name][checkpoint.run][checkpoint.step] = _known(outcome.result.micro)
+            if checkpoint.step is not None and (half := outcome.result.micro.half) is not None:
+                found[name][checkpoint.run][checkpoint.step] = _score(half, outcome.result.micro.n)
     return found
+
+
+def _score(credit: float, n: int) -> Score:
+    return (credit, *wilson(round(2 * credit * n) / 2, n)) if n else (credit,)  # credits are whole or half points
 
 
 def steps(content: Content) -> list[Chart]:
     """Return the accuracies by step of each benchmark that was measured at more than one step, a line for each run."""
     charts, shown = [], content.shown.outcomes
-    for name, runs in measured(content).items():
+    found = measured(content)
+    for name in sorted(found, key=[*shown, *found].index):
+        runs = found[name]
         if max(map(len, runs.values())) < 2:
             continue
-        blind, level = best_baseline(shown[name].result) if name in shown else ("", COIN)
+        blind, level = best_baseline(shown[name].result) if name in shown else ("", CHANCE)
         heights = [height for scores in runs.values() for score in scores.values() for height in score]
         at = sorted({step for scores in runs.values() for step in scores})
-        x = Axis.around(at, "step", plain, at if len(at) <= TICKS else None)
-        chart = Chart(name, x, Axis.around([*heights, COIN, level], "", percent), "Whiskers: 95 % intervals.")
+        x = Axis.numbers(at, "step", at if len(at) <= TICKS else None)
+        chart = Chart(name, x, Axis.shares([*heights, CHANCE, level]))
         for style, (run, scores) in zip(cycle(STYLES), runs.items()):
             chart.path([(step, score[0]) for step, score in sorted(scores.items())], f"line {style}")
             for step, score in sorted(scores.items()):
                 chart.dot(step, score, style, f"{run}, step {step}: {_words(score)}")
-            chart.legend.append((style, run))
-        chart.level(COIN, "" if blind and abs(level - COIN) < 0.03 else "coin")
-        chart.level(level, blind)
+            chart.legend.append((f"line {style}", run))
+        chart.level(CHANCE, GUESSING)
+        if blind:
+            chart.level(level, f"best without content: {BLIND[blind]}, {percent(round(level, 3))}", "level blind")
         charts.append(chart)
     return charts
 
 
 def _words(score: Score, rows: str = "") -> str:
     accuracy, *interval = score
-    return f"{accuracy:.1%}{rows}" + (f" [{interval[0]:.1%}, {interval[1]:.1%}]" if interval else "")
+    return f"{100 * accuracy:.1f} %{rows}" + (f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else "")
 
 
 def best_baseline(result: Result) -> tuple[str, float]:
-    """Return name and accuracy (half a point for a tie) of the best judge that sees no content; ("", COIN) if there is none."""
+    """Return name and accuracy (half a point for a tie) of the best judge that sees no content; ("", CHANCE) without one."""
     scores = {name: found.micro.half for name, found in result.baselines.items() if found.micro.half is not None}
-    return max(scores.items(), key=lambda item: item[1], default=("", COIN))
+    return max(scores.items(), key=lambda item: item[1], default=("", CHANCE))
 
 
-def diagnosis(result: Result) -> list[Chart]:
-    """Return the figures of one result; those that its judge gives no numbers for are left out."""
-    charts = [_categories(result)]
+def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
+    """Return the charts of one result, and sentences; what its judge gives no numbers for is left out."""
+    charts, sentences = [], []
     if found := result.calibration:
-        caption = f"ECE {found.ece:.3f}. On the dashed line, confidence is what it claims."
-        chart = Chart("Calibration", Axis(0.48, 1.02, "confidence: sigmoid(|margin|)"), Axis(), caption)
+        chart = Chart("Calibration", Axis.shares((0.5, 1.0), "confidence: sigmoid(|margin|)"), Axis.shares())
+        chart.caption = "Expected calibration error: the mean distance from the dashed line, where confidence is what it claims."
+        chart.value = f"ECE {found.ece:.3f}"
         chart.path([(0.5, 0.5), (1.0, 1.0)], "level")
-        charts.append(_dots(chart, [(bin.mean, bin) for bin in found.bins]))
+        charts.append(_dots(chart, {bin.mean: bin for bin in found.bins}, percent))
     if result.margins:
         charts.append(_margins(result.margins))
     if result.votes:
-        charts.append(_votes(result.votes))
-    return [*charts, _length(result.length)]
+        sentences.append(_votes(result.votes))
+        if len(rounds := result.votes.accuracy_at) > 1:
+            chart = Chart("Accuracy by votes", Axis.numbers(rounds, "rounds of votes", rounds), Axis.shares())
+            charts.append(_dots(chart, rounds, plain))
+            chart.level(CHANCE, GUESSING)
+    sentences.append(_length(result.length))
+    if len(bins := {bin.mean: bin for bin in result.length.bins if bin.mean is not None}) > 1:
+        around = Axis.numbers(bins)
+        ticks = [(math.log2(ratio), f"{ratio:g} ×") for ratio in RATIOS if around.low <= math.log2(ratio) <= around.high]
+        x = Axis(around.low, around.high, "length: better response ÷ other", ticks)
+        charts.append(_dots(Chart("Accuracy by length", x, Axis.shares()), bins, lambda ratio: f"{2**ratio:.2g} × as long"))
+        charts[-1].level(CHANCE, GUESSING)
+    return charts, sentences
 
 
-def _dots(chart: Chart, scores: Iterable[tuple[float | None, Accuracy | Bin]]) -> Chart:
+def _dots(chart: Chart, scores: Mapping[Any, Accuracy | Bin], form: Callable[[float], str]) -> Chart:
     """Draw accuracies with intervals at their places on the x axis; those of no rows are left out."""
-    for x, score in scores:
+    for x, score in scores.items():
         if x is not None and score.n:
-            known = _known(score)
-            chart.dot(x, known, "s0", f"{plain(x)}: {_words(known, f' of {score.n}')}")
-    return chart
-
-
-def _known(score: Accuracy | Bin) -> Score:
-    """Return accuracy and interval of a score that has rows."""
-    return score.accuracy or 0.0, score.low or 0.0, score.high or 0.0
-
-
-def _categories(result: Result) -> Chart:
-    """Return a bar for each category, with its interval and the best judge that sees no content."""
-    groups = {name: score for name, score in result.groups.items() if score.n}
-    empty = len(result.groups) - len(groups)
-    caption = f"{empty} categories without rows are left out." if empty else ""
-    height = TOP + BOTTOM + ROW * len(groups)
-    chart = Chart("Accuracy by category", Axis(label="accuracy"), Axis(0.0, len(groups) or 1.0, at=()), caption, height)
-    blind, accuracy = best_baseline(result)
-    chart.legend += [("s0", "accuracy, 95 % interval"), ("level", "coin")]
-    chart.legend += [("s1", f"best blind baseline: {blind} ({accuracy:.1%})")] if blind else []
-    for low, (name, score) in enumerate(reversed(groups.items())):
-        known = _known(score)
-        share, *interval = known
-        bar = [(0.0, low), (share, low), (share, low + 0.5), (0.0, low + 0.5)]
-        chart.path(bar, "band s0", f"{name}: {_words(known, f' of {score.n}')}")
-        chart.path([(bound, low + 0.25) for bound in interval], "whisker s0")
-        if blind:
-            half = result.baselines[blind].groups[name].half or 0.0
-            chart.path([(half, low), (half, low + 0.5)], "line s1")
-        chart.text(0.0, low + 0.5, f"{percent(round(share, 3))} {name}", "", 2, -4)
-    chart.path([(COIN, 0.0), (COIN, chart.y.high)], "level")
+            known = score.accuracy or 0.0, score.low or 0.0, score.high or 0.0
+            chart.dot(x, known, "s0", f"{form(x)}: {_words(known, f' of {score.n:,}')}")
     return chart
 
 
 def _margins(found: Histogram) -> Chart:
     counts, middle = found.counts, len(found.counts) // 2
-    x = Axis(found.edges[0], found.edges[-1], "margin: score of the better − of the other", plain)
-    caption = (
-        f"{sum(counts[:middle])} rows left of zero, {sum(counts[middle:])} at or right of it. Left of zero the judge is wrong."
-    )
-    chart = Chart("Margins", x, Axis(0.0, 1.05 * max(counts), "", plain), caption)
+    x = Axis.numbers(found.edges, "margin: score of the better − of the other")
+    caption = f"Left of zero the judge is wrong: {sum(counts[:middle]):,} of {sum(counts):,} pairs."
+    chart = Chart("Margins", x, Axis.counts(max(counts), "pairs"), caption)
     for low, high, count in zip(found.edges[:-1], found.edges[1:], counts, strict=True):
         bar = [(low, 0.0), (low, count), (high, count), (high, 0.0)]
-        chart.path(bar, "bar wrong" if low + high < 0 else "bar right", f"{plain(low)} to {plain(high)}: {count} rows")
+        fact = f"{plain(low)} to {plain(high)}: {count:,}"
+        chart.path(bar, "bar wrong" if low + high < 0 else "bar right", fact if count else "")
     chart.path([(0.0, 0.0), (0.0, chart.y.high)], "level")
     return chart
 
 
-def _length(bias: LengthBias) -> Chart:
-    caption = "The lengths do not vary: no slope."
+def _length(bias: LengthBias) -> str:
+    words = "The lengths of the responses do not vary: no slope."
     if None not in (slope := (bias.slope, bias.low, bias.high)):
-        caption = "{:+.1f} points for each doubling [{:+.1f}, {:+.1f}].".format(*(100 * (value or 0.0) for value in slope))
+        points = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*(100 * (value or 0.0) for value in slope)).replace("-", "−")
+        words = f"Accuracy changes by {points} for each doubling of the better response's length over the other's."
     if bias.prefers_longer is not None and bias.longer_is_better is not None:
-        caption += (
-            f" The judge prefers the longer response in {bias.prefers_longer:.1%}; it is better in {bias.longer_is_better:.1%}."
-        )
-    x = Axis.around([bin.mean or 0.0 for bin in bias.bins if bin.n] or [0.0], "log2 of length: better / other response", plain)
-    chart = _dots(Chart("Accuracy by difference of length", x, Axis(), caption), [(bin.mean, bin) for bin in bias.bins])
-    chart.level(COIN, "coin")
-    return chart
+        words += f" The judge prefers the longer response in {percent(round(bias.prefers_longer, 3))} of the pairs; it is better "
+        words += f"in {percent(round(bias.longer_is_better, 3))}."
+    return words
 
 
-def _votes(votes: Votes) -> Chart:
-    rounds = votes.accuracy_at
+def _votes(votes: Votes) -> str:
     shares = {
         "agreement": votes.agreement,
         "names the response shown first in": votes.names_first,
-        "same verdict in both orders": votes.order and votes.order.rate,
+        "same verdict in both orders in": votes.order.rate if votes.order else None,
     }
-    facts = [f"{name} {share:.1%}" for name, share in shares.items() if share is not None]
-    caption = "; ".join([f"{votes.votes} votes, {votes.unparsable} unreadable", *facts]) + "."
-    x = Axis.around(rounds, "rounds of votes", plain, list(rounds))
-    chart = _dots(Chart("Votes", x, Axis(), caption), rounds.items())
-    chart.level(COIN, "coin")
-    return chart
+    facts = [f"{name} {percent(round(share, 3))}" for name, share in shares.items() if share is not None]
+    return "; ".join([f"{votes.votes:,} votes, {votes.unparsable:,} of them unreadable", *facts]) + "."

@@ -15,6 +15,7 @@ const items = Object.entries(data).flatMap(([benchmark, { rows }]) => rows.map((
 const question = (item) => item.turns.filter((turn) => turn.role === "user").map((turn) => turn.text).join(" ") || item.identity;
 const words = new Map(items.map((item) => [item, [item.identity, item.group, item.source, ...item.turns.map((turn) => turn.text),
   ...(item.responses ?? []), ...(item.critiques ?? []), ...item.votes.map((vote) => vote.text)].join("\n").toLowerCase()]));
+const number = (value) => String(Number(value.toPrecision(4))).replace("-", "−");
 let visible = [], at = 0;
 
 function options(select, entries) {
@@ -87,12 +88,12 @@ function response(item, side) {
   const named = item.votes.filter((vote) => vote.names === side).length;
   const preferred = item.scores ? item.scores[side] > item.scores[1 - side] : named * 2 > item.votes.length;
   const facts = [item.better === side ? "better by the label" : "worse by the label"];
-  if (item.scores) facts.push(`score ${item.scores[side] === null ? "not finite" : Number(item.scores[side].toPrecision(5))}`);
+  if (item.scores) facts.push(`score ${item.scores[side] === null ? "not finite" : number(item.scores[side])}`);
   if (item.votes.length) facts.push(`${named} of ${item.votes.length} votes`);
   if (preferred) facts.push("preferred by the judge");
   const critique = item.critiques && item.critiques[side]
     ? make("details", { open: true }, make("summary", { textContent: "Critique" }), scrolling(item.critiques[side], `Critique of ${NAMES[side]}`)) : null;
-  return make("div", { className: item.better === side ? "response better" : "response" }, make("h4", { textContent: NAMES[side] }),
+  return make("div", { className: item.better === side ? "response better" : "response" }, make("h3", { textContent: NAMES[side] }),
     make("div", { className: "soft", textContent: facts.join(" · ") }),
     item.responses ? scrolling(item.responses[side], NAMES[side]) : null, critique);
 }
@@ -105,7 +106,7 @@ function vote(item, one, number) {
 
 function detail(item) {
   const verdict = make("strong", { className: `${item.outcome}-text`, textContent: `${SIGNS[item.outcome]} ${item.outcome}` });
-  const facts = [item.benchmark, item.group, item.source, item.margin === null ? null : `margin ${Number(item.margin.toPrecision(4))}`,
+  const facts = [item.benchmark, item.group, item.source, item.margin === null ? null : `margin ${number(item.margin)}`,
     item.rank === null ? null : `worst mistake no. ${item.rank}`, item.identity].filter(Boolean);
   const several = item.turns.length > 1;
   return [

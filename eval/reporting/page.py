@@ -1,23 +1,22 @@
 """The page as HTML: what the run is, and for each benchmark its tables, figures and examples."""
 
-import base64
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from data.errors import UserError
+from data.pages.template import render
 from eval.reporting.content import Content, Outcome
 from eval.reporting.examples import shown_rows
-from eval.reporting.figures import best_baseline, curves, diagnosis, steps
+from eval.reporting.figures import BLIND, best_baseline, curves, diagnosis, steps
 from eval.results.predictions import difference
-from eval.results.result import Baseline, Result
-from eval.results.tables import percent
+from eval.results.result import Accuracy, Baseline, Result
+from eval.results.tables import ABLATIONS, percent
 
-FOLDER = Path(__file__).parent
+TEMPLATE = Path(__file__).parent / "page.html"
+SCRIPTS = ("page.js", "live.js")
+"""Of the examples, and of a page whose run goes on."""
 PACKAGES = "torch transformers deepspeed accelerate trl peft"
 """What stands at the top of the page; all installed packages stand at its end."""
 SECTIONS = (
@@ -35,63 +34,69 @@ PUBLISHED = ("about", "not_computed")
 """What is said in words of a published rule."""
 
 
-def page(content: Content) -> str:
-    """Return the page as HTML; texts from data are escaped, or set as text by the page's script."""
+def page(content: Content, *, live: bool = False) -> str:
+    """Return the page as HTML; texts from data are escaped, or set as text by the page's script.
+
+    A `live` page loads itself anew from time to time: its run goes on.
+    """
     outcomes = content.shown.outcomes
     examples = {name: shown_rows(outcome, content.benchmarks) for name, outcome in outcomes.items()}
+    charts, constant = curves(content.log)
     found: dict[str, Any] = {
         "tables": [_table(outcome.result, content.shown.ablations.get(name, {})) for name, outcome in outcomes.items()],
         "steps": steps(content),
         "standings": _standings(content),
-        "curves": curves(content.log),
+        "curves": charts or constant,
         "rollouts": content.rollouts,
         "examples": examples,
         "provenance": content.provenance,
     }
     found["checkpoints"] = found["steps"] or found["standings"]
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["share"] = lambda value: "–" if value is None else f"{100 * value:.1f}"
-    script = (FOLDER / "page.js").read_text(encoding="utf-8")
-    return environment.get_template("page.html").render(
+    return render(
+        TEMPLATE,
+        "".join(TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in compress(SCRIPTS, (examples, live))),
         **found,
+        charts=charts,
+        constant=constant,
         content=content,
         facts=_facts(content),
         sections=[(anchor, name) for anchor, name, needs in SECTIONS if found[needs]],
         data={name: {"rows": shown.rows, "images": shown.images} for name, shown in examples.items()},
-        style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
 def _table(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
-    """Return what the page says of a result.
+    """Return what the page says of a result: rows of a name, a score and shares beside it.
 
-    A line is a name, a score, and the same rows' scores by the judges that see no content and without the images.
+    A benchmark of one category has the row of all its pairs only.
     """
-    others: dict[str, Baseline | Result] = {**result.baselines}
-    others |= {f"images {name}": found for name, found in ablations.items()}
-    items = {"every pair of an item right": result.clusters} if result.clusters else {}
-    items |= {f"… {name}": score for name, score in result.cluster_groups.items()}
+    blind, _ = best_baseline(result)
+    baselines = {BLIND[name]: baseline for name, baseline in result.baselines.items()}
+    images = {words: ablations[name] for name, words in ABLATIONS.items() if name in ablations}
+    items = [("whole items (Acc+)", result.clusters)] if result.clusters else []
+    charts, sentences = diagnosis(result)
     return {
         "result": result,
-        "columns": list(others),
-        "ablations": bool(ablations),
-        "whole": [other.micro.half for other in others.values()],
-        "categories": {
-            name: (score, [other.groups[name].half if name in other.groups else None for other in others.values()])
-            for name, score in result.groups.items()
-        },
-        "items": items,
+        "scores": _beside(result, [result.baselines[blind]] if blind else []),
+        "blind": BLIND.get(blind, ""),
+        "items": items + [(f"… {name}", score) for name, score in result.cluster_groups.items()],
+        "baselines": (list(baselines), _beside(result, list(baselines.values()))),
+        "images": (list(images), _beside(result, list(images.values()))),
         "published": [
             (name, rule.get("micro"), rule.get("macro"), ". Not computed: ".join(rule[key] for key in PUBLISHED if key in rule))
             for name, rule in result.published.items()
         ],
-        "blind": best_baseline(result),
-        "figures": diagnosis(result),
+        "charts": charts,
+        "sentences": sentences,
     }
+
+
+def _beside(result: Result, others: Sequence[Baseline | Result]) -> list[tuple[str, Accuracy, list[float | None]]]:
+    """Return all pairs and each category with its score, and what others have of it with half a point for a tie."""
+    rows = [("all pairs", result.micro, [other.micro.half for other in others])]
+    for name, score in result.groups.items() if len(result.groups) > 1 else ():
+        rows.append((name, score, [other.groups[name].half if name in other.groups else None for other in others]))
+    return rows
 
 
 def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -116,7 +121,7 @@ def _cell(outcome: Outcome | None, best: Outcome) -> tuple[str, str]:
     else:
         try:
             found = difference(outcome.records(), best.records())
-            words = f"{found.points}, {found.words}"
+            words = f"{found.points.replace('-', '−')}, {found.words}"
         except (UserError, OSError) as error:
             words = f"no comparison: {error}"
     return percent(outcome.result.micro), words
@@ -131,11 +136,12 @@ def _facts(content: Content) -> dict[str, str]:
     known = commit["commit"][:12] if commit["commit"] else "unknown: not run from a clone"
     devices = ", ".join(sorted({device["name"] for device in hardware["devices"]})) or f"CPU, {hardware['cores']} cores"
     versions = [f"{name} {packages[name]}" for name in PACKAGES.split() if name in packages]
+    time, launches = launch["time"].replace("T", " ").replace("+00:00", " UTC"), len(content.provenance)
     return {
         "Recipe": "/".join(Path(launch["recipe_path"]).parts[-2:])
         + (f", {changed} setting{'s' * (changed > 1)} changed at the start" if changed else ""),
         "Commit": known + (", with changed files" if commit["dirty"] else ""),
-        "Launched": launch["time"] + (f" (launch {len(content.provenance)})" if len(content.provenance) > 1 else ""),
+        "Launched": time + (f" (launch {launches})" if launches > 1 else ""),
         "Machine": f"{hardware['world_size']} × {devices}",
         "Data": ", ".join(f"{name} ({source['rows']:,} rows)" for name, source in launch["data"].items()),
         "Seeds": ", ".join(f"{name} {seed}" for name, seed in launch["seeds"].items()),

@@ -18,6 +18,8 @@ from eval.protocol import Example, Floats, Ints, ProtocolConfig, Ties, Verdict, 
 from eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency, wilson
 
 Flags = NDArray[np.bool_]
+WORTH: dict[Ties, float] = {"wrong": 0.0, "half": 0.5, "right": 1.0}
+"""What a tie adds to an accuracy."""
 LIMITED = "Limited to "
 """How the note of a result begins that is not of all rows."""
 
@@ -56,7 +58,7 @@ class Outcomes:
 
     def credit(self, ties: Ties) -> Floats:
         """Return what each row adds to the accuracy: 1 if right, the value of `ties` for a tie, else 0."""
-        return self.correct + {"wrong": 0.0, "half": 0.5, "right": 1.0}[ties] * self.tie
+        return self.correct + WORTH[ties] * self.tie
 
     def __len__(self) -> int:
         """Return the number of rows."""

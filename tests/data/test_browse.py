@@ -14,6 +14,7 @@ from PIL import Image
 
 from data.browse import duplicates, histogram, page, suspicious
 from data.mixture import Mixture, MixtureConfig
+from data.pages.chart import Chart
 from tests.data.sources.fixtures import RED, write_images, write_jsonl
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,15 +51,15 @@ def pairs(folder: Path) -> list[dict[str, Any]]:
 def test_the_page_shows_every_source_and_needs_no_other_file(tmp_path: Path) -> None:
     mixture = Mixture(MixtureConfig.model_validate(section(tmp_path, pairs(tmp_path))))
     html = page(mixture, 20, "naive")
-    assert html.count('<div class="sample">') == 9 + 20
+    assert html.count('<article class="card sample">') == 9 + 20
     assert "What &lt;b&gt;colour&lt;/b&gt;?" in html
     assert "<b>colour" not in html
     assert "cannot be shown: project:3" in html
     assert "margin 1.5" in html
-    assert "rationale: Because." in html
+    assert "Rationale: Because." in html
     assert "3 of 9 records repeat another one" in html
     assert "bad_image 1" in html
-    assert not re.findall(r'(?:src|href)="(?!data:image/|#)', html)
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', html)
     assert html == page(mixture, 20, "naive")
 
 
@@ -89,12 +90,21 @@ def test_images_of_one_length_and_one_size_are_told_apart(tmp_path: Path) -> Non
 
 
 def test_a_histogram_counts_every_positive_value() -> None:
-    values = np.array([0, 1, 1, 7, 100, 4000])
-    bars = histogram(values)
-    assert sum(bar.count for bar in bars) == 5
-    assert max(bar.height for bar in bars) == 1
-    assert histogram(np.zeros(4, np.int64)) == []
-    assert sum(bar.count for bar in histogram(np.array([5, 5]))) == 2
+    chart = histogram("Response", "characters", "records", np.array([0, 1, 1, 7, 100, 4000]))
+    assert isinstance(chart, Chart)
+    assert chart.facts == ["1: 2", "6 to 7: 1", "89 to 125: 1", "2,832 to 4,000: 1"]
+    assert chart.value == "median 7"
+    assert [words for _, words in chart.x.ticks][:4] == ["1", "2", "5", "10"]
+    assert [words for _, words in chart.y.ticks] == ["0", "1", "2"]
+
+
+def test_one_value_is_a_sentence() -> None:
+    assert histogram("Response", "tokens", "records", np.array([5, 5])) == "Response: 5 tokens in all 2 records."
+    assert histogram("Side", "pixels", "images", np.zeros(4, np.int64)) == "Side: there are no images."
+    two = histogram("Response", "tokens", "records", np.array([6, 7]))
+    assert isinstance(two, Chart)
+    assert two.facts == ["6: 1", "7: 1"]
+    assert [words for _, words in two.x.ticks] == ["6", "7"]
 
 
 def test_duplicates_are_counted_once_each(tmp_path: Path) -> None:

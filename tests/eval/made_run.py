@@ -142,6 +142,7 @@ def log(last: int) -> list[dict[str, float]]:
                     "step": step,
                     "epoch": step / 200,
                     f"eval_{OWN}/accuracy": 0.5 + step / 1000,
+                    f"eval_{OWN}/ties": 0.1 - step / 2000,
                     f"eval_{OWN}/colours/accuracy": 0.5,
                 }
             )

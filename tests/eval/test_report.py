@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -104,20 +105,45 @@ def test_the_table_shows_the_figures_of_the_result(run: Path, text: str) -> None
     assert score.accuracy is not None
     assert score.low is not None
     assert score.high is not None
-    row = re.search(r'<tr class="whole"><th scope="row">all rows</th>(.*?)</tr>', text, re.DOTALL)
+    row = re.search(rf'<h3>{OWN}</h3>.*?<tr class=whole><th scope="row">all pairs</th>(.*?)</tr>', text, re.DOTALL)
     assert row is not None
-    cells = [
-        re.sub(r"<svg.*?</svg>", "", cell, flags=re.DOTALL).strip()
-        for cell in re.findall(r"<td.*?>(.*?)</td>", row[1], re.DOTALL)
-    ]
-    assert cells[0] == f"{100 * score.accuracy:.1f}"
-    assert cells[2] == f"{100 * score.low:.1f} – {100 * score.high:.1f}"
-    assert cells[3:6] == [str(ROWS), str(score.ties), str(score.unparsable)]
-    assert score.unparsable > 0
-    blind = [baseline.micro.half for baseline in result.baselines.values()]
-    ablation = Result.model_validate_json((run / f"checkpoint-200/eval/ablations/none/{OWN}.json").read_text()).micro.half
-    assert cells[7:] == [f"{100 * half:.1f}" for half in [*blind, ablation] if half is not None]
-    assert "images none" in text
+    cells = [re.sub(r"<svg.*?</svg>", "", cell, flags=re.DOTALL) for cell in re.findall(r"<td.*?>(.*?)</td>", row[1], re.DOTALL)]
+    words = [re.sub(r"<.*?>", " ", cell).strip() for cell in cells]
+    assert words[0] == f"{100 * score.accuracy:.1f} {100 * score.low:.1f} – {100 * score.high:.1f}"
+    assert words[1:4] == ["", str(ROWS), str(score.ties)]
+    best = max(baseline.micro.half or 0.0 for baseline in result.baselines.values())
+    assert words[4:] == [f"{100 * half:.1f}" for half in (score.half, best) if half is not None]
+    assert f'x1="{100 * score.low:.1f}%" x2="{100 * score.high:.1f}%"' in row[1]
+    assert f"count as wrong: {score.unparsable} of {ROWS};" in text
+
+
+def test_what_other_judges_get_is_behind_a_click(run: Path, text: str) -> None:
+    result = result_of(run, OWN)
+    ablation = Result.model_validate_json((run / f"checkpoint-200/eval/ablations/none/{OWN}.json").read_text())
+    for heading, others in (("without the images", [ablation]), ("judges that see no content", result.baselines.values())):
+        part = re.search(rf'aria-label="{OWN},? {heading}">(.*?)</div>', text, re.DOTALL)
+        assert part is not None
+        first = re.search(r"<tr class=whole>(.*?)</tr>", part[1], re.DOTALL)
+        assert first is not None
+        halves = [one.micro.half or 0.0 for one in (result, *others)]
+        assert re.findall(r"<td>(.*?)</td>", first[1]) == [f"{100 * half:.1f}" for half in halves]
+        assert part[1].count("<tr") == 2 + len(result.groups)
+
+
+def test_no_table_has_more_than_seven_columns(text: str) -> None:
+    heads = re.findall(r"<thead>(.*?)</thead>", text, re.DOTALL)
+    assert len(heads) > 9
+    assert max(head.count("<th ") for head in heads) == 7
+
+
+def test_a_benchmark_of_one_category_has_one_row(content: Content) -> None:
+    outcome = content.shown.outcomes[PAIRWISE]
+    alone = outcome.result.model_copy(update={"groups": {"general": outcome.result.micro}})
+    checkpoint = replace(content.shown, outcomes={PAIRWISE: replace(outcome, result=alone)}, ablations={})
+    found = page(replace(content, shown=checkpoint, checkpoints=[checkpoint]))
+    table = found[found.index(f'aria-label="Accuracy on {PAIRWISE}"') :].partition("</table>")[0]
+    assert table.count("<tr") == 2
+    assert "mean of the categories" not in table
 
 
 def test_the_page_says_what_was_run_and_what_lies_behind_the_score(run: Path, elements: Elements) -> None:
@@ -134,7 +160,7 @@ def test_the_page_says_what_was_run_and_what_lies_behind_the_score(run: Path, el
         "checkpoint-200, the best of the run",
         "both orders, 3 votes",
         f"ECE {calibration.ece:.3f}",
-        f"{100 * slope:+.1f} points for each doubling",
+        f"Accuracy changes by {100 * slope:+.1f} points [".replace("-", "−"),
         "same verdict in both orders",
         "Values that are not finite: 1.",
         "something_new",
@@ -181,9 +207,9 @@ def test_pictures_and_tables_speak_to_everybody(text: str, elements: Elements) -
 def test_a_checkpoint_that_was_rotated_away_keeps_its_place_on_the_curve(content: Content) -> None:
     points = measured(content)[OWN][content.title]
     assert list(points) == [0, 100, 200]
-    assert points[0] == (0.5, *wilson(ROWS / 2, ROWS))
+    assert points[0] == (0.55, *wilson(0.55 * ROWS, ROWS))  # half of the rows right, a tenth of them tied
     score = content.checkpoints[-1].outcomes[OWN].result.micro
-    assert points[200] == (score.accuracy, score.low, score.high)
+    assert points[200] == (score.half, *wilson(score.right + score.ties / 2, ROWS))
 
 
 def test_few_examples_are_the_worst_and_a_draw_that_no_checkpoint_changes(

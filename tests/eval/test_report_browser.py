@@ -1,4 +1,4 @@
-"""The report in headless Chromium: no error in the console, filters and keys work, pictures show, nothing is cut off."""
+"""The report and the page of samples in headless Chromium: no error in the console, keys suffice, nothing is cut off."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import data.browse
+from data.mixture import Mixture, MixtureConfig
 from eval.report import write_report
+from tests.data.sources.fixtures import write_jsonl
 from tests.eval.browser import Browser, browser
-from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run
+from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run, picture
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
@@ -132,14 +135,77 @@ def test_the_keyboard_suffices(tab: Browser) -> None:
     assert tab.run(POSITION).startswith("Example 4 of")  # in a text field the arrows move the cursor
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1600])
-def test_nothing_is_wider_than_the_window(tab: Browser, report: Path, width: int, dark: bool) -> None:
+WINDOWS = [(400, False), (400, True), (1400, False), (1400, True)]
+OVERLAPPING = """[...document.querySelectorAll('figure > svg')].flatMap(svg => {
+  const card = svg.parentElement.getBoundingClientRect()
+  const texts = [...svg.querySelectorAll('text')].filter(t => t.textContent).map(t => [t.textContent, t.getBoundingClientRect()])
+  const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top + 1 || b.bottom <= a.top + 1
+  return [
+    ...texts.filter(([, box]) => box.left < card.left || box.right > card.right).map(([text]) => `cut: ${text}`),
+    ...texts.flatMap(([one, a], n) => texts.slice(n + 1).filter(([, b]) => !apart(a, b)).map(([two]) => `${one} on ${two}`)),
+  ]
+})"""
+AXE = "axe.run().then(found => found.violations.map(one => `${one.impact}: ${one.id} in ${one.nodes[0].html}`))"
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a page of two sources, one of large and small pictures and of long texts, the other generated."""
+    folder = tmp_path_factory.mktemp("samples")
+    for number, size in enumerate([(1600, 400), (300, 1500), (40, 40)]):
+        picture(folder / f"{number}.png", number, size)
+    texts = ["No.", "Unbreakable" * 20, "A line.\n" * 40]
+    rows = [
+        {"images": [f"{n % 3}.png"] * (n % 4), "prompt": f"{n}? {texts[n % 3]}", "chosen": texts[n % 3], "rejected": "Yes."}
+        for n in range(8)
+    ]
+    path = str(write_jsonl(folder / "a.jsonl", rows))
+    own = {"type": "project", "name": "a-long-name-with-no-place-to-break-it-but-hyphens", "path": path}
+    sources = [own, {"type": "shapes", "level": "demo", "rows": 40}]
+    mixture = Mixture(MixtureConfig.model_validate({"sources": sources, "cache": str(folder / "cache")}))
+    (folder / "samples.html").write_text(data.browse.page(mixture, 8, "made"), encoding="utf-8")
+    return folder / "samples.html"
+
+
+@pytest.mark.parametrize(("width", "dark"), WINDOWS)
+@pytest.mark.parametrize("name", ["report", "samples"])
+def test_everything_is_inside_the_window_and_can_be_read(
+    tab: Browser, request: pytest.FixtureRequest, name: str, width: int, dark: bool
+) -> None:
     tab.size(width, 900, dark=dark)
-    tab.open(report)
+    tab.open(request.getfixturevalue(name))
+    tab.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
     assert tab.run("document.documentElement.scrollWidth <= window.innerWidth")
-    assert tab.run("[...document.querySelectorAll('.card, figure, .tile')].every(e => e.scrollWidth <= e.clientWidth + 1)")
+    wide = (
+        "[...document.querySelectorAll('.card, figure, .tile, .response')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    )
+    assert tab.run(wide) == 0
+    assert tab.run(OVERLAPPING) == []
     smallest = "Math.min(...[...document.querySelectorAll('figure svg text')].map(t => t.getBoundingClientRect().height))"
     assert tab.run(smallest) >= 10
     background = tab.run("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(20, 23, 26)") == dark
+
+
+@pytest.mark.parametrize(("width", "dark"), [WINDOWS[0], WINDOWS[-1]])
+@pytest.mark.parametrize("name", ["report", "samples"])
+def test_axe_finds_nothing(tab: Browser, request: pytest.FixtureRequest, name: str, width: int, dark: bool) -> None:
+    tab.size(width, 900, dark=dark)
+    tab.open(request.getfixturevalue(name))
+    tab.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    axe = pytest.importorskip("axe_core_python", reason="no axe-core here: pip install axe-core-python")
+    tab.run(Path(axe.__file__).with_name("axe.min.js").read_text(encoding="utf-8") + ";0")
+    assert tab.run(AXE) == []
+
+
+def test_intervals_are_seen_in_a_narrow_window_and_tables_show_that_they_scroll(tab: Browser, report: Path) -> None:
+    tab.size(400, 900)
+    tab.open(report)
+    tab.run("globalThis.table = document.querySelector('.scroll')")
+    assert tab.run("table.scrollWidth > table.clientWidth")
+    seen = "e => e.getBoundingClientRect().right <= table.getBoundingClientRect().right"
+    assert tab.run(f"[...table.querySelectorAll('.interval, td.drawn')].every({seen})")
+    tab.run("table.focus()")
+    tab.press("ArrowRight", 39)
+    tab.run("new Promise(done => setTimeout(done, 300))")
+    assert tab.run("table.scrollLeft") > 0

@@ -11,7 +11,16 @@ from filelock import FileLock
 from tests.train import worker
 from tests.train.ranks import run_ranks
 
-CURVES = ((1, "none"), (2, "none"), (2, "zero1"), (2, "zero2"), (2, "zero3"), (2, "zero2_offload"), (2, "zero3_offload"))
+CURVES = (
+    (1, "none"),
+    (2, "none"),
+    (2, "zero1"),
+    (2, "zero2"),
+    (2, "zero3"),
+    (2, "zero3_hpz"),
+    (2, "zero2_offload"),
+    (2, "zero3_offload"),
+)
 """Ranks and stage of the whole runs."""
 
 

@@ -125,7 +125,7 @@ def test_adapters_train_write_and_save_the_head(base: Path, tmp_path: Path) -> N
 
 def counted_run(arguments: Sequence[str], folder: str, fits: bool) -> None:
     """Train with all gathers of parameters counted inside and outside of writing, into a file."""
-    counts, inside = {"writing": 0, "else": 0}, [0]
+    counts, inside = {"writing": 0, "else": 0, "plain_linear": 0}, [0]
     gather, judge = deepspeed.runtime.zero.partition_parameters._dist_allgather_fn, whole_weights.fits_everywhere
 
     def counted(*arguments: Any, **keywords: Any) -> Any:
@@ -137,6 +137,7 @@ def counted_run(arguments: Sequence[str], folder: str, fits: bool) -> None:
 
     def own(self: CriticJudge, *arguments: Any) -> Any:
         inside[0] += 1
+        counts["plain_linear"] = torch.nn.functional.linear is torch.ops.aten.linear
         found = written(self, *arguments)
         inside[0] -= 1
         return found
@@ -162,6 +163,7 @@ def test_weights_are_gathered_once_where_they_fit(base: Path, tmp_path: Path) ->
         run_ranks(folder / "logs", counted_run, [str(folder / "recipe.yaml"), *changes], str(folder), fits)
         found = json.loads((folder / "gathers.json").read_text())
         assert found["else"] > 0
+        assert found["plain_linear"] == fits
         gathers[fits, limit] = found["writing"]
         texts[fits, limit] = critiques(folder / "run" / "checkpoint-3")
     assert gathers[True, 3] == gathers[True, 9] == 0

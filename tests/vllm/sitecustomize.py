@@ -1,4 +1,4 @@
-"""For `make test-vllm`, in every process: vLLM imports torchvision, whose build on PyPI is for CUDA and lacks its operators.
+"""For `make test-vllm` and `make side-by-side`, in every process: vLLM and others import torchvision, built for CUDA on PyPI.
 
 Beside a torch for CPUs the import then stops at two operators that are registered nowhere. Nothing calls them here: they are
 declared first, unless torchvision is the CPU build of PyTorch's own index, which brings them.

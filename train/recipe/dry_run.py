@@ -12,11 +12,11 @@ from data.console import plain_console
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
-from train.recipe.cost import BETWEEN, INSIDE, MFU, NODE, PEAK, ROW_TOKENS, record_tokens, step_cost
+from train.recipe.cost import BETWEEN, COMPARED, INSIDE, MFU, NODE, PEAK, ROW_TOKENS, full_row, record_tokens, step_cost
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
 from train.recipe.inputs import absent
-from train.recipe.memory import GIB, Shape, per_rank, shape_of, trained, writing_price
+from train.recipe.memory import GIB, Shape, activations, per_rank, shape_of, trained, writing_price
 from train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import HELD_OUT, Recipe
@@ -46,7 +46,7 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
     if shape is None:
         console.print("\nMemory is not estimated: the backbone's config.json is not at hand.")
         return
-    console.print("\nGiB a rank for weights, gradients and optimizer states; activations come on top. ← is this recipe.")
+    console.print("\nGiB a rank for weights, gradients and optimizer states. ← is this recipe.")
     table = Table("deepspeed", *(Column(f"{ranks} rank{'s' * (ranks != 1)}", justify="right") for ranks in all_ranks))
     for name in deepspeed_names():
         found = [per_rank(recipe, shape, name, ranks) for ranks in all_ranks]
@@ -54,6 +54,12 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
         mine = name == recipe.deepspeed
         table.add_row(f"{name} ←" if mine else name, *cells, style="bold" if mine else None)
     console.print(table)
+    _, tokens, patches = full_row(recipe, shape)
+    console.print(
+        f"On top: {activations(recipe, shape, tokens, patches) / GIB:.1f} GiB of activations for a row of {tokens:,} tokens and "
+        f"{patches:,} vision patches, and what the allocator and the libraries take.",
+        soft_wrap=True,
+    )
     if line := writing_line(recipe, shape, [ranks for ranks in all_ranks if ranks > 1]):
         console.print(line)
     if recipe.backbone.path != "embedded":
@@ -71,29 +77,28 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
         "while it computes. GB (s): what each receives in a step, and how long that takes by itself.",
         soft_wrap=True,
     )
-    own = stage(recipe.deepspeed)
-    names = [f"ZeRO-{one}{' ←' if one == own else ''}" for one in (1, 2, 3)]
+    own = recipe.deepspeed
+    names = [name.replace("_", " ") for name in COMPARED]
     table = Table("GPUs", *(Column(name, justify="right") for name in ("rows", "compute s", *names, "hours", "GPU hours")))
     held_up = []
     for ranks in gpus:
         found = step_cost(recipe, shape, ranks)
-        waits = [f"{found.network[one] / 1e9:.1f} ({found.waiting(one):.2f})" for one in (1, 2, 3)]
-        hours = None if steps is None else steps * max(found.compute, found.waiting(own)) / 3600
+        waits = [f"{found.received[name] / 1e9:.1f} ({found.waiting[name]:.2f})" for name in COMPARED]
+        hours = None if steps is None else steps * max(found.compute, found.waiting[own]) / 3600
         spent = ["–", "–"] if hours is None else [f"{hours:,.1f}", f"{hours * ranks:,.0f}"]
         table.add_row(f"{ranks:,}", str(found.rows), f"{found.compute:.2f}", *waits, *spent)
-        if found.waiting(own) > found.compute:
+        if found.waiting[own] > found.compute:
             held_up.append((ranks, found))
     console.print(table)
     for ranks, found in held_up[:1]:
         better = [
-            f"zero{one}, {found.waiting(one):.2f} s and {per_rank(recipe, shape, f'zero{one}', ranks)[0] / GIB:.0f} GiB a GPU"
-            for one in (1, 2)
-            if one < own and found.waiting(one) < found.waiting(own)
+            f"deepspeed={name}, {found.waiting[name]:.2f} s and {per_rank(recipe, shape, name, ranks)[0] / GIB:.0f} GiB a GPU"
+            for name in COMPARED
+            if found.waiting[name] < 0.95 * found.waiting[own]
         ]
-        ways = ", ".join(["fewer GPUs", "a larger optim.records_per_step", *(f"deepspeed={one}" for one in better)])
         console.print(
-            f"From {ranks:,} GPUs on the network holds this recipe up: {found.waiting(own):.2f} s for {found.compute:.2f} s of "
-            f"computation. Ways out: {ways}.",
+            f"From {ranks:,} GPUs on the network holds this recipe up: {found.waiting[own]:.2f} s for {found.compute:.2f} s of "
+            f"computation. Ways out: {', '.join(['fewer GPUs', 'a larger optim.records_per_step', *better])}.",
             soft_wrap=True,
         )
 

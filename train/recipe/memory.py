@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from data.config.validation import format_validation_error
 from data.errors import CheckpointError
 from models.config import BACKBONES, HeadConfig
-from train.recipe.deepspeed_config import NONE, offloads, stage, sums_in_fp32
+from train.recipe.deepspeed_config import NONE, copies_within, offloads, stage, sums_in_fp32
 from train.recipe.methods import RolloutConfig
 from train.recipe.recipe import Recipe
 
@@ -148,6 +148,28 @@ def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
     return WritingPrice(whole, whole / SHARE_OF_FREE, (parts.language_model + parts.lm_head) * width)
 
 
+def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> float:
+    """Return the bytes that a training row of so many tokens and vision patches holds beside weights and gradients, at its peak.
+
+    Counted on the released shapes, kernel by kernel, on tensors without values (`tests/train/recipe/test_memory.py` holds it to
+    5 %): for each token a layer keeps 4 vectors of its intermediate width, 10 of its hidden width and 8 of its keys', for each
+    patch a vision block 4 and 14. Under activation checkpointing a layer's input alone is kept, and one layer at a time is
+    computed again, with 2 more intermediate vectors for its gradients. A frozen vision tower keeps nothing. An LM head's logits,
+    the library's workspace and the allocator's rounding come on top.
+    """
+    hidden, wide, tower = shape.hidden_size, shape.intermediate_size, shape.vision_config
+    layer = 4 * wide + 10 * hidden + 8 * (hidden // shape.num_attention_heads * shape.num_key_value_heads)
+    block = 4 * tower.intermediate_size + 14 * tower.hidden_size
+    if recipe.optim.activation_checkpointing:
+        a_token, a_patch = shape.num_hidden_layers * hidden + layer + 2 * wide, tower.depth * tower.hidden_size
+    else:
+        a_token, a_patch = shape.num_hidden_layers * layer, tower.depth * block
+    a_patch += 7 * tower.hidden_size
+    if "vision_tower" in recipe.backbone.freeze or recipe.optim.lora is not None:
+        a_patch = 0
+    return (tokens * a_token + patches * a_patch) * (2 if recipe.backbone.dtype == "bfloat16" else 4)
+
+
 def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     """Return how many parameters the recipe's model has, and how many of them are trained."""
     parts = count(shape)
@@ -166,7 +188,8 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
     AdamW has two fp32 moments; under DeepSpeed bf16 weights have an fp32 copy beside them. ZeRO-1 divides the optimizer
     states over the ranks, ZeRO-2 the gradients too, ZeRO-3 the weights too (Rajbhandari et al., arXiv 1910.02054, section 5).
     The rows of a step are summed in fp32 from ZeRO-2 on. Offloaded optimizer states have a copy of the rank's gradients beside
-    them, in fp32; the sum itself stays on the device under ZeRO-2 in bf16. Without DeepSpeed and its fp32 copies what is
+    them, in fp32; the sum itself stays on the device under ZeRO-2 in bf16. hpZ (ZeRO++, arXiv 2306.10209) holds the weights once
+    more in each node, divided over its GPUs. Without DeepSpeed and its fp32 copies what is
     trained is fp32 itself, and with it the whole model unless there are adapters.
     """
     method, lora, bf16 = recipe.method, recipe.optim.lora, recipe.backbone.dtype == "bfloat16"
@@ -179,7 +202,8 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
     if isinstance(method, RolloutConfig) and method.kl_coefficient > 0 and lora is None:
         weights += total * frozen  # the reference model; with LoRA it is the policy without its adapters
     level, (host_optimizer, host_weights) = stage(deepspeed), offloads(deepspeed)
-    weights /= ranks if level >= 3 else 1
+    if level >= 3:
+        weights = weights / ranks + (weights / min(copies, ranks) if (copies := copies_within(deepspeed)) else 0)
     gradients = learned * (4 if sums_in_fp32(deepspeed) else width) / (ranks if level >= 2 else 1)
     optimizer = learned * (12 if width == 2 else 8) / (ranks if level >= 1 else 1)
     if not host_optimizer:

@@ -190,6 +190,10 @@ class OptimConfig(Section):
     lora: LoraConfig | None = None
     """Null trains every weight that `backbone.freeze` leaves free."""
 
+    def warmup_steps(self, steps: int) -> int:
+        """Return over how many of `steps` the learning rate rises."""
+        return round(self.warmup_ratio * steps)
+
 
 class OutputConfig(Section):
     """Where a run writes, how often, and who else gets to see it."""
@@ -205,7 +209,7 @@ class OutputConfig(Section):
     resume: str = "never"
     """`never` starts a new run and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
     any; a path continues from that checkpoint, which must be one that you trust like a program: DeepSpeed unpickles its states.
-    Continuing with other settings than the checkpoint's own is refused."""
+    Continuing with other settings than the checkpoint's own is refused, but for more `optim.epochs` or `optim.max_steps`."""
     push_to_hub: str | None = None
     """The hub repository that receives the best checkpoint at the end of the run; where there is none, a private one is made
     before the first step, so that a missing login is noticed then."""

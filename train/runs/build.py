@@ -19,6 +19,7 @@ from train.reinforce.method import StableReinforceMethod
 from train.reinforce.policy import PolicyMethod
 from train.runs.callbacks import run_callbacks, summarise
 from train.runs.evaluation import evaluation
+from train.runs.extension import continuation
 from train.runs.model import make_model
 from train.runs.provenance import check_resume_matches, write_provenance
 from train.supervised.checkpoints import find_resume
@@ -82,6 +83,8 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     method = METHODS[type(recipe.method)](recipe, encoder, console)
     arguments = method.arguments()
     arguments.eval_on_start &= resume is None
+    if resume is not None and (words := continuation(recipe.optim, arguments, resume)) and rank() == 0:
+        console.print(words, highlight=False, soft_wrap=True)
     model = make_model(recipe)  # after the arguments: ZeRO-3 shards weights while they are loaded
     trainer = method.trainer(
         evaluate=evaluation(method),

@@ -1,5 +1,6 @@
 """What happens beside the loop: checks, model cards, checkpoints and the console; and the table at the end of a run."""
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from data.storage.files import write_json_lines
+from eval.reporting.content import LOG
 from eval.results.tables import results_table
 from train.runs.model_card import read_results, write_cards
 from train.runs.provenance import data_fingerprints
@@ -21,7 +24,7 @@ def run_callbacks(method: Method) -> list[TrainerCallback]:
     """Return the callbacks of a run."""
     cards = partial(write_cards, method.recipe, data_fingerprints(method.mixture))
     kept = KeepCheckpoints(method.recipe.output.keep_checkpoints, cards)
-    return [FiniteWeights(), kept, ConsoleProgress(method.console, method.columns)]
+    return [FiniteWeights(), kept, ConsoleProgress(method.console, method.columns), LogFile()]
 
 
 class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
@@ -57,6 +60,21 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
         """Close the bar."""
         if state.is_world_process_zero:
             self.progress.stop()
+
+
+class LogFile(TrainerCallback):  # type: ignore[misc]
+    """Writes every line of the log into the run folder as it comes; a resume takes back those behind its checkpoint."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Begin with what the checkpoint knows."""
+        if state.is_world_process_zero:
+            write_json_lines(Path(args.output_dir) / LOG, state.log_history)
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Add the line that Trainer has just added to its history."""
+        if state.is_world_process_zero:
+            with (Path(args.output_dir) / LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(state.log_history[-1]) + "\n")
 
 
 def summarise(folder: Path, console: Console, *, baselines: bool) -> None:

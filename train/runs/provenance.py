@@ -45,6 +45,8 @@ FREE = (
     "optim.compile",
 )
 """Keys that change neither what is learnt nor how its state is stored."""
+LENGTH = ("optim.epochs", "optim.max_steps")
+"""Keys by which a run is given more steps (train/runs/extension.py)."""
 UNREADABLE = "{}: recipe.yaml and provenance.json say how {} was trained, and cannot be read"
 RESTORE = "The checkpoint itself is sound. Restore both files, or take both away to continue without a comparison."
 
@@ -144,6 +146,7 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
     changes = [
         f"  {key}: {before.get(key, missing)} -> {now.get(key, missing)}"
         for key in changed(before, now)
+        if key not in LENGTH
         if key in before or key.rpartition(".")[0] not in sections
     ]
     settings = checkpoint / "config.json"
@@ -158,7 +161,7 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
             f"{checkpoint} comes from a run with other settings, which it would continue half way:\n"
             + "\n".join(changes)
             + "\nGive the settings as they were, or start another run: output.folder=NEW and, to begin from these weights, "
-            f"backbone.path={checkpoint}. Free to change: {', '.join(FREE)}."
+            f"backbone.path={checkpoint}. Free to change: {', '.join(FREE)}; and {' or '.join(LENGTH)}, for more steps."
         )
 
 

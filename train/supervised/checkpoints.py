@@ -40,7 +40,11 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         self.keep, self.write_cards = keep, write_cards
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
-        """Set the link on resume, in case a kill came between a save and its link."""
+        """On resume, set the link, in case a kill came between a save and its link, and the intervals to what is asked for now.
+
+        Trainer takes them from the checkpoint.
+        """
+        state.compute_steps(args, state.max_steps)
         if state.is_world_process_zero and state.best_model_checkpoint:
             point_link(Path(args.output_dir) / BEST, Path(args.output_dir) / Path(state.best_model_checkpoint).name)
 

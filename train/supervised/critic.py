@@ -9,6 +9,7 @@ recipe, and are removed when it starts.
 
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,6 +163,8 @@ class CritiqueStore:
     folder: Path
     config: CriticConfig
     seed: int
+    end: int = sys.maxsize
+    """Steps of the run, at which its last window ends: one that is given more steps writes that window anew."""
     _window: range | None = None
     _found: dict[str, list[str]] = field(default_factory=dict)
 
@@ -169,7 +172,7 @@ class CritiqueStore:
         """Return the optimizer steps of the window of `step`, None during the warm-up on ground-truth critiques."""
         after, length = step - self.config.warmup_steps, self.config.refresh_every_steps
         first = step - after % length
-        return None if after < 0 else range(first, first + length)
+        return None if after < 0 else range(first, min(first + length, self.end))
 
     def path(self, window: range) -> Path:
         """Return the file of a window, named by its first step and the one after its last."""
@@ -205,6 +208,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write) -> None:
         self.store, self.steps, self.mixture, self.write = store, steps, mixture, write
+        store.end = len(steps)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Write the window in which the run starts or resumes, unless it resumes inside it."""
@@ -226,7 +230,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         path = self.store.path(window)
         if gather(path.exists())[0]:
             return
-        indices = self.steps.global_indices(range(window.start, min(window.stop, len(self.steps))))
+        indices = self.steps.global_indices(window)
         examples = [self.mixture.load(index, as_example) for index in dict.fromkeys(indices)]
         examples = [example for example in examples if self.store.own(example.key)]
         training = model.training

@@ -193,7 +193,7 @@ def training_arguments(
         "learning_rate": optim.learning_rate,
         # Trainer's "constant" knows no warm-up.
         "lr_scheduler_type": "constant_with_warmup" if optim.schedule == "constant" else optim.schedule,
-        "warmup_steps": round(optim.warmup_ratio * steps),
+        "warmup_steps": optim.warmup_steps(steps),
         "max_grad_norm": optim.max_grad_norm,
         "weight_decay": optim.weight_decay,
         "logging_steps": output.log_every_steps,

@@ -171,6 +171,16 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
             self.control.should_save = self.control.should_training_stop = True
         return norm
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load as Trainer does, but for the learning rate of the next step: the schedule may have been made longer.
+
+        The one in the checkpoint is that of the old schedule, which is 0 at its end.
+        """
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self.lr_scheduler.last_epoch -= 1
+            self.lr_scheduler.step()
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         with room_for_checkpoint(model, Path(self.args.output_dir)):
             super()._save_checkpoint(model, trial)

@@ -19,7 +19,7 @@ def whole_weights(model: Any) -> Iterator[None]:
     """Gather the weights of a DeepSpeed engine under ZeRO-3 while it writes, where all ranks have the memory for them.
 
     Else, as without this, every layer is gathered for each token (the dry run prints when, and what that moves). All ranks call
-    together. Nothing happens for weights that are not partitioned.
+    together, and nothing inside is differentiated. Nothing happens for weights that are not partitioned.
     """
     parameters = [one for one in model.parameters() if hasattr(one, "ds_numel")]
     size = sum(one.ds_numel * one.element_size() for one in parameters)
@@ -29,11 +29,15 @@ def whole_weights(model: Any) -> Iterator[None]:
     import deepspeed
     from trl.models.utils import add_hooks, remove_hooks
 
+    # ZeRO-3 has put a function with a backward pass of its own, written in Python, in the place of every linear layer's.
+    linear = torch.nn.functional.linear
     with deepspeed.zero.GatheredParameters(parameters):
         remove_hooks(model)  # DeepSpeed's, which would gather and release each layer all the same
+        torch.nn.functional.linear = torch.ops.aten.linear
         try:
             yield
         finally:
+            torch.nn.functional.linear = linear
             add_hooks(model)
 
 

@@ -57,6 +57,16 @@ def test_rows_are_the_lines_that_are_not_blank(
     assert [rows.row(index)["text"] for index in range(len(rows))] == [text for text in texts if text is not None]
 
 
+def test_files_are_closed_with_their_rows(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"number": 1}])
+    before = sorted(Path("/proc/self/fd").iterdir())
+    for _ in range(3):
+        rows = JsonLines(path, tmp_path)
+        assert rows.row(0) == {"number": 1}
+        del rows
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
 def test_the_lines_of_a_file_may_be_lists(tmp_path: Path) -> None:
     """Only a .json file that begins with a bracket is one list; a .jsonl file is read by line."""
     for name, rows in (("a.jsonl", 2), ("a.json", 3)):

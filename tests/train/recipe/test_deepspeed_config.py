@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from train.recipe.deepspeed_config import deepspeed_config, deepspeed_names, offloads, stage, sums_in_fp32
+from train.recipe.deepspeed_config import copies_within, deepspeed_config, deepspeed_names, offloads, stage, sums_in_fp32
 
 
 def test_names_are_the_files() -> None:
-    assert deepspeed_names() == ["none", "zero0", "zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"]
+    assert deepspeed_names() == ["none", "zero0", "zero1", "zero2", "zero2_offload", "zero3", "zero3_hpz", "zero3_offload"]
 
 
 @pytest.mark.parametrize("name", deepspeed_names()[1:])
@@ -16,6 +16,7 @@ def test_a_name_says_what_its_file_does(name: str) -> None:
     assert stage(name) == int(name[4])
     assert offloads(name) == ("offload" in name, name == "zero3_offload")
     assert sums_in_fp32(name) == (stage(name) >= 2)
+    assert copies_within(name) == (8 if name == "zero3_hpz" else 0)
 
 
 def test_none_is_no_deepspeed() -> None:

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from models.portable.reward import ScalarRewardModel
+from tests.models.measure_peak_memory import peak
+from tests.models.shapes_only import shapes_of
 from tests.train.minimal import write
+from tests.train.shipped import RECIPES
 from train.recipe.memory import (
+    GIB,
     PUBLISHED,
     Shape,
+    activations,
     count,
     head_parameters,
     per_rank,
@@ -19,6 +25,9 @@ from train.recipe.memory import (
 )
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
+from train.speed.workload import SHAPES, PairSize, pair_group, vision_tokens
+
+BASEREWARD = next(path for path in RECIPES if path.stem == "basereward")
 
 TOTALS = {"3B": 3_754_622_976, "7B": 8_292_166_656, "32B": 33_452_718_336, "72B": 73_410_777_344}
 """What the model cards on the hub state."""
@@ -133,3 +142,24 @@ def test_fp32_adapters_and_reference_models(tmp_path: Path) -> None:
     without, _ = seven(tmp_path, "method={type: stable_reinforce}")
     memory = [per_rank(r, shape, "zero2", 1)[0] for r in (without, with_reference)]
     assert memory[1] - memory[0] == pytest.approx(2 * trained(without, shape)[0])
+
+
+@pytest.mark.parametrize(("size", "checkpointing"), [("3b", False), ("7b", True)])
+def test_activations_are_those_of_the_kernels(size: str, checkpointing: bool) -> None:
+    """Forward and backward run on tensors without values, and what is alive at the peak is counted."""
+    shape = SHAPES[size]
+    recipe = read_recipe(BASEREWARD, [f"optim.activation_checkpointing={str(checkpointing).lower()}"])
+    shapes = shapes_of(ScalarRewardModel, size, checkpointing=checkpointing)
+    for image, question, pairs in ((40, 40, 8), (4, 1000, 8)):
+        groups = [pair_group(PairSize(image, image, question, (200, 200)), vision_tokens(shapes.model.config), 0)] * pairs
+        counted = peak(shapes, groups, training=True, later=True) * GIB
+        counted -= 2 * sum(parameter.nbytes for parameter in shapes.model.parameters())
+        wanted = activations(recipe, shape, sum(one.tokens for one in groups), sum(one.patches for one in groups))
+        assert wanted == pytest.approx(counted, rel=0.05)
+
+
+def test_what_is_frozen_keeps_no_activations() -> None:
+    recipe = read_recipe(BASEREWARD)
+    frozen = read_recipe(BASEREWARD, ["backbone.freeze=[vision_tower]"])
+    shape = SHAPES["7b"]
+    assert activations(frozen, shape, 100, 400) == activations(recipe, shape, 100, 0) < activations(recipe, shape, 100, 400)

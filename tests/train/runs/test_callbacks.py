@@ -6,9 +6,10 @@ import io
 from pathlib import Path
 
 from rich.console import Console
-from transformers import TrainerControl, TrainerState
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from train.runs.callbacks import ConsoleProgress
+from eval.reporting.content import LOG
+from train.runs.callbacks import ConsoleProgress, LogFile
 from train.supervised.method import Method
 
 
@@ -43,3 +44,16 @@ def test_what_was_dropped_is_always_shown() -> None:
 def test_other_ranks_and_other_lines_print_nothing() -> None:
     assert printed(first=False, logs={"loss": 0.25}) == ""
     assert "step " not in printed(first=True, logs={"eval_vl_rewardbench/accuracy": 0.5})
+
+
+def test_the_log_lies_in_the_run_folder_line_by_line_and_begins_with_what_a_checkpoint_knows(tmp_path: Path) -> None:
+    callback, control, now = LogFile(), TrainerControl(), state()
+    args = TrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True)
+    now.log_history = [{"step": 1, "loss": 0.5}]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOG).write_text('{"step": 2, "loss": 9.0}\n{"st')  # behind the checkpoint, and cut off
+    callback.on_train_begin(args, now, control)
+    now.log_history.append({"step": 2, "loss": 0.25})
+    callback.on_log(args, now, control)
+    callback.on_log(args, state(first=False), control)
+    assert (tmp_path / "run" / LOG).read_text() == '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n'

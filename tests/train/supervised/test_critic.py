@@ -242,11 +242,12 @@ def run_callback(callback: WriteCritiques, model: Writer, start: int, end: int) 
 def test_every_window_is_written_once_before_its_first_step(tmp_path: Path) -> None:
     kept, records, model = store(tmp_path, warmup_steps=1), mixture(), Writer()
     steps = own_steps(kept, records, 6)
-    assert [kept.window(step) for step in range(6)] == [None, *[range(1, 3)] * 2, *[range(3, 5)] * 2, range(5, 7)]
-    run_callback(WriteCritiques(kept, steps, records, itself), model, 0, 6)
+    callback = WriteCritiques(kept, steps, records, itself)
+    assert [kept.window(step) for step in range(6)] == [None, *[range(1, 3)] * 2, *[range(3, 5)] * 2, range(5, 6)]
+    run_callback(callback, model, 0, 6)
     wanted = [[records[i].identity for i in steps.global_indices(window)] for window in (range(1, 3), range(3, 5), range(5, 6))]
     assert model.writings == wanted
-    assert sorted(path.name for path in kept.folder.iterdir()) == ["steps-1-3.json", "steps-3-5.json", "steps-5-7.json"]
+    assert sorted(path.name for path in kept.folder.iterdir()) == ["steps-1-3.json", "steps-3-5.json", "steps-5-6.json"]
     for step, number in ((1, 1), (4, 2), (5, 3)):
         kept.load(step)
         record = records[steps.indices(step)[0]]
@@ -282,6 +283,17 @@ def test_a_resume_inside_a_window_keeps_it_and_drops_all_others(tmp_path: Path) 
     run_callback(callback, model, 0, 1)
     assert len(model.writings) == 6  # a run from the start takes nothing of what it finds
     assert [path.name for path in kept.folder.iterdir()] == ["steps-0-2.json"]
+
+
+def test_a_run_that_is_given_more_steps_writes_the_window_in_which_it_had_ended_anew(tmp_path: Path) -> None:
+    """The file of the shorter window lacks the records of the steps that were added."""
+    kept, records, model = store(tmp_path), mixture(), Writer()
+    run_callback(WriteCritiques(kept, own_steps(kept, records, 3), records, itself), model, 0, 3)
+    steps = own_steps(kept, records, 5)
+    run_callback(WriteCritiques(kept, steps, records, itself), model, 3, 5)
+    assert model.writings[2] == [records[i].identity for i in steps.global_indices(range(2, 4))]
+    kept.load(3)
+    assert all(kept(records[index]) for index in steps.indices(3))
 
 
 @pytest.mark.parametrize("first", [True, False])

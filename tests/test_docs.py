@@ -1,0 +1,195 @@
+"""README and docs: Python blocks run, commands are parsed or run, links lead somewhere, quoted messages are in the source."""
+
+import ast
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from ruamel.yaml import YAML
+
+from data.storage.files import write_json_lines
+from tests.eval import run_folders
+from tests.models import tiny
+from train.recipe.parsing import read_recipe
+
+CLONE = Path(__file__).resolve().parents[1]
+README = CLONE / "README.md"
+PAGES = [README, *sorted((CLONE / "docs").glob("*.md")), *sorted(CLONE.glob("[a-z]*/README.md"))]
+SCRIPT = re.compile(r"(?:train|eval|data|models|tests)/[\w/]+\.py")
+LAUNCHERS = ("python", "deepspeed", "torchrun", "accelerate", "srun", "sbatch")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the blocks of a language in a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield each shell command with the page that holds it."""
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            for line in re.sub(r"\\\n\s*", " ", block).splitlines():
+                if line.strip() and not line.startswith(("#", "trap ")):
+                    yield page.name if page.parent == CLONE else str(page.relative_to(CLONE)), line
+
+
+@cache
+def options(script: str) -> set[str]:
+    """Return the options that a script's help names."""
+    shown = subprocess.run(
+        [sys.executable, str(CLONE / script), "--help"], check=True, capture_output=True, text=True, timeout=120, cwd=CLONE
+    )
+    return set(re.findall(r"--?[a-zA-Z][\w-]*", shown.stdout))
+
+
+@pytest.mark.parametrize(("page", "line"), list(commands()))
+def test_a_command_names_what_is_there(page: str, line: str, tmp_path: Path) -> None:
+    """Scripts, their options and the recipes they are given exist; what trains a recipe of the tree says its plan."""
+    words = shlex.split(line, comments=True)
+    scripts = [number for number, word in enumerate(words) if SCRIPT.fullmatch(word)]
+    if not scripts:
+        assert words[0] in ("make", "curl", "docker", "git", "pip", "hf", "pkill", "vllm", "mkdir", "wandb", ".ci/run") or (
+            words[0].partition("=")[0] in ("UID_GID", "HF_HUB_OFFLINE") or " -m " in line
+        ), f"{page}: {line}"
+        for target in words[1:] if words[0] == "make" else ():
+            assert re.search(rf"^{target}:", (CLONE / "Makefile").read_text(), re.MULTILINE), f"{page}: {line}"
+        return
+    script, given = words[scripts[0]], words[scripts[0] + 1 :]
+    assert (CLONE / script).is_file(), f"{page}: {line}"
+    unknown = {word.partition("=")[0] for word in given if word.startswith("--")} - options(script)
+    assert not unknown, f"{page}: {line}"
+    for word in given:
+        if word.startswith(("recipes/", "docker/", "tests/")):
+            assert (CLONE / word).exists(), f"{page}: {line}"
+    trains = script in ("train/rm.py", "train/sft.py", "train/rl.py") and given and given[0].startswith("recipes/")
+    if trains:
+        kept = [word for word in given if not word.startswith("--")]
+        command = [sys.executable, str(CLONE / script), *kept, "--dry-run", f"output.folder={tmp_path}/run"]
+        done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CLONE)))
+def test_a_recipe_that_is_shown_is_one(page: Path, tmp_path: Path) -> None:
+    for number, text in enumerate(blocks(page, "yaml")):
+        shown = YAML(typ="safe").load(text)
+        if not isinstance(shown, dict) or "extends" not in shown:
+            continue
+        base = shown["extends"].removeprefix("../")
+        path = CLONE / base if base.startswith("recipes/") else CLONE / "recipes" / base
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text.replace(f"extends: {shown['extends']}", f"extends: {path}"), encoding="utf-8")
+        if "variants" not in shown:
+            read_recipe(file)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CLONE)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{page.name}: {target}"
+
+
+def templates() -> str:
+    """Return all texts of the source on one line, with … for what is filled in."""
+    found = []
+    for folder in ("data", "models", "eval", "train"):
+        for file in (CLONE / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.JoinedStr):
+                    found.append("".join(one.value if isinstance(one, ast.Constant) else "…" for one in node.values))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(node.value)
+    return " ".join(" ".join(found).split())
+
+
+def test_quoted_messages_are_those_of_the_source() -> None:
+    known = templates()
+    for block in blocks(CLONE / "docs" / "troubleshooting.md", "text"):
+        for part in block.split("…"):
+            words = " ".join(part.split()).strip(" ,.:=()`'")
+            assert len(words) < 12 or words in known or words == "Couldn't reach", words  # that is what datasets says
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what the README names: the demo's checkpoint, an image, samples."""
+    root = tmp_path_factory.mktemp("readme")
+    run_folders.run_folder(root / "runs" / "shapes" / "naive", (1,), run_folders.recipe(root / "base", []))
+    (root / "runs" / "shapes" / "naive" / "best").symlink_to("checkpoint-1")
+    tiny.picture(60, 80).save(root / "photo.png")
+    sample = {"prompt": "Which shapes are there?", "images": ["photo.png"], "responses": ["A red circle.", "A cat.", "No"]}
+    write_json_lines(root / "samples.jsonl", [sample, {"prompt": "What is 2 + 2?", "responses": ["4", "5"]}])
+    return root
+
+
+def test_the_readme_is_read_in_three_minutes() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 200
+    prose = [line for line in re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines() if not line.startswith("|")]
+    assert len(" ".join(prose).split()) <= 900
+
+
+def test_the_python_lines_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world)
+    names: dict[str, Any] = {}
+    ours, stock = blocks(README, "python")
+    exec(ours, names)
+    scores = names["scores"]
+    assert names["ranking"].scores == pytest.approx(scores[:2], abs=1e-5)
+    assert names["better"] == int(scores[1] > scores[0])
+    exec(stock, names)
+    assert names["scores"] == pytest.approx(scores[:2], abs=1e-5)
+
+
+def test_the_commands_run(world: Path) -> None:
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+    lines = blocks(CLONE / "docs" / "use.md", "sh")[0]
+    commands = [shlex.split(line, comments=True) for line in lines.splitlines()]
+    scoring, *selecting, serving, curl = commands
+    for command in (scoring, *selecting):
+        command[:2] = [sys.executable, str(CLONE / command[1])]
+        if "--min-margin" in command:
+            command[-1] = "0"  # an untrained model's margins are small
+        subprocess.run(command, cwd=world, check=True, capture_output=True, timeout=120)
+    scored = [json.loads(line) for line in (world / "scored.jsonl").read_text().splitlines()]
+    best = [json.loads(line) for line in (world / "best.jsonl").read_text().splitlines()]
+    assert [one["response"] for one in best] == [row["responses"][row["order"][0]] for row in scored]
+    assert len((world / "pairs.jsonl").read_text().splitlines()) == 2
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, str(CLONE / serving[1]), *serving[2:], "--port", str(port)], cwd=world)
+    try:
+        assert curl[0] == "curl"
+        address = f"http://{curl[1]}".replace("localhost:8000", f"127.0.0.1:{port}")
+        with httpx.Client(timeout=60) as client:
+            answer = httpx.Response(503)
+            while answer.status_code == 503:  # it loads
+                assert server.poll() is None
+                time.sleep(0.1)
+                with suppress(httpx.ConnectError):
+                    answer = client.post(address, content=curl[3])
+            assert len(answer.json()["groups"][0]["scores"]) == 2
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0
