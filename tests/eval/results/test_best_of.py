@@ -35,7 +35,7 @@ def test_the_closed_forms_are_the_means_over_all_subsets(answers: list[tuple[int
     def voted(own: Sequence[int]) -> float:
         counts = Counter(said[place] for place in own)
         top = [answer for answer, count in counts.items() if count == max(counts.values())]
-        return sum(answer % 2 == 0 for answer in top) / len(top)
+        return float(sum(answer % 2 == 0 for answer in top) / len(top))
 
     for n in range(1, len(answers) + 1):
         places = range(len(answers))
