@@ -116,7 +116,7 @@ def templates() -> str:
         for file in (CLONE / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.JoinedStr):
-                    found.append("".join(one.value if isinstance(one, ast.Constant) else "…" for one in node.values))
+                    found.append("".join(str(one.value) if isinstance(one, ast.Constant) else "…" for one in node.values))
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                     found.append(node.value)
     return " ".join(" ".join(found).split())

@@ -39,12 +39,20 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--environments", type=Path, default=CLONE / ".venv-side-by-side", help="folder of the environments")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), help="what is trained on")
     parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), help="beside this project")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=8, help="pairs of a step")
-    parser.add_argument("--steps", type=int, default=10, help="steps that are timed")
-    parser.add_argument("--warm-up", type=int, default=2, help="steps before them")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--batch", type=positive, default=8, help="pairs of a step")
+    parser.add_argument("--steps", type=positive, default=10, help="steps that are timed")
+    parser.add_argument("--warm-up", type=positive, default=2, help="steps before them")
     parser.add_argument("--output", type=Path, default=CLONE / ".cache" / "side_by_side", help="folder, written anew")
     return parser.parse_args(argv)
+
+
+def positive(word: str) -> int:
+    """Read a number of at least 1."""
+    number = int(word)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def main(argv: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from train.runs.callbacks import run_callbacks, summarise
 from train.runs.evaluation import evaluation
 from train.runs.extension import continuation
 from train.runs.model import make_model
-from train.runs.provenance import check_resume_matches, write_provenance
+from train.runs.provenance import check_data_matches, check_resume_matches, data_fingerprints, write_provenance
 from train.supervised.checkpoints import find_resume
 from train.supervised.critic import CriticMethod
 from train.supervised.judgements import LanguageModelMethod
@@ -81,6 +81,8 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
         check_resume_matches(recipe, resume, world_size())
     encoder = load_encoder(recipe.backbone)
     method = METHODS[type(recipe.method)](recipe, encoder, console)
+    if resume is not None:
+        check_data_matches(data_fingerprints(method.mixture), resume)
     arguments = method.arguments()
     arguments.eval_on_start &= resume is None
     if resume is not None and (words := continuation(recipe.optim, arguments, resume)) and rank() == 0:

@@ -165,6 +165,29 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
         )
 
 
+def check_data_matches(data: DataFingerprints, checkpoint: Path) -> None:
+    """Refuse to continue from `checkpoint` where a source holds other records than then: what is left would not be what comes.
+
+    Files may have moved or been copied; what counts is their records.
+    Raises: UserError naming the sources.
+    """
+    file = checkpoint.resolve().parent / "provenance.json"
+    before = read_json(file)[-1]["data"] if file.exists() else data
+    other = [
+        f"  {name}: {found['rows']:,} rows with the fingerprint {found['fingerprint'][:16]}, then {then['rows']:,} with "
+        f"{then['fingerprint'][:16]}"
+        for name, found in data.items()
+        if (then := before.get(name, found))["fingerprint"] != found["fingerprint"]
+    ]
+    if other:
+        raise UserError(
+            f"{checkpoint} was trained on other data, and the records that are left to it cannot be told:\n"
+            + "\n".join(other)
+            + "\nPut the data back as they were, or start another run from these weights: output.folder=NEW "
+            f"backbone.path={checkpoint}."
+        )
+
+
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the keys under which two recipes differ, without those that are free."""
     differ = (key for key in sorted({*before, *now}) if before.get(key) != now.get(key))

@@ -174,6 +174,8 @@ def test_errors_are_printed_once_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(write(tmp_path, WRONG))
+    for name in ("RANK", "LOCAL_RANK"):  # a test before may have made a process group
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(SystemExit) as caught:
         parse_arguments([path], "rm", "")
     assert caught.value.code == 2

@@ -11,7 +11,7 @@ import pytest
 from data.errors import UserError
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
-from train.runs.provenance import FREE, check_resume_matches, recipe_yaml
+from train.runs.provenance import FREE, check_data_matches, check_resume_matches, recipe_yaml
 
 RECIPE = Path(__file__).resolve().parents[3] / "recipes" / "shapes" / "naive.yaml"
 
@@ -135,3 +135,11 @@ def test_rollouts_are_stored_by_rank_also_without_deepspeed(tmp_path: Path) -> N
     check_resume_matches(judge, checkpoint, ranks=2)
     with pytest.raises(UserError, match=r"ranks: 2 -> 1 \(the rollout buffer is stored by rank\)"):
         check_resume_matches(judge, checkpoint, ranks=1)
+
+
+def test_data_that_have_changed_are_named(checkpoint: Path) -> None:
+    then = {"mine": {"revision": "local", "fingerprint": "one", "rows": 9}, "more": {"fingerprint": "x", "rows": 1}}
+    (checkpoint.parent / "provenance.json").write_text(json.dumps([{}, {"data": then}]))
+    check_data_matches(then, checkpoint)
+    with pytest.raises(UserError, match=r"other data.*\n  mine: 10 rows with the fingerprint two, then 9 with one\n"):
+        check_data_matches(then | {"mine": {"revision": "local", "fingerprint": "two", "rows": 10}}, checkpoint)
