@@ -55,9 +55,9 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
     from rich.console import Console
 
     from models.backbone import load_encoder
-    from train.runs.build import METHODS
     from train.runs.callbacks import run_callbacks
     from train.runs.evaluation import evaluation
+    from train.runs.methods import METHODS
     from train.runs.model import make_model
 
     encoder = load_encoder(recipe.backbone)
