@@ -1,5 +1,6 @@
 # make demo    set up .venv and train the embedded reward model, evaluated on both benchmarks
 # make demo-judge   train the embedded generative judge: cold start, StableReinforce, then five votes against one
+# make demo-policy  after make demo: RL of a policy by its reward model and by shuffled scores, both measured beside best-of-8
 # make test    set up .venv and run the tests
 # make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
 # make side-by-side   set up environments for ms-swift and LLaMA-Factory, and train the same pairs with them, with TRL and here
@@ -13,7 +14,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge test test-vllm side-by-side checks clean
+.PHONY: install demo demo-judge demo-policy test test-vllm side-by-side checks clean
 
 install: $(STAMP)
 
@@ -40,6 +41,13 @@ demo-judge: $(STAMP)
 	$(RUN) python eval/run.py recipes/judges/shapes_votes.yaml --benchmarks $(EMBEDDED) --protocol votes=5 --output $(JUDGES)/judge_votes
 	$(RUN) python eval/run.py --compare $(JUDGES)/judge_votes $(JUDGES)/judge_rl/best
 	$(RUN) python eval/report.py $(JUDGES)/judge_rl
+
+# Needs the reward model of `make demo`. Goes on where an interrupted demo stood.
+POLICY := train/rl.py recipes/shapes/policy.yaml --resume
+demo-policy: $(STAMP)
+	$(RUN) deepspeed $(POLICY)
+	$(RUN) deepspeed $(POLICY) method.rewards.0.shuffled=true output.folder=$(JUDGES)/policy_shuffled
+	$(RUN) python eval/overoptimisation.py $(JUDGES)/policy $(JUDGES)/policy_shuffled --samples 8
 
 test: $(STAMP)
 	$(RUN) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -55,6 +55,18 @@ def placeholders(messages: Sequence[Message]) -> int:
     return sum(part["type"] == "image" for message in messages for part in message["content"])
 
 
+Rule = Literal["exact", "multiple_choice", "numeric"]
+"""How a response is compared with a known answer; the rules themselves are in eval/verifiers.py."""
+
+
+class Truth(NamedTuple):
+    """What a right response to a prompt states."""
+
+    rule: Rule
+    answers: tuple[str, ...]
+    """A response that states one of them is right."""
+
+
 @dataclass(frozen=True, slots=True)
 class Preference:
     """A prompt with `images` in the order of its image parts, and the two responses a person or a rule compared."""
@@ -74,6 +86,13 @@ class Preference:
     """Reasoning that compares the two responses; Response 1 is `chosen`."""
     source: str = ""
     category: str = ""
+    truth: Truth | None = None
+    """The known answer; None where the source has none. With it, a record without responses is a question for a policy."""
+
+    @property
+    def is_question(self) -> bool:
+        """Whether the record is a prompt with a known answer and no responses."""
+        return self.truth is not None and not self.chosen and not self.rejected
 
 
 CONTROL_TOKENS = (
@@ -150,7 +169,7 @@ def _faults(record: Preference) -> Iterator[str]:
             "Each image needs exactly one place in the prompt."
         )
     for name, response in (("the chosen response", record.chosen), ("the rejected response", record.rejected)):
-        if not visible(response):
+        if not visible(response) and not record.is_question:
             yield f"{name} is empty; both responses must hold text that can be seen."
     if record.margin is not None and not abs(record.margin) <= LARGEST:
         yield f"the margin is {record.margin}; required is a finite number of at most {LARGEST:.4g}, or none."

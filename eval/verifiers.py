@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from data.errors import RecordError
+from data.preference import Rule, Truth
 
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 BOXED = "\\boxed{"
@@ -109,15 +110,20 @@ def _digits(written: str) -> bool:
     return any(letter.isdigit() for letter in written)
 
 
-VERIFIERS: dict[str, Callable[[str, str], bool]] = {"exact": exact, "multiple_choice": multiple_choice, "numeric": numeric}
+VERIFIERS: dict[Rule, Callable[[str, str], bool]] = {"exact": exact, "multiple_choice": multiple_choice, "numeric": numeric}
 """Each says of a response and the known answer whether it is right. A new rule is a row here."""
+
+
+def states(response: str, truth: Truth) -> bool:
+    """Say whether a response gives one of the answers of `truth`."""
+    return any(VERIFIERS[truth.rule](response, answer) for answer in truth.answers)
 
 
 @dataclass(frozen=True, slots=True)
 class Verifying:
     """How the responses of a record are verified."""
 
-    verifier: str
+    verifier: Rule
     column: str
     """Where the known answer stands."""
     tolerance: float | None
@@ -125,12 +131,13 @@ class Verifying:
 
     def right(self, columns: Mapping[str, Any], responses: Sequence[str]) -> list[bool]:
         """Say which responses are right; raise RecordError where the record has no known answer."""
-        answer = columns.get(self.column)
-        if not isinstance(answer, str | int | float) or isinstance(answer, bool) or answer == "":
+        known = columns.get(self.column)
+        answers = known if isinstance(known, list) else [known]
+        if not answers or any(not isinstance(one, str | int | float) or isinstance(one, bool) or one == "" for one in answers):
             raise RecordError(
-                f"{self.column!r} is {answer!r:.60}; the verifier needs the known answer there, a text or a number."
+                f"{self.column!r} is {known!r:.60}; the verifier needs the known answer there: a text, a number, or a list."
             )
         judge = VERIFIERS[self.verifier]
         if self.tolerance is not None:
             judge = partial(numeric, tolerance=self.tolerance)
-        return [judge(response, str(answer)) for response in responses]
+        return [any(judge(response, str(answer)) for answer in answers) for response in responses]

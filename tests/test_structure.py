@@ -19,13 +19,14 @@ HOUSE = {
         "browse frames shapes",
     ),
     "models": (
-        "config distributed packing portable families compatibility encoder generation adapters backbone",
+        "config distributed packing portable families compatibility encoder generation sampling adapters backbone",
         "build_embedded",
     ),
     "eval": (
         "journal protocol score_forms verifiers adapters benchmarks results judges running candidates reporting contamination "
         "serving cli",
-        "run serve sweep report overlap score select_responses annotate select_pairs answers critique_ablation",
+        "run serve sweep report overlap score select_responses sample annotate select_pairs answers critique_ablation "
+        "overoptimisation",
     ),
     "train": (
         "recipe supervised reinforce runs ablation speed",
@@ -41,7 +42,7 @@ LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60
 PARAMETERS = 10
 IMPORTS_OF_A_FILE = 18
-TABLES = ("data/sources/table.py",)
+TABLES = ("data/sources/table.py", "eval/judges/loading.py")
 """Tables of plug-ins import one module a row."""
 HEAVY = ("torch", "transformers", "datasets", "deepspeed", "accelerate", "trl", "peft")
 OPTIONAL = ("bitsandbytes", "vllm", "wandb", "huggingface_hub", "pyarrow", "matplotlib", "PIL", "av", "uvicorn")

@@ -24,7 +24,9 @@ from data.video import COLUMNS
 
 TRIED = 32
 """Rows on which each type is tried."""
-FILES = {get_args(kind.model_fields["type"].annotation)[0]: kind for kind in SOURCES if issubclass(kind, FilesConfig)}
+FILES = {
+    get_args(kind.model_fields["type"].annotation)[0]: kind for kind in SOURCES if issubclass(kind, FilesConfig) and kind.PAIRS
+}
 FORMATS = tuple(name for name, kind in FILES.items() if kind.model_fields["hub"].default is None)
 """Types of anybody's data, which go before that of a public data set where both make the same records."""
 

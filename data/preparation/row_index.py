@@ -114,7 +114,7 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
     for row in rows:
         try:
             record = source.record(row)
-            if visible(record.chosen) and visible(record.rejected):
+            if record.is_question or (visible(record.chosen) and visible(record.rejected)):
                 entry, its_sizes = _entry(validate(record))
                 found.append(entry)
                 sizes += its_sizes
@@ -153,7 +153,7 @@ def _entry(record: Preference) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
     responses = (record.chosen, record.rejected)
     written = (*texts(record.prompt), *responses)
     flags = (
-        IDENTICAL * (record.chosen.split() == record.rejected.split())
+        IDENTICAL * (record.chosen.split() == record.rejected.split() and not record.is_question)
         | MARKERS * any(map(LEFT_OVER_MARKER.search, written))
         | REFUSAL * any(map(LANGUAGE_MODEL_REFUSAL.search, responses))
         | ORDER * (normalised(record.chosen) < normalised(record.rejected))
@@ -170,5 +170,6 @@ def _keys(record: Preference) -> tuple[int, int, int]:
     prompt = [*images, *map(normalised, texts(record.prompt))]
     responses = sorted((normalised(record.chosen), normalised(record.rejected)))
     carried = (record.margin, record.chosen_critique, record.rejected_critique, record.rationale, record.source, record.category)
-    whole = (images, record.prompt, record.chosen, record.rejected, *carried)
+    known = () if record.truth is None else (record.truth,)
+    whole = (images, record.prompt, record.chosen, record.rejected, *carried, *known)
     return hash64(repr(prompt)), hash64(repr((prompt, responses))), hash64(repr(whole))

@@ -14,6 +14,7 @@ from data.sources.olmo_preference import OlmoPreferenceConfig
 from data.sources.omnialign_v_dpo import OmniAlignVDpoConfig
 from data.sources.povid import PovidConfig
 from data.sources.project import ProjectConfig
+from data.sources.questions import QuestionsConfig
 from data.sources.r1_reward import R1RewardConfig
 from data.sources.rlaif_v import RlaifVConfig
 from data.sources.rlhf_v import RlhfVConfig
@@ -40,6 +41,7 @@ SOURCES: tuple[type[SourceConfig], ...] = (
     OmniAlignVDpoConfig,
     PovidConfig,
     ProjectConfig,
+    QuestionsConfig,
     R1RewardConfig,
     RlaifVConfig,
     RlhfVConfig,

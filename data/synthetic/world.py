@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from data.preference import Preference, text
+from data.preference import Preference, Truth, text
 from data.storage.code import code_digest
 from data.storage.files import digest
 from data.synthetic.questions import QUESTION_TYPES
@@ -75,6 +75,7 @@ class Item:
             rationale=self.rationale(),
             source=self.source,
             category=self.category,
+            truth=Truth("exact", self.true.phrasings),
         )
 
 

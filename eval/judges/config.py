@@ -130,3 +130,17 @@ class EndpointConfig(Section):
     """Price of a million tokens sent, for the cost that is printed."""
     dollars_per_million_output: float | None = NotNegative
     """Price of a million tokens written."""
+
+
+class ServerConfig(Section):
+    """A reward model behind eval/serve.py, whose scores are taken as they are; REWARD_API_KEY_FILE names the file of its key.
+
+    type: server
+    url: http://127.0.0.1:8000
+    """
+
+    type: Literal["server"]
+    url: Url
+    """The server's address, without a path."""
+    timeout_seconds: Seconds = 300.0
+    """How long an answer may take."""

@@ -18,7 +18,7 @@ from data.errors import CheckpointError
 from data.storage.files import read_json
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime, card_of_adapters, load_checkpoint
-from eval.judges.config import CriticJudgeConfig, EndpointConfig, GenerativeJudgeConfig, ScalarJudgeConfig
+from eval.judges.config import CriticJudgeConfig, EndpointConfig, GenerativeJudgeConfig, ScalarJudgeConfig, ServerConfig
 from eval.judges.critic import critic_judge
 from eval.judges.endpoint import endpoint_judge
 from eval.judges.ensemble import EnsembleConfig, EnsembleJudge, EnsembleRanker, combination
@@ -26,13 +26,14 @@ from eval.judges.generative import generative_judge
 from eval.judges.loaded import LoadedJudge
 from eval.judges.packed_inference import ScalarJudge
 from eval.judges.ranking import Tournament, critic_ranker, scalar_ranker, tournament_ranker
+from eval.judges.served import ServedJudge
 from eval.protocol import ProtocolConfig
 from models.adapters import is_adapter
 from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import HeadConfig, checkpoint_at
 from models.families.table import FAMILIES
 
-JudgeConfig = ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | EnsembleConfig | EndpointConfig
+JudgeConfig = ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | EnsembleConfig | EndpointConfig | ServerConfig
 
 
 class JudgeFile(RootModel[Annotated[JudgeConfig, Field(discriminator="type")]]):
@@ -56,7 +57,7 @@ def judge_config(path: Path) -> JudgeConfig:
     """
     if path.is_file():
         config = read_section(path, JudgeFile).root
-        if isinstance(config, EnsembleConfig | EndpointConfig):
+        if isinstance(config, EnsembleConfig | EndpointConfig | ServerConfig):
             return config
         return config.model_copy(update={"checkpoint": checkpoint_at(config.checkpoint)})
     path = Path(checkpoint_at(str(path)))
@@ -133,6 +134,11 @@ def _endpoint(path: Path, runtime: Runtime, config: EndpointConfig) -> LoadedJud
     return LoadedJudge(Tournament(judge_for(PREFERENCE_FOLDER, ProtocolConfig())), judge_for)
 
 
+def _server(path: Path, runtime: Runtime, config: ServerConfig) -> LoadedJudge:
+    judge = ServedJudge.of(config)
+    return LoadedJudge(judge, lambda benchmark, protocol: judge)
+
+
 KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
 """What a family calls its class to the `type` of judge that such a checkpoint is."""
 ADAPTED = {"naive": "scalar", "critic": "critic", "language_model": "generative", "stable_reinforce": "generative"}
@@ -143,5 +149,6 @@ JUDGES: dict[str, tuple[type[JudgeConfig], Callable[[Path, Runtime, Any], Loaded
     "generative": (GenerativeJudgeConfig, _generative),
     "ensemble": (EnsembleConfig, _ensemble),
     "endpoint": (EndpointConfig, _endpoint),
+    "server": (ServerConfig, _server),
 }
 """`type` of a judge to its settings and to what loads it. A new kind of judge is a row here."""

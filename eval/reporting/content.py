@@ -31,6 +31,8 @@ PROMPTS = 4
 """Prompts shown of a table: the first one, then those whose judgements earned most differently."""
 JUDGEMENTS = 4
 """Different judgements shown of a prompt, from the best to the worst paid."""
+EARNED = {"judgement": ("result", "consistency", "format"), "answer": ("right", "judge", "format")}
+"""The column of what a judge's judgement or a policy's answer earned, and those of its parts; the first is 0 for a wrong one."""
 
 Row = Mapping[str, Any]
 
@@ -209,19 +211,30 @@ def rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
             continue
         if rows:
             prompts = [_prompt(list(block)) for _, block in groupby(rows, _identity)]
-            rest = sorted(prompts[1:], key=lambda one: one["shown"][-1]["judgement"] - one["shown"][0]["judgement"])
+            rest = sorted(prompts[1:], key=lambda one: one["shown"][-1]["earned"] - one["shown"][0]["earned"])
             found.append({"step": step, "prompts": len(prompts), "shown": [prompts[0], *rest[: PROMPTS - 1]]})
     return found
 
 
 def _prompt(block: Sequence[Row]) -> dict[str, Any]:
-    """Return a prompt with its different judgements, the best paid first; of many the best, the worst and some between.
+    """Return a prompt with its different texts, the best paid first; of many the best, the worst and some between.
 
-    Each judgement that is `shown` is a row of the table with its `text`, and how many `times` the prompt has it.
+    Each that is `shown` is a row of the table with its `text`, what it `earned`, the `parts` of that, and how many `times` the
+    prompt has it. `winner` is None for a policy.
     """
     texts = [_text(row["completion"]) for row in block]
     times = Counter(texts)
-    different = [{**row, "text": text, "times": times[text]} for text, row in dict(zip(texts, block, strict=True)).items()]
+    kind = next(kind for kind in EARNED if kind in block[0])
+    different = [
+        {
+            **row,
+            "text": text,
+            "times": times[text],
+            "earned": row[kind],
+            "parts": {part: row[part] for part in EARNED[kind] if part in row},
+        }
+        for text, row in dict(zip(texts, block, strict=True)).items()
+    ]
     record, winner, request = _identity(block[0])
     return {
         "record": record,
@@ -229,8 +242,8 @@ def _prompt(block: Sequence[Row]) -> dict[str, Any]:
         "request": request,
         "judgements": len(block),
         "different": len(different),
-        "right": sum(row["result"] > 0 for row in block),
-        "shown": _spread(sorted(different, key=lambda row: -row["judgement"]), JUDGEMENTS),
+        "right": sum(row[EARNED[kind][0]] > 0 for row in block),
+        "shown": _spread(sorted(different, key=lambda row: -row["earned"]), JUDGEMENTS),
     }
 
 
@@ -240,9 +253,9 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
     return [items[place] for place in sorted(places)]
 
 
-def _identity(row: Row) -> tuple[str, int, str]:
-    """Return the record, its better response as the judge was shown them (1 or 2), and what the judge was asked."""
-    return row["record"], row["winner"], _text(row["prompt"])
+def _identity(row: Row) -> tuple[str, int | None, str]:
+    """Return the record, its better response as a judge was shown them (1 or 2; of a policy None), and what was asked."""
+    return row["record"], row.get("winner"), _text(row["prompt"])
 
 
 def _text(messages: Iterable[Row]) -> str:

@@ -122,4 +122,4 @@ def as_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     """Return a record in this project's own format, its images inside, with `rationale` instead of its own."""
     images = [data_uri(image, record.identity) for image in record.images]
     row = asdict(record) | {"images": images, "rationale": rationale}
-    return {name: value for name, value in row.items() if name != "identity" and value not in (None, "")}
+    return {name: value for name, value in row.items() if name not in ("identity", "truth") and value not in (None, "")}

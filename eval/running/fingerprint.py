@@ -11,7 +11,7 @@ from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.card import CARD, recorded
 from eval.judges.checkpoint import backbone_of
-from eval.judges.config import EndpointConfig
+from eval.judges.config import EndpointConfig, ServerConfig
 from eval.judges.ensemble import EnsembleConfig
 from eval.judges.loading import judge_config
 from eval.protocol import Example, ProtocolConfig
@@ -40,6 +40,8 @@ def judge_digest(path: Path) -> str:
     Raises: what `load_judge` raises for a path that is no whole judge.
     """
     config = judge_config(path)
+    if isinstance(config, ServerConfig):  # what it serves is known once it answers
+        return _digest([config.model_dump_json(include={"type", "url"})])
     if isinstance(config, EndpointConfig):
         return _digest([config.model_dump_json(include={"type", "url", "model", "request"})])
     if isinstance(config, EnsembleConfig):
@@ -66,6 +68,11 @@ def _checkpoint(path: Path) -> list[str]:
 def _contents(folder: Path) -> list[str]:
     found = {file for pattern in CONTENTS for file in folder.glob(pattern) if file.name not in NO_PART}
     return [f"{file.name} {content_digest(file)}" for file in sorted(found)]
+
+
+def policy_digest(path: Path) -> str:
+    """Return a digest of the weights and settings of a policy's checkpoint folder."""
+    return _digest(_checkpoint(path))
 
 
 def shared_digest(path: Path) -> str:

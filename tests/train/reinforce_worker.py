@@ -55,13 +55,13 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
     from rich.console import Console
 
     from models.backbone import load_encoder
-    from train.reinforce.method import StableReinforceMethod
     from train.runs.callbacks import run_callbacks
     from train.runs.evaluation import evaluation
+    from train.runs.methods import METHODS
     from train.runs.model import make_model
 
     encoder = load_encoder(recipe.backbone)
-    method = StableReinforceMethod(recipe, encoder, Console(quiet=True))
+    method: Any = METHODS[type(recipe.method)](recipe, encoder, Console(quiet=True))
     arguments = method.arguments()
     arguments.eval_on_start &= not resumes
     return method.trainer(evaluate=evaluation(method), model=make_model(recipe), args=arguments, callbacks=run_callbacks(method))

@@ -18,9 +18,9 @@ from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
 from train.recipe.inputs import absent
 from train.recipe.memory import GIB, activations, per_rank, shape_of, trained, writing_price
-from train.recipe.methods import CriticConfig, NaiveConfig, StableReinforceConfig
+from train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
 from train.recipe.parsing import Launch
-from train.recipe.recipe import Recipe
+from train.recipe.recipe import HELD_OUT, Recipe
 
 GPUS = (8, 64, 512)
 """Numbers of GPUs that the cost of a step is shown for."""
@@ -74,8 +74,8 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
     console.print(
         f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
         f"rows of {ROW_TOKENS if budget == 'auto' else budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, the same for "
-        f"H100 and H200; a GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between nodes; transfers "
-        "overlap with computation, so that a step takes the longer of the two. Received in a step: GB (seconds).",
+        f"H100 and H200; a GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between nodes; "
+        "transfers overlap with computation, so that a step takes the longer of the two. Received in a step: GB (seconds).",
         soft_wrap=True,
     )
     own = recipe.deepspeed
@@ -108,7 +108,7 @@ def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
     """Return what writing costs where the weights are divided over the ranks; empty where nothing is written."""
     method = recipe.method
     written = {
-        "rollouts": isinstance(method, StableReinforceConfig) and method.engine == "transformers",
+        "rollouts": isinstance(method, RolloutConfig) and method.engine == "transformers",
         "own critiques": isinstance(method, CriticConfig) and method.critique != "ground_truth",
         "evaluations": recipe.evaluates and not isinstance(method, NaiveConfig),
     }
@@ -213,20 +213,26 @@ def deepspeed_line(name: str) -> str:
 
 def evaluation_lines(recipe: Recipe) -> list[str]:
     """Return which benchmarks are evaluated, when, and what chooses the best checkpoint."""
-    evaluation, lines = recipe.evaluation, []
+    evaluation, lines = recipe.evaluation, [f"questions: {source_line(source)}" for source in recipe.evaluation.questions]
     for benchmark in evaluation.benchmarks:
         known = BENCHMARKS[benchmark.name].known
         rows = f", {known[-1].rows:,} rows stated" if benchmark.location == "hub" and known else ""
         limit = "" if benchmark.limit is None else f", limited to {benchmark.limit:,}"
         lines.append(f"{benchmark.name} ({benchmark.location}{rows}{limit})")
     if recipe.data.validation:
-        lines.append(f"{recipe.data.validation:,} records withheld from training: {' and '.join(recipe.held_out_figures)}")
+        figures = [name for name in recipe.held_out_figures if name.startswith(f"{HELD_OUT}/")]
+        lines.append(f"{recipe.data.validation:,} records withheld from training: {' and '.join(figures)}")
+    if isinstance(recipe.method, PolicyConfig):
+        how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
+    else:
+        how = f"protocol: {evaluation.protocol.label}"
     start = ", and before the first step" if evaluation.at_start else ""
     best = "no best checkpoint is kept" if evaluation.best_metric is None else f"best checkpoint by {evaluation.best_metric}"
     return [
         *lines,
-        f"at every save{start}; protocol: {evaluation.protocol.label}",
-        best + ("; content-blind baselines beside" if evaluation.baselines else ""),
+        f"at every save{start}; {how}",
+        best
+        + ("; content-blind baselines beside" if evaluation.baselines and not isinstance(recipe.method, PolicyConfig) else ""),
     ]
 
 

@@ -19,7 +19,7 @@ from eval.benchmarks.table import BENCHMARKS
 from models.config import HUB_ID, checkpoint_at
 from models.families.table import BACKBONES
 from train.recipe.memory import shape_of
-from train.recipe.methods import CheckpointJudge, StableReinforceConfig
+from train.recipe.methods import CheckpointJudge, JudgeTerm, PolicyConfig, StableReinforceConfig
 from train.recipe.recipe import Recipe
 
 NEEDED = {
@@ -33,17 +33,27 @@ NEEDED = {
 def paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield the key and the value of every path that a run reads."""
     yield from models(recipe)
-    for number, source in enumerate(recipe.data.sources):
-        if isinstance(source, FilesConfig):
-            found = {name: dict(source).get(name) for name in ("path", "images")}
-            yield from ((f"data.sources.{number}.{name}", path) for name, path in found.items() if isinstance(path, str))
+    for key, source in file_sources(recipe):
+        found = {name: dict(source).get(name) for name in ("path", "images")}
+        yield from ((f"{key}.{name}", path) for name, path in found.items() if isinstance(path, str))
     for number, benchmark in enumerate(recipe.evaluation.benchmarks):
         if benchmark.location not in ("hub", "embedded"):
             yield f"evaluation.benchmarks.{number}.location", benchmark.location
         if benchmark.image_root is not None:
             yield f"evaluation.benchmarks.{number}.image_root", benchmark.image_root
+    for number, term in enumerate(recipe.method.rewards if isinstance(recipe.method, PolicyConfig) else []):
+        if isinstance(term, JudgeTerm) and (there("", term.path) or not HUB_ID.fullmatch(term.path)):
+            yield f"method.rewards.{number}.path", term.path
     if recipe.data.filters.leave_out is not None:
         yield "data.filters.leave_out", recipe.data.filters.leave_out
+
+
+def file_sources(recipe: Recipe) -> Iterator[tuple[str, FilesConfig]]:
+    """Yield the key and the section of every source that reads files."""
+    for key, sources in (("data.sources", recipe.data.sources), ("evaluation.questions", recipe.evaluation.questions)):
+        for number, source in enumerate(sources):
+            if isinstance(source, FilesConfig):
+                yield f"{key}.{number}", source
 
 
 def models(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -90,9 +100,7 @@ def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
         elif message := refusal(Path(path).exists):  # too long a name, which nothing will ever have
             yield message, key
     looks: list[tuple[str, Callable[[], object]]] = [(key, partial(look_at_model, path)) for key, path in models(recipe)]
-    for number, source in enumerate(recipe.data.sources):
-        if isinstance(source, FilesConfig):
-            looks.append((f"data.sources.{number}", source.look))
+    looks += [(key, source.look) for key, source in file_sources(recipe)]
     for number, benchmark in enumerate(recipe.evaluation.benchmarks):
         looks.append((f"evaluation.benchmarks.{number}", partial(BENCHMARKS[benchmark.name].look, benchmark)))
     looks.append(("data.filters.leave_out", partial(read_fingerprints, recipe.data.filters.leave_out)))

@@ -17,7 +17,7 @@ from models.config import HeadConfig
 from models.families.family import Shape
 from models.families.table import BACKBONES, PUBLISHED, family_of
 from train.recipe.deepspeed_config import NONE, copies_within, offloads, stage, sums_in_fp32
-from train.recipe.methods import StableReinforceConfig
+from train.recipe.methods import RolloutConfig
 from train.recipe.recipe import Recipe
 
 GIB = 2**30
@@ -122,7 +122,7 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
     if lora is not None and lora.quantise == "nf4":
         frozen = 0.5
     weights = learned * width + (total - learned) * frozen
-    if isinstance(method, StableReinforceConfig) and method.kl_coefficient > 0 and lora is None:
+    if isinstance(method, RolloutConfig) and method.kl_coefficient > 0 and lora is None:
         weights += total * frozen  # the reference model; with LoRA it is the policy without its adapters
     level, (host_optimizer, host_weights) = stage(deepspeed), offloads(deepspeed)
     if level >= 3:

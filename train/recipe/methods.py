@@ -1,15 +1,17 @@
-"""The `method` section of a recipe: which of the three paradigms is trained, and with which numbers.
+"""The `method` section of a recipe: which of the three paradigms, or a policy by one of them, is trained, with which numbers.
 
 [Q] marks a value quoted from the paper or its released code; everything else is a default of ours, because the paper is silent.
 """
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from data.config.section import Count, Fraction, Seconds, Section, Tokens, Weight
 from data.prompts import CRITIQUE_REQUEST, JudgeTemplate
 from eval.judges.config import Url
+from eval.score_forms import FORMS
 from models.config import CritiqueConfig
 
 Bound = Annotated[float, Field(ge=1e-9, le=1e9)]
@@ -169,12 +171,9 @@ class RewardsConfig(Section):
     """Who says whether the reasoning agrees with the answer; the paper asks Qwen2.5-VL-7B-Instruct [Q], the default does not."""
 
 
-class StableReinforceConfig(Section):
-    """Reinforcement learning of a generative judge (StableReinforce, R1-Reward, arXiv 2505.02835, section 4)."""
+class RolloutConfig(Section):
+    """Reinforcement learning on sampled texts, judgements of a judge or answers of a policy: the update and the sampling."""
 
-    type: Literal["stable_reinforce"]
-    template: JudgeTemplate = "r1_reward"
-    """What the judge is asked; R1-Reward's prompt [Q], or a short one for the embedded world."""
     epsilon: Fraction = 0.2
     """PPO clips the ratio to 1 - epsilon ... 1 + epsilon [Q]."""
     epsilon_high: Bound | None = None
@@ -189,44 +188,148 @@ class StableReinforceConfig(Section):
     kl_form: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of the divergence, in the names of John Schulman's note."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Add it to the loss of every token, or take its sum over a judgement off the reward, as the released script does."""
-    rewards: RewardsConfig = RewardsConfig()
+    """Add it to the loss of every token, or take its sum over a text off the reward, as the released script does."""
     num_generations: int = Field(default=1, ge=1, le=1024)
-    """Judgements sampled for a pair; 1 in the released script [Q]."""
+    """Texts sampled on a prompt; 1 in the released script [Q]."""
     pairs_per_pass: Count = 1
-    """Pairs, each with all its judgements, in one forward and backward of a rank; it bounds the memory, not the result."""
+    """Pairs (of a policy: questions), each with all its texts, in one forward and backward of a rank; it bounds the memory, not
+    the result."""
     steps_per_rollout: int = Field(default=2, ge=1, le=10_000)
     """Optimizer steps on one batch of rollouts; the paper trains batches of 128 on rollouts of 256 [Q]."""
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)
-    """Of the sampled judgements [Q]."""
+    """Of the sampled texts [Q]."""
     max_new_tokens: Tokens = 1024
-    """Longest judgement, in tokens [Q]."""
+    """Longest text, in tokens [Q]."""
     max_prompt_tokens: Tokens = 20480
     """Longest prompt, in tokens [Q]."""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
-    """What samples the judgements; the released script uses vLLM [Q]."""
+    """What samples the texts; the released script uses vLLM [Q]."""
     vllm_url: Url = "http://localhost:8000"
     """Where `trl vllm-serve` listens, for the engine vllm_server."""
     vllm_memory: Fraction = 0.3
     """Share of the GPU for the engine vllm_colocate."""
     # vLLM's probabilities differ from those in training, and uncorrected that is a bias (trl#3867). A token's weight stays near
-    # 1 however long the judgement is; a judgement's weight is the product of hundreds, which shrinks or drops the longest
-    # (trl#5815: 0.57 on average, where the tokens agree).
+    # 1 however long the text is; a text's weight is the product of hundreds, which shrinks or drops the longest (trl#5815: 0.57
+    # on average, where the tokens agree).
     importance_correction: Literal["none", "token_truncate", "sequence_mask"] = "token_truncate"
     """How the loss is weighted by (probability in training / probability in vLLM), for the vLLM engines: not at all; every
-    token, by at most 3; every judgement, dropped above 3. The share truncated or dropped is logged as `importance/...`."""
+    token, by at most 3; every text, dropped above 3. The share truncated or dropped is logged as `importance/...`."""
     rollouts_shown: int = Field(default=2, ge=0, le=1000)
-    """Judgements printed at every log line; all of them go to the run folder, and to wandb where it is on."""
+    """Texts printed at every log line; all of them go to the run folder, and to wandb where it is on."""
 
     @property
-    def summary(self) -> str:
-        """The loss in words."""
+    def update(self) -> str:
+        """Sampling and update in words."""
         advantages = self.advantages
         kept = "no filter" if advantages.filter is None else f"filter at {advantages.filter:g}"
         weights = "" if self.engine == "transformers" else f" with importance weights {self.importance_correction}"
         return (
-            f"stable_reinforce: {self.num_generations} judgements a pair by {self.engine}{weights}, epsilon {self.epsilon:g}, "
-            f"advantages by {advantages.normalisation} with {kept}, KL {self.kl_coefficient:g}"
+            f"by {self.engine}{weights}, epsilon {self.epsilon:g}, advantages by {advantages.normalisation} with {kept}, "
+            f"KL {self.kl_coefficient:g}"
+        )
+
+
+class StableReinforceConfig(RolloutConfig):
+    """Reinforcement learning of a generative judge (StableReinforce, R1-Reward, arXiv 2505.02835, section 4)."""
+
+    type: Literal["stable_reinforce"]
+    template: JudgeTemplate = "r1_reward"
+    """What the judge is asked; R1-Reward's prompt [Q], or a short one for the embedded world."""
+    rewards: RewardsConfig = RewardsConfig()
+
+    @property
+    def summary(self) -> str:
+        """The loss in words."""
+        return f"stable_reinforce: {self.num_generations} judgements a pair {self.update}"
+
+
+class JudgeTerm(Section):
+    """The scores that a judge gives the answers to a question, as part of a policy's reward."""
+
+    type: Literal["judge"]
+    path: str
+    """A checkpoint of any kind, or the YAML file of a judge (`type: server` for one behind eval/serve.py). In this process it is
+    whole on every rank."""
+    form: Literal["raw", "standardised", "sigmoid", "rank", "hybrid", "stratified"] = "raw"
+    """What is made of the scores of a question's answers (eval/score_forms.py). `hybrid` is BaseReward's: 1 for an answer that
+    the verifier finds right, else sigmoid(score) [Q]."""
+    weight: Weight = 1.0
+    """Of this part in the sum."""
+    shuffled: bool = False
+    """Give the scores of a question's answers to one another's: a control, whose rewards say nothing of the answers."""
+
+
+class VerifierTerm(Section):
+    """1 for an answer that states the known one, 0 for any other."""
+
+    type: Literal["verifier"]
+    weight: Weight = 1.0
+    """Of this part in the sum."""
+
+
+class LengthTerm(Section):
+    """A price on length: 0 up to `free_tokens`, from there linear to -1 at the limit (DAPO, arXiv 2503.14476, section 3.4)."""
+
+    type: Literal["length"]
+    free_tokens: Tokens
+    """An answer of so many tokens costs nothing; below `method.max_new_tokens`."""
+    weight: Weight = 1.0
+    """Of this part in the sum."""
+
+
+class FormatTerm(Section):
+    """1 for an answer of the form asked for, 0 for any other."""
+
+    type: Literal["format"]
+    pattern: str
+    """A regular expression (Python's, in which a dot matches line ends too) for the whole answer."""
+    weight: Weight = 1.0
+    """Of this part in the sum."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return pattern
+
+
+Term = Annotated[JudgeTerm | VerifierTerm | LengthTerm | FormatTerm, Field(discriminator="type")]
+
+
+class PolicyConfig(RolloutConfig):
+    """Reinforcement learning of a policy that answers questions, paid by a reward model (BaseReward, arXiv 2509.16127: GRPO)."""
+
+    type: Literal["policy"]
+    rewards: list[Term] = Field(min_length=1)
+    """The reward is the sum of these, each times its weight."""
+    advantages: AdvantageConfig = AdvantageConfig(normalisation="group", filter=None)
+    """As GRPO has them, over the answers to one question."""
+    num_generations: int = Field(default=8, ge=2, le=1024)
+    """Answers sampled to a question; 8 in the paper [Q]."""
+    pre_clip: PreClipConfig | None = None
+    """StableReinforce's pre-clip; GRPO has none."""
+    steps_per_rollout: int = Field(default=1, ge=1, le=10_000)
+    """Optimizer steps on one batch of rollouts."""
+
+    @property
+    def summary(self) -> str:
+        """The reward and the loss in words."""
+        terms = " + ".join(f"{term.weight:g} x {term.type}" for term in self.rewards)
+        return f"policy: {self.num_generations} answers a question {self.update}; reward {terms}"
+
+    @property
+    def judges(self) -> list[JudgeTerm]:
+        """The parts of the reward that a judge gives."""
+        return [term for term in self.rewards if isinstance(term, JudgeTerm)]
+
+    @property
+    def verified(self) -> bool:
+        """Whether the reward needs known answers."""
+        return any(isinstance(term, VerifierTerm) for term in self.rewards) or any(
+            "right" in FORMS[term.form].needs for term in self.judges
         )
 
 
@@ -234,13 +337,13 @@ IMPORTANCE_CAP = 3.0
 """The largest importance weight; trl's default, stated here so that it cannot change with trl."""
 
 Method = Annotated[
-    NaiveConfig | LanguageModelConfig | CriticConfig | StableReinforceConfig,
+    NaiveConfig | LanguageModelConfig | CriticConfig | StableReinforceConfig | PolicyConfig,
     Field(discriminator="type"),
 ]
 
 ENTRIES = {
     "rm": ("naive", "critic"),
     "sft": ("language_model",),
-    "rl": ("stable_reinforce",),
+    "rl": ("stable_reinforce", "policy"),
 }
 """Which methods each entry script trains."""

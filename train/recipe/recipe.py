@@ -14,15 +14,18 @@ from pydantic import Field
 from data.config.section import Count, Rate, Ratio, Section, Share
 from data.errors import UserError
 from data.mixture import MixtureConfig
+from data.sources.table import AnySource
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.config import JudgingConfig
 from eval.protocol import ProtocolConfig
 from models.config import BackboneConfig, HeadConfig
-from train.recipe.methods import ENTRIES, Method
+from train.recipe.methods import ENTRIES, Method, PolicyConfig
 
 HELD_OUT = "held_out"
 """What the records of data.validation are called among the benchmarks; see train/runs/evaluation.py."""
 HELD_OUT_LOSS = f"{HELD_OUT}/loss"
+QUESTION_FIGURES = ("greedy", "sampled", "best", "pass", "majority")
+"""What is measured of a policy's answers, `best` where a judge scores them; see eval/running/answering.py."""
 
 
 class EvaluationConfig(Section):
@@ -30,6 +33,11 @@ class EvaluationConfig(Section):
 
     benchmarks: list[BenchmarkConfig] = Field(default=[])
     """Empty, and without data.validation, evaluates nothing; checkpoints are then only kept by age."""
+    questions: list[AnySource] = Field(default=[])
+    """What a policy is evaluated on, in place of benchmarks: sources of questions with known answers, all of whose records are
+    answered."""
+    samples: int = Field(default=8, ge=2, le=1024)
+    """Answers that a policy samples to each question beside the greedy one, for best-of-N, pass@N and the majority's."""
     protocol: ProtocolConfig = ProtocolConfig()
     judging: JudgingConfig = JudgingConfig()
     """How a judge that writes does so; of no use, and refused, for one that scores."""
@@ -37,7 +45,8 @@ class EvaluationConfig(Section):
     """Also evaluate before the first step: the figure to improve on."""
     best_metric: str | None = None
     """`benchmark/figure` whose highest value chooses `best/`; with data.validation also `held_out/accuracy` (not in a cold
-    start) and `held_out/loss`, of which the lowest does (not in RL). Null keeps no best checkpoint."""
+    start) and `held_out/loss`, of which the lowest does (not in RL). Of a policy SOURCE/FIGURE, with a name of `questions` or
+    `held_out`, and greedy, sampled, best, pass or majority. Null keeps no best checkpoint."""
     baselines: bool = True
     """Print what judges that see no content reach, beside every figure."""
 
@@ -76,11 +85,22 @@ class Recipe(Section):
     @property
     def evaluates(self) -> bool:
         """Whether anything is evaluated."""
-        return bool(self.evaluation.benchmarks or self.data.validation)
+        return bool(self.evaluation.benchmarks or self.evaluation.questions or self.data.validation)
+
+    @property
+    def question_sets(self) -> tuple[str, ...]:
+        """The names of what a policy is evaluated on."""
+        return (*(source.label for source in self.evaluation.questions), *([HELD_OUT] if self.data.validation else []))
 
     @property
     def held_out_figures(self) -> tuple[str, ...]:
-        """The figures on the records of data.validation: RL has no loss on pairs, a cold start is measured by its loss."""
+        """The figures on the records of data.validation: RL has no loss on pairs, a cold start is measured by its loss.
+
+        A policy has those on all of its questions.
+        """
+        if isinstance(self.method, PolicyConfig):
+            measured = [figure for figure in QUESTION_FIGURES if figure != "best" or self.method.judges]
+            return tuple(f"{name}/{figure}" for name in self.question_sets for figure in measured)
         accuracy = f"{HELD_OUT}/accuracy"
         figures = {"rm": (accuracy, HELD_OUT_LOSS), "sft": (HELD_OUT_LOSS,), "rl": (accuracy,)}
         return figures[self.entry] if self.data.validation else ()
@@ -103,7 +123,9 @@ class Recipe(Section):
 
     def resolved(self) -> dict[str, Any]:
         """Return every key of use to the method with its value, as plain data that parses to the same recipe."""
-        unused: dict[str, Any] = {"evaluation": {"judging"}} if self.has_head else {"head": True}
+        unused: dict[str, Any] = {} if self.has_head else {"head": True}
+        if not isinstance(self.method, PolicyConfig):
+            unused["evaluation"] = {"questions", "samples", *(["judging"] if self.has_head else [])}
         return self.model_dump(mode="json", exclude=unused)
 
 

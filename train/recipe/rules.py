@@ -12,13 +12,15 @@ from data.sources.shapes import ShapesConfig
 from train.recipe.deepspeed_config import deepspeed_names, stage
 from train.recipe.epoch import epoch_records
 from train.recipe.inputs import input_rules
-from train.recipe.methods import ENTRIES, CriticConfig, LanguageModelConfig, StableReinforceConfig
-from train.recipe.recipe import Recipe
+from train.recipe.methods import ENTRIES, CriticConfig, LanguageModelConfig, LengthTerm, PolicyConfig, RolloutConfig
+from train.recipe.recipe import EvaluationConfig, Recipe
 
 WITH_CRITIQUES = ("mm_rlhf", "project", "shapes")
 """Types of sources whose records may hold critiques."""
 WITH_RATIONALES = ("project", "r1_reward", "shapes")
 """Types of sources whose records may hold rationales."""
+WITH_ANSWERS = ("questions", "shapes")
+"""Types of sources whose records hold known answers."""
 
 Broken = Iterator[tuple[str, ...]]
 """For each broken rule a message and the keys that the rule reads, the one to look at first."""
@@ -34,7 +36,7 @@ def check(
     """
     skipped = [f"{dotted(path)}." for path in wrong]
     found = []
-    sections = (model_rules, critic_rules, reinforce_rules, optim_rules, evaluation_rules, language_model_rules)
+    sections = (model_rules, critic_rules, reinforce_rules, policy_rules, optim_rules, evaluation_rules, language_model_rules)
     inputs = chain(length_rules(recipe), input_rules(recipe, start=start)) if entry else ()
     for message, *keys in chain(*(rules(recipe) for rules in sections), start_rules(recipe, entry, world_size), inputs):
         read = [f"{key}." for key in keys]
@@ -94,9 +96,9 @@ def critic_rules(recipe: Recipe) -> Broken:
 
 
 def reinforce_rules(recipe: Recipe) -> Broken:
-    """Check StableReinforce; in a group of G the largest standardised advantage is (G - 1)/sqrt(G)."""
+    """Check what is trained on sampled texts; in a group of G the largest standardised advantage is (G - 1)/sqrt(G)."""
     method, pairs = recipe.method, recipe.optim.records_per_step
-    if not isinstance(method, StableReinforceConfig):
+    if not isinstance(method, RolloutConfig):
         return
     size, bound, kind = method.num_generations, method.advantages.filter, method.advantages.normalisation
     if kind != "batch" and size == 1:
@@ -119,6 +121,45 @@ def reinforce_rules(recipe: Recipe) -> Broken:
     if pairs % method.pairs_per_pass:
         message = f"{method.pairs_per_pass} pairs a pass do not divide the {pairs} pairs of a step; take a divisor of {pairs}"
         yield message, "method.pairs_per_pass", "optim.records_per_step"
+
+
+def policy_rules(recipe: Recipe) -> Broken:
+    """Check a policy, and that nothing else is given questions: they hold no pair."""
+    method, evaluation, types = recipe.method, recipe.evaluation, [source.type for source in recipe.data.sources]
+    if not isinstance(method, PolicyConfig):
+        if "questions" in types:
+            message = (
+                f"questions hold no responses, which the method {method.type} learns from; take a source of preference pairs"
+            )
+            yield message, "data.sources", "method.type"
+        for key in sorted({"questions", "samples"} & evaluation.model_fields_set):
+            yield f"the method {method.type} answers no questions; remove this key", f"evaluation.{key}", "method.type"
+        return
+    if method.verified and (others := sorted({*types} - {*WITH_ANSWERS})):
+        message = (
+            f"a verifier compares answers with known ones, and records of {', '.join(others)} hold none; take sources of type "
+            f"{' or '.join(WITH_ANSWERS)}, or a reward without a verifier"
+        )
+        yield message, "method.rewards", "data.sources"
+    for number, term in enumerate(method.rewards):
+        if isinstance(term, LengthTerm) and term.free_tokens >= method.max_new_tokens:
+            message = f"{term.free_tokens} tokens are free and no answer is longer than {method.max_new_tokens}: it never costs"
+            yield f"{message}; lower it", f"method.rewards.{number}.free_tokens", "method.rewards", "method.max_new_tokens"
+    if not any(term.weight for term in method.rewards):
+        yield "all weights are 0: every answer would be paid alike; raise one", "method.rewards"
+    for key in ("benchmarks", "protocol", "judging"):
+        if dict(evaluation)[key] != EvaluationConfig.model_fields[key].get_default():
+            message = "a policy answers questions and judges nothing; remove this key, and name evaluation.questions"
+            yield message, f"evaluation.{key}", "method.type"
+    asked = [(f"evaluation.questions.{number}", source.type) for number, source in enumerate(evaluation.questions)]
+    asked += [("data.sources", kind) for kind in types if recipe.data.validation]
+    for key, kind in asked:
+        if kind not in WITH_ANSWERS:
+            message = f"records of {kind} hold no known answer to compare with; take a source of type {' or '.join(WITH_ANSWERS)}"
+            yield message, key, "data.validation", "method.type"
+    if double := sorted({name for name in recipe.question_sets if recipe.question_sets.count(name) > 1}):
+        message = f"the name {double[0]} occurs more than once and would overwrite its own figures; give each source a `name`"
+        yield message, "evaluation.questions"
 
 
 def optim_rules(recipe: Recipe) -> Broken:
@@ -186,6 +227,8 @@ def evaluation_rules(recipe: Recipe) -> Broken:
         )
         yield message, "evaluation.best_metric", "evaluation.benchmarks", "data.validation"
     judging, votes = ("evaluation.judging", "evaluation.protocol", "method.type"), evaluation.protocol.votes
+    if isinstance(recipe.method, PolicyConfig):
+        return
     if recipe.has_head and "judging" in evaluation.model_fields_set:
         yield f"the method {recipe.method.type} trains no judge that writes judgements; remove this section", *judging
     if not recipe.has_head and votes > 1 and not evaluation.judging.temperature:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from train.recipe.methods import AdvantageConfig, PreClipConfig, StableReinforceConfig
+from train.recipe.methods import AdvantageConfig, PreClipConfig, RolloutConfig
 
 SMALL = 1e-8
 
@@ -63,7 +63,7 @@ def pre_clipped(log_ratio: Tensor, bounds: PreClipConfig | None) -> Tensor:
     return log_ratio if bounds is None else log_ratio.clamp(log(bounds.lowest), log(bounds.highest))
 
 
-def policy_loss(log_ratio: Tensor, advantages: Tensor, config: StableReinforceConfig) -> Tensor:
+def policy_loss(log_ratio: Tensor, advantages: Tensor, config: RolloutConfig) -> Tensor:
     """Return the loss of every token, (B, T): -min(ratio A, clip(ratio) A), the ratio pre-clipped.
 
     `log_ratio` (B, T), `advantages` (B,). With `dual_clip` c the loss of a negative advantage is at most -c A (arXiv

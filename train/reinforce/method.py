@@ -1,9 +1,10 @@
-"""StableReinforce as the method of a run: prompts, rewards, the generative judge and trl's arguments."""
+"""Reinforcement learning as the method of a run: trl's arguments and trainer; and StableReinforce, which trains a judge by it."""
 
 import os
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,16 +16,16 @@ from eval.judges.generative import GenerativeJudge
 from models.backbone import load_encoder, load_language_model
 from models.config import BackboneConfig
 from models.distributed import rank, world_size
-from train.recipe.methods import IMPORTANCE_CAP, CheckpointJudge, ServerJudge, StableReinforceConfig
+from train.recipe.methods import IMPORTANCE_CAP, CheckpointJudge, RolloutConfig, ServerJudge, StableReinforceConfig
 from train.reinforce.losses import largest_advantage
 from train.reinforce.rewards import Consistencies, JudgementReward, by_model, by_rule, model_replies, server_replies
-from train.reinforce.rollouts import Prompts
+from train.reinforce.rollouts import Prompts, RunPrompts
 from train.supervised.judgements import generative_judge
-from train.supervised.method import Method, training_arguments
+from train.supervised.method import JudgeMethod, Method, training_arguments
 
 
-class StableReinforceMethod(Method):
-    """Reinforcement learning of a generative judge."""
+class ReinforceMethod(Method):
+    """Reinforcement learning on sampled texts: trl's arguments and trainer."""
 
     columns: ClassVar[Mapping[str, str]] = {
         "loss": "{:.4f}",
@@ -38,15 +39,17 @@ class StableReinforceMethod(Method):
         "grad_norm": "{:.2f}",
     }
 
-    config: StableReinforceConfig
+    config: RolloutConfig
+    prompts: RunPrompts
 
-    def prepare(self) -> None:
-        """Take the records as prompts."""
-        self.prompts = Prompts(self.mixture, self.encoder, self.config.template, self.config.max_prompt_tokens)
+    @property
+    def largest_reward(self) -> float:
+        """What a text can earn at most, where that is known."""
+        return inf
 
-    def judge(self, model: Any) -> GenerativeJudge:
-        """Return the judge that writes judgements."""
-        return generative_judge(self, self.config.template, model)
+    @abstractmethod
+    def reward(self) -> tuple[Callable[..., list[float]], Any]:
+        """Return the reward as trl calls it, and a frozen model that it asks on this machine, or None."""
 
     def arguments(self) -> TrainingArguments:
         """Return trl's arguments; what trl would do by itself and we do otherwise is switched off here.
@@ -121,7 +124,7 @@ class StableReinforceMethod(Method):
 
         config, lora = self.config, self.recipe.optim.lora
         reference = load_language_model(self.recipe.backbone) if config.kl_coefficient and lora is None else None
-        consistencies, reader = self.consistencies()
+        reward, reader = self.reward()
         batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
         places = np.arange(batches * self.recipe.optim.records_per_step * config.steps_per_rollout)
         return StableReinforceTrainer(
@@ -132,9 +135,48 @@ class StableReinforceMethod(Method):
             reference=reference,
             reader=reader,
             **{**trainer, "processing_class": self.encoder.tokenizer},
-            reward_funcs=JudgementReward(config.rewards, consistencies, self.encoder),
+            reward_funcs=reward,
             train_dataset=Dataset.from_dict({"place": places}),
         )
+
+    def warn_of_idle_filter(self) -> None:
+        """Say so where no advantage of a rollout batch can reach the filter's bound."""
+        config = self.config
+        bound = config.advantages.filter
+        judgements = self.recipe.optim.records_per_step * config.steps_per_rollout * config.num_generations
+        largest = largest_advantage(judgements, config.num_generations, config.advantages)
+        if config.advantages.filter_variant == "r1_released":
+            largest = self.largest_reward
+        if bound is not None and largest <= bound and not rank():
+            self.console.print(
+                f"method.advantages.filter: {bound:g} never acts here, as no advantage of {judgements} texts exceeds "
+                f"{largest:.2f}. Take more pairs a rollout batch, another normalisation, or null.",
+                style="yellow",
+            )
+
+
+class StableReinforceMethod(ReinforceMethod, JudgeMethod):
+    """Reinforcement learning of a generative judge."""
+
+    config: StableReinforceConfig
+
+    def prepare(self) -> None:
+        """Take the records as prompts."""
+        self.prompts = Prompts(self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template)
+
+    def judge(self, model: Any) -> GenerativeJudge:
+        """Return the judge that writes judgements."""
+        return generative_judge(self, self.config.template, model)
+
+    @property
+    def largest_reward(self) -> float:
+        """What a judgement can earn at most."""
+        return 1 + self.config.rewards.consistency_weight + self.config.rewards.format_weight
+
+    def reward(self) -> tuple[JudgementReward, Any]:
+        """Return the reward of judgements, and the model that judges their consistency."""
+        consistencies, reader = self.consistencies()
+        return JudgementReward(self.config.rewards, consistencies, self.encoder), reader
 
     def consistencies(self) -> tuple[Consistencies, Any]:
         """Return who says whether a reasoning agrees with its answer, and the model that is asked on this machine, or None."""
@@ -146,18 +188,3 @@ class StableReinforceMethod(Method):
         backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
         model = load_language_model(backbone)
         return partial(by_model, partial(model_replies, model, load_encoder(backbone), self.packed().token_budget)), model
-
-    def warn_of_idle_filter(self) -> None:
-        """Say so where no advantage of a rollout batch can reach the filter's bound."""
-        config = self.config
-        bound = config.advantages.filter
-        judgements = self.recipe.optim.records_per_step * config.steps_per_rollout * config.num_generations
-        largest = largest_advantage(judgements, config.num_generations, config.advantages)
-        if config.advantages.filter_variant == "r1_released":
-            largest = 1 + config.rewards.consistency_weight + config.rewards.format_weight
-        if bound is not None and largest <= bound and not rank():
-            self.console.print(
-                f"method.advantages.filter: {bound:g} never acts here, as no advantage of {judgements} judgements exceeds "
-                f"{largest:.2f}. Take more pairs a rollout batch, another normalisation, or null.",
-                style="yellow",
-            )

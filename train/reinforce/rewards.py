@@ -8,7 +8,7 @@ reached or understood and a judgement cut off by the limit earn nothing.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from data.errors import EndpointError
 from data.preference import text
@@ -17,8 +17,9 @@ from eval.judges.config import EndpointConfig
 from eval.judges.endpoint import open_client
 from models.config import SamplingConfig
 from models.encoder import Encoder
+from models.sampling import generate_packed
 from train.recipe.methods import RewardsConfig, ServerJudge
-from train.reinforce.rollouts import generate_packed
+from train.reinforce.rollouts import Prompt
 
 Consistency = Literal[-1, 0, 1]
 """The reasoning's conclusion disagrees with the answer, is not clear (or nobody could read it), or agrees."""
@@ -131,14 +132,14 @@ class JudgementReward:
     def __call__(
         self,
         completion_ids: Sequence[list[int]],
-        winner: Sequence[Answer],
-        record: Sequence[str],
+        asked: Sequence[Prompt],
         log_metric: Callable[[str, float], None],
         log_extra: Callable[[str, list[Any]], None],
         **rest: Any,
     ) -> list[float]:
         """Return the rewards; a judgement that does not end by itself was cut off by the limit and earns nothing."""
         whole = [ids[-1] == self.encoder.end_of_turn for ids in completion_ids]
+        winner = [cast(Answer, prompt.winner) for prompt in asked]
         judgements = [read(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids]
         agree = self.consistencies(judgements)
         found = [
@@ -153,6 +154,6 @@ class JudgementReward:
         unread = [judgement.answer is None for judgement in judgements]
         log_metric("rollouts/unreadable", sum(unread) / len(unread))
         log_metric("rollouts/cut_off", 1 - sum(whole) / len(whole))
-        for name, values in {**parts, "winner": list(winner), "record": list(record)}.items():
+        for name, values in {**parts, "winner": winner, "record": [prompt.record for prompt in asked]}.items():
             log_extra(name, values)
         return [one.total for one in found]

@@ -1,126 +1,114 @@
-"""Rollouts: the prompts of a run in their order, the judgements written on them, and the log-probabilities of these.
+"""The prompts of a run in their order: what a judge is asked about pairs, or what a policy is asked.
 
-A prompt and its image are held and computed once, whatever the number of judgements: sampling and training both see the
-packed group. A rank without an image runs the filler image, so that mixed batches neither hang nor crash.
+models/sampling.py samples texts on them.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from operator import itemgetter
-from typing import Any
 
-import torch
+import numpy as np
 from PIL.Image import Image
-from torch import Tensor
 
 from data.errors import RecordError
 from data.images import decode
 from data.mixture import Mixture
-from data.preference import Preference
+from data.preference import Message, Preference
 from data.prompts import Answer, JudgeTemplate, ask, question
-from models.config import SamplingConfig
-from models.distributed import max_over_ranks
 from models.encoder import Encoder
-from models.generation import Generation, WritingCost, generate
-from models.packing.groups import Continuation, Group, pack_first_fit
+from models.packing.groups import Group
 from train.supervised.judgements import Indices, judged, with_winners
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a judge is asked about one pair."""
+    """What is asked at one place of a run."""
 
     group: Group
     """The whole prompt with its images, and no continuation."""
     images: tuple[Image, ...]
     """For engines that encode images themselves."""
-    winner: Answer
+    winner: Answer | None
+    """Which response of a judge's pair is the better one; None for a policy."""
     shown: str
-    """The judge's request, for tables of examples."""
+    """The question, or the judge's request, for tables of examples."""
     place: int
     """Where it stands in the run; decides its draws."""
     record: str
     """The record's identity, for tables of examples."""
+    asked: Preference | None = None
+    """A policy's question, which its reward looks at; not kept in checkpoints."""
 
 
 @dataclass
-class Prompts:
-    """The run's prompts by place: epoch after epoch of the mixture, the winner first in exactly half of each.
+class RunPrompts(ABC):
+    """A run's prompts by place, epoch after epoch of the mixture.
 
     A prompt of more than `max_tokens` tokens is skipped for the next record of its source, and counted.
     """
 
     mixture: Mixture
     encoder: Encoder
-    template: JudgeTemplate
     max_tokens: int
-    too_long: int = 0
-    _order: tuple[int, Indices] | None = field(default=None, repr=False)
+    too_long: int = field(default=0, kw_only=True)
+    _order: tuple[int, Indices] | None = field(default=None, repr=False, kw_only=True)
 
     def __getitem__(self, place: int) -> Prompt:
         epoch, position = divmod(place, self.mixture.epoch_size)
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
-        index, side = divmod(int(self._order[1][position]), 2)
-        return self.mixture.load(index, lambda record: self._encode(record, side, place))
+            self._order = epoch, self.order(epoch)
+        return self.load(int(self._order[1][position]), place)
 
-    def _encode(self, record: Preference, side: int, place: int) -> Prompt:
+    @abstractmethod
+    def order(self, epoch: int) -> Indices:
+        """Return what stands at the places of an epoch."""
+
+    @abstractmethod
+    def load(self, index: int, place: int) -> Prompt:
+        """Return the prompt that `order` calls `index`."""
+
+    def encode(self, record: Preference, request: tuple[Message, ...], place: int) -> Prompt:
+        """Return what is asked about a record; raise RecordError for what is too long or cannot be used."""
         self.encoder.refuse_control_tokens(record)
         images = tuple(decode(image, record.identity) for image in record.images)
-        request = ask(self.template, record.prompt, *judged(record, side)[0])
         encoded = self.encoder.encode(images, [self.encoder.render(request)], None)
         ids = encoded.prompt_ids + encoded.continuations[0].ids
         if len(ids) > self.max_tokens:
             self.too_long += 1
             raise RecordError(
-                f"{record.identity}: the judge's prompt has {len(ids)} tokens, method.max_prompt_tokens allows {self.max_tokens}"
+                f"{record.identity}: the prompt has {len(ids)} tokens, method.max_prompt_tokens allows {self.max_tokens}"
             )
         group = replace(encoded, prompt_ids=ids, continuations=())
-        return Prompt(group, images, 1 if side == 0 else 2, question(request), place, record.identity)
+        return Prompt(group, images, None, question(request), place, record.identity)
 
 
-@torch.no_grad()
-def generate_packed(
-    model: Any, encoder: Encoder, groups: Sequence[Group], seeds: Sequence[Sequence[str]], sampling: SamplingConfig, budget: int
-) -> list[list[Generation]]:
-    """Write on every group once for each of its seeds, which is once for each of its continuations.
+@dataclass
+class Prompts(RunPrompts):
+    """What a judge is asked about pairs, the winner first in exactly half of each epoch."""
 
-    `model` is the unwrapped language model. Rows take at most `budget` tokens, keys and values of what is written at full length
-    included. All ranks must call together; they run equally many rows: one with fewer gets empty ones.
-    """
-    device = next(model.parameters()).device
-    end, forbidden = encoder.end_of_turn, [encoder.vision.image]
-    cost = WritingCost.of(model.config, sampling)
-    rows = pack_first_fit([cost(group) for group in groups], budget)
-    written: dict[int, list[Generation]] = {}
-    for row in rows + [[]] * (max_over_ranks(len(rows), device) - len(rows)):
-        batch, own = encoder.pack([groups[i] for i in row]).to(device), [seed for i in row for seed in seeds[i]]
-        found = iter(generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=own))
-        written |= {i: [next(found) for _ in seeds[i]] for i in row}
-    return [written[i] for i in range(len(groups))]
+    template: JudgeTemplate
 
+    def order(self, epoch: int) -> Indices:
+        """Return `2 * record + side`."""
+        return with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
 
-def to_write(prompt: Group, count: int) -> Group:
-    """Return a prompt ready to be written on `count` times: its last token opens every continuation."""
-    return replace(prompt, prompt_ids=prompt.prompt_ids[:-1], continuations=(Continuation(prompt.prompt_ids[-1:]),) * count)
+    def load(self, index: int, place: int) -> Prompt:
+        """Return the prompt with the winner first (`side` 0) or second."""
+        record, side = divmod(index, 2)
+        return self.mixture.load(record, lambda found: self._encode(found, side, place))
+
+    def _encode(self, record: Preference, side: int, place: int) -> Prompt:
+        request = ask(self.template, record.prompt, *judged(record, side)[0])
+        return replace(self.encode(record, request, place), winner=1 if side == 0 else 2)
 
 
-def log_probabilities(
-    model: Any, encoder: Encoder, prompts: Sequence[Group], owners: Sequence[int], ids: Tensor, mask: Tensor, temperature: float
-) -> Tensor:
-    """Return the log-probability of every sampled token at `temperature`, (B, T) fp32, 0 where `mask` is 0.
+@dataclass
+class Questions(RunPrompts):
+    """What a policy is asked."""
 
-    `ids` and `mask` are (B, T), right-padded; `owners` says which of `prompts` each row belongs to. Neighbours of one
-    prompt share its computation. `model` may be wrapped, and is called once.
-    """
-    lengths = mask.sum(1).tolist()
-    written = (
-        Continuation(tuple(row[:length]), loss_tokens=tuple(range(length)))
-        for row, length in zip(ids.tolist(), lengths, strict=True)
-    )
-    together = groupby(zip(owners, written, strict=True), key=itemgetter(0))
-    groups = [replace(prompts[owner], continuations=tuple(own for _, own in rows)) for owner, rows in together]
-    batch = encoder.pack(groups).to(ids.device)
-    found: Tensor = model(**batch.label_inputs(), temperature=temperature)
-    return found.new_zeros(ids.shape).masked_scatter(mask.bool(), found)
+    def order(self, epoch: int) -> Indices:
+        """Return the mixture's own order."""
+        return self.mixture.order(epoch).astype(np.int64)
+
+    def load(self, index: int, place: int) -> Prompt:
+        """Return a record's prompt."""
+        return self.mixture.load(index, lambda found: replace(self.encode(found, found.prompt, place), asked=found))

@@ -9,6 +9,7 @@ through trl. trl_hooks.py checks at start that the methods overridden here still
 import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from data.errors import CheckpointError
 from models.config import SamplingConfig
 from models.distributed import rank, sum_over_ranks
 from models.packing.groups import Continuation, Group
-from train.recipe.methods import IMPORTANCE_CAP, StableReinforceConfig
+from models.sampling import generate_packed, log_probabilities, to_write
+from train.recipe.methods import IMPORTANCE_CAP, RolloutConfig
 from train.reinforce.losses import compute_advantages, kl_divergence, policy_loss, pre_clipped, sequence_mean
-from train.reinforce.rollouts import Prompt, Prompts, generate_packed, log_probabilities, to_write
+from train.reinforce.rollouts import Prompt, RunPrompts
 from train.reinforce.trl_hooks import check_trl
 from train.supervised.method import unwrapped
 from train.supervised.optimizer import FiniteTrainer, refuse_weights
@@ -35,12 +37,12 @@ ROLLOUTS = "rollouts-{rank}.pt"
 
 
 class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
-    """GRPOTrainer whose rows are places of `Prompts`; its arguments are those of `StableReinforceMethod.arguments`."""
+    """GRPOTrainer whose rows are places of `RunPrompts`; its arguments are those of `ReinforceMethod.arguments`."""
 
     def __init__(
         self,
-        prompts: Prompts,
-        method: StableReinforceConfig,
+        prompts: RunPrompts,
+        method: RolloutConfig,
         *,
         token_budget: int,
         reference: Any = None,
@@ -90,7 +92,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         count, method = self.num_generations, self.method
         self._asked = [self.prompts[int(row["place"])] for row in inputs[::count]]
         rows = [
-            {"prompt": [{"role": "user", "content": prompt.shown}], "winner": prompt.winner, "record": prompt.record}
+            {"prompt": [{"role": "user", "content": prompt.shown}], "asked": prompt}
             for prompt in self._asked
             for _ in range(count)
         ]
@@ -205,7 +207,8 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if rank() == 0:
             self.encoder.image_processor.save_pretrained(folder)
-        state = {"step": self._step, "buffer": self._buffered_inputs, "prompts": self._asked}
+        asked = [replace(prompt, asked=None) for prompt in self._asked]  # they are paid for: no reward looks at them again
+        state = {"step": self._step, "buffer": self._buffered_inputs, "prompts": asked}
         torch.save(state, folder / ROLLOUTS.format(rank=rank()))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:

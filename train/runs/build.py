@@ -13,26 +13,14 @@ from data.errors import NonFiniteError, UserError
 from models.backbone import load_encoder
 from models.distributed import barrier, rank, world_size
 from models.portable.reward import IncompleteCheckpointError
-from train.recipe.methods import CriticConfig, LanguageModelConfig, NaiveConfig, StableReinforceConfig
 from train.recipe.parsing import Launch, refuse_missing_device
-from train.reinforce.method import StableReinforceMethod
 from train.runs.callbacks import run_callbacks, summarise
 from train.runs.evaluation import evaluation
 from train.runs.extension import continuation
+from train.runs.methods import METHODS
 from train.runs.model import make_model
 from train.runs.provenance import check_data_matches, check_resume_matches, data_fingerprints, write_provenance
 from train.supervised.checkpoints import find_resume
-from train.supervised.critic import CriticMethod
-from train.supervised.judgements import LanguageModelMethod
-from train.supervised.method import Method
-from train.supervised.naive import NaiveMethod
-
-METHODS: dict[type, type[Method]] = {
-    NaiveConfig: NaiveMethod,
-    CriticConfig: CriticMethod,
-    LanguageModelConfig: LanguageModelMethod,
-    StableReinforceConfig: StableReinforceMethod,
-}
 
 
 def run(launch: Launch) -> bool:

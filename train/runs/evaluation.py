@@ -30,10 +30,12 @@ from eval.running.evaluation import Suite, headline
 from models.distributed import gather, rank, world_size
 from models.packing.groups import Group, PackedBatch
 from train.recipe.recipe import HELD_OUT, HELD_OUT_LOSS
-from train.supervised.method import Method, SupervisedMethod
+from train.supervised.method import JudgeMethod, Method, SupervisedMethod
 from train.supervised.optimizer import Evaluate
 from train.supervised.steps import Encode, PackedRow, PairEncoder, response_tokens
 
+ANSWERS = "answers"
+"""In a checkpoint: what a policy answered, a pair of files for each set of questions."""
 FILE = "validation.jsonl"
 """In the run folder: the held-out records in this project's format, images included, as an ensemble takes them."""
 
@@ -41,9 +43,13 @@ FILE = "validation.jsonl"
 def evaluation(method: Method) -> Evaluate | None:
     """Return what scores the benchmarks and the held-out records inside the loop, None where there are none.
 
-    The held-out records are written into the run folder. Raises UserError if too many of them cannot be used.
+    The held-out records are written into the run folder. Raises UserError if too many of them cannot be used. What is no judge
+    measures itself.
     """
     recipe, folder, console = method.recipe, method.folder, method.console
+    if not isinstance(method, JudgeMethod):
+        examine = method.examination()
+        return examine and (lambda model, step: examine(model, evaluation_folder(folder, step).with_name(ANSWERS)))
     if not recipe.evaluates:
         return None
     suite, held_out = Suite.load(recipe.evaluation.benchmarks, recipe.evaluation.protocol), HeldOut.load(method)

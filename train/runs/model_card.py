@@ -70,7 +70,13 @@ This folder holds adapters (and the reward head, if there is one), not the weigh
 `python train/merge.py CHECKPOINT FOLDER` writes them and their base as one ordinary checkpoint, and
 `python eval/run.py CHECKPOINT` evaluates them as they are."""
 
-USE = {"naive": SCALAR_USE, "critic": CRITIC_USE, "language_model": LANGUAGE_MODEL_USE, "stable_reinforce": LANGUAGE_MODEL_USE}
+USE = {
+    "naive": SCALAR_USE,
+    "critic": CRITIC_USE,
+    "language_model": LANGUAGE_MODEL_USE,
+    "stable_reinforce": LANGUAGE_MODEL_USE,
+    "policy": LANGUAGE_MODEL_USE,
+}
 """Method to what a person does with its checkpoint."""
 
 

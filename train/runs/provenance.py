@@ -26,7 +26,7 @@ from data.errors import UserError
 from data.mixture import Mixture
 from data.storage.files import read_json, write_json, write_whole
 from train.recipe.deepspeed_config import NONE
-from train.recipe.methods import StableReinforceConfig
+from train.recipe.methods import RolloutConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
@@ -152,7 +152,7 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
     settings = checkpoint / "config.json"
     if recipe.head.read == "last_token" and settings.exists() and "assistant_turn" not in read_json(settings):
         changes.append("  head.read: last_token then meant the response's last own token, which is not offered any more")
-    rollouts = isinstance(recipe.method, StableReinforceConfig)
+    rollouts = isinstance(recipe.method, RolloutConfig)
     if (recipe.deepspeed != NONE or rollouts) and then != ranks:
         what = "the rollout buffer is" if recipe.deepspeed == NONE else "DeepSpeed's optimizer states are"
         changes.append(f"  ranks: {then} -> {ranks} ({what} stored by rank)")

@@ -20,6 +20,7 @@ import wandb
 from accelerate.utils import extract_model_from_parallel
 from peft import PeftModel
 from rich.console import Console
+from torch import nn
 from transformers import Trainer, TrainingArguments
 
 from data.mixture import Mixture
@@ -100,9 +101,9 @@ class Method(ABC):
         """Return the context in which a (wrapped) model writes; all ranks call together."""
         return whole_weights(model)
 
-    @abstractmethod
-    def judge(self, model: Any) -> Judge:
-        """Return the judge that a model in training is; `model` may be wrapped by DeepSpeed, DDP or PEFT."""
+    def examination(self) -> Callable[[nn.Module, Path], dict[str, float]] | None:
+        """Return what measures a (wrapped) model that judges nothing, and writes what it found into a folder; None for none."""
+        return None
 
     @abstractmethod
     def arguments(self) -> TrainingArguments:
@@ -113,7 +114,15 @@ class Method(ABC):
         """Return the trainer; `trainer` goes to FiniteTrainer, and from there to Hugging Face's."""
 
 
-class SupervisedMethod(Method):
+class JudgeMethod(Method):
+    """A method that trains a judge, which benchmarks and held-out records measure."""
+
+    @abstractmethod
+    def judge(self, model: Any) -> Judge:
+        """Return the judge that a model in training is; `model` may be wrapped by DeepSpeed, DDP or PEFT."""
+
+
+class SupervisedMethod(JudgeMethod):
     """A method of the packed trainer: its loss is a function of packed records."""
 
     records: Records

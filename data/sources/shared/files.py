@@ -122,6 +122,8 @@ class FilesConfig(SourceConfig):
     LICENCE: ClassVar[str] = "not stated"
     VIDEOS: ClassVar[bool] = False
     """Rows may name videos, which `convert` then shows as frames, or leaves out."""
+    PAIRS: ClassVar[bool] = True
+    """Records are preference pairs; questions for a policy are none."""
     BRANCH: ClassVar[str | None] = None
     """The revision on the hub where the recipe names none."""
 

@@ -51,9 +51,7 @@ def test_judgements_are_shown_once_with_their_number_from_the_best_paid_to_the_w
     assert (one["judgements"], one["right"], one["winner"]) == (8, 4, 2)
     assert len(one["shown"]) == JUDGEMENTS
     assert one["different"] == 8  # right and wrong texts of eight judgements, five different openings
-    assert [judged["judgement"] for judged in one["shown"]] == sorted(
-        (judged["judgement"] for judged in one["shown"]), reverse=True
-    )
+    assert [judged["earned"] for judged in one["shown"]] == sorted((judged["earned"] for judged in one["shown"]), reverse=True)
     assert [one["shown"][0][name] for name in ("result", "consistency", "format")] == [1.0, 1.0, 1.0]
     assert one["shown"][-1]["advantage"] == -0.5
     assert one["request"].startswith("Question 3?\nResponse 1: ")

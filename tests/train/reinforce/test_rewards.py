@@ -91,7 +91,10 @@ def test_a_judgement_that_was_cut_off_earns_nothing_and_parts_are_logged() -> No
     encoder: Any = SimpleNamespace(tokenizer=tokenizer, end_of_turn=0)
     reward = JudgementReward(PAPER, by_rule, encoder)
     ids = [[7, 0], [7, 0], [8, 0], [7, 9]]
-    found = reward(ids, [1, 2, 1, 1], ["a", "a", "b", "b"], metrics.__setitem__, columns.__setitem__)
+    asked: list[Any] = [
+        SimpleNamespace(winner=winner, record=record) for winner, record in zip((1, 2, 1, 1), "aabb", strict=True)
+    ]
+    found = reward(ids, asked, metrics.__setitem__, columns.__setitem__)
     assert found == [2.0, 0.5, 0.0, 0.0]
     assert metrics["rollouts/cut_off"] == 0.25
     assert metrics["rollouts/unreadable"] == 0.25

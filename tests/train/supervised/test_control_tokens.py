@@ -31,7 +31,7 @@ def encoder() -> Encoder:
 
 def prompts() -> Prompts:
     source = ShapesConfig(type="shapes", level="demo", rows=1)
-    return Prompts(Mixture(MixtureConfig(sources=[source])), encoder(), "short", 10_000)
+    return Prompts(Mixture(MixtureConfig(sources=[source])), encoder(), 10_000, "short")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,217 @@
+"""What RL by a reward model makes of a policy, checkpoint by checkpoint: true accuracy and score against the KL from its start.
+
+python eval/overoptimisation.py runs/shapes/policy                                         # start, every checkpoint, best-of-n
+python eval/overoptimisation.py runs/shapes/policy runs/shapes/policy_shuffled --questions 1000 --samples 8
+
+All RUNs start from the same policy and are measured on the same questions (the first of their evaluation.questions) by one judge
+(the reward's first, or --judge). Beside the checkpoints stands what the start reaches without training: best of n by the judge,
+pass@n and the majority of n, for every n up to --samples, each estimated without bias from the same answers.
+
+A difference is paired: the same questions, with its 95 % interval over them. "Sharpening" is what a run's last line says where
+sampled answers became better, and the greedy one did not. Into --output (default RUN/overoptimisation) go points/, a file for
+each checkpoint, which a second call does not compute again; figures.json; picture.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from data.console import plain_console
+from data.errors import UserError
+from data.storage.files import write_json
+from eval.cli import add_ranks, command, processes
+from eval.protocol import Floats
+from eval.reporting.charts import COLOURS, panels
+from eval.results.best_of import best_of, best_of_kl, best_score, majority, pass_at
+from eval.results.statistics import Difference, crossed_bootstrap, paired_bootstrap
+
+if TYPE_CHECKING:
+    from eval.running.divergence import Point
+
+Credits = Mapping[str, Floats]
+"""The value of each figure for every question, (questions,)."""
+ACCURACIES = ("greedy", "sampled", "best", "pass", "majority")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line, measure, print and write."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("eval/overoptimisation.py", description=__doc__, formatter_class=form)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run folder of `method: policy`")
+    parser.add_argument(
+        "--judge", type=Path, help="a checkpoint or YAML file; default: the first judge of the first RUN's reward"
+    )
+    parser.add_argument("--questions", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=16, help="sampled answers to each question")
+    parser.add_argument("--steps", type=int, nargs="+", help="the checkpoints to measure; default: all that are whole")
+    parser.add_argument("--output", type=Path)
+    add_ranks(parser)
+    options = parser.parse_args(arguments)
+    if options.samples < 2 or options.questions < 2:
+        parser.error("--samples and --questions must be at least 2")
+    with command():
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Measure every point on all ranks; the first one writes."""
+    with processes() as device:
+        from eval.judges.checkpoint import Runtime
+        from eval.judges.loading import load_judge
+        from eval.running.divergence import Measurement
+        from eval.running.fingerprint import shared_digest
+        from eval.running.policies import PolicyRun
+        from models.distributed import rank
+
+        runs = [PolicyRun.read(folder) for folder in options.runs]
+        first = runs[0]
+        for run in runs[1:]:
+            for what in ("start", "sampling", "source"):
+                if getattr(run, what) != getattr(first, what):
+                    raise UserError(f"{run.folder} and {first.folder} differ in their {what}, so that they cannot be compared.")
+        judge = options.judge or (Path(first.judge) if first.judge else None)
+        if judge is None:
+            raise UserError(f"{first.folder} was trained without a judge: name the one that scores, --judge PATH.")
+        output, console = options.output or first.folder / "overoptimisation", plain_console()
+        runtime = Runtime(device, options.token_budget)
+        questions = first.questions(options.questions)
+        ranker = load_judge(judge, runtime).ranker, shared_digest(judge)
+        measurement = Measurement(first, questions, options.samples, ranker, output / "points", runtime)
+        points = [measurement.point("start", 0, None, console)]
+        for run in runs:
+            found = {step: path for step, path in run.checkpoints().items() if not options.steps or step in options.steps}
+            if not found:
+                raise UserError(f"{run.folder} holds no whole checkpoint{' of these steps' if options.steps else ''}.")
+            points += [measurement.point(run.folder.name, step, path, console) for step, path in found.items()]
+        if rank():
+            return
+        report(points, output, f"{len(questions):,} questions, {options.samples} answers each, judge {judge}")
+
+
+def report(points: Sequence[Point], output: Path, title: str) -> None:
+    """Print the tables and write the figures and the picture."""
+    credits_of = [point.credits for point in points]
+    curve = best_of_curve(points[0])
+    rows = [row(point, found, credits_of[0]) for point, found in zip(points, credits_of, strict=True)]
+    console = plain_console(width=max(plain_console().width, 150))
+    console.print(policy_table(rows, title), curve_table(curve))
+    for line in (conclusion(one) for one in rows if is_last(one, rows)):
+        console.print(line, highlight=False, soft_wrap=True)
+    write_json(output / "figures.json", {"title": title, "points": rows, "best_of_n": curve})
+    draw(rows, curve, output / "picture.png")
+    console.print(f"saved in {output}", soft_wrap=True)
+
+
+def row(point: Point, own: Credits, start: Credits) -> dict[str, Any]:
+    """Return a point's figures with their intervals, and the paired differences from the start."""
+    found: dict[str, Any] = {"run": point.run, "step": point.step}
+    for name, values in own.items():
+        found[name] = dict(zip(("mean", "low", "high"), crossed_bootstrap(values[None]), strict=True))
+        if point.step:
+            difference = paired_bootstrap(values, start[name])
+            found[name] |= {"difference": [difference.mean, difference.low, difference.high]}
+    return found
+
+
+def best_of_curve(start: Point) -> list[dict[str, float]]:
+    """Return what n answers of the start reach, for every n up to the number that was sampled."""
+    found = []
+    for n in range(1, len(start.answers[0].right)):
+        line: dict[str, float] = {"n": n, "kl_at_most": best_of_kl(n)}
+        scores = [(one.scores[1:], one.right[1:], one.said) for one in start.answers]
+        line["best"] = float(np.mean([best_of(score, right, n) for score, right, _ in scores]))
+        line["score"] = float(np.mean([best_score(score, n) for score, _, _ in scores]))
+        line["pass"] = float(np.mean([pass_at(right, n) for _, right, _ in scores]))
+        line["majority"] = float(np.mean([majority(said, right, n) for _, right, said in scores]))
+        found.append(line)
+    return found
+
+
+def difference(row: Mapping[str, Any], name: str) -> Difference | None:
+    """Return how far a figure is from the start's; None for the start."""
+    found = row[name].get("difference")
+    return Difference(*found) if found else None
+
+
+def is_last(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether a row is the last of a run."""
+    return bool(row["step"]) and row["step"] == max(other["step"] for other in rows if other["run"] == row["run"])
+
+
+def conclusion(row: Mapping[str, Any]) -> str:
+    """Return what became of a policy, in words that the intervals allow."""
+    changes = {name: difference(row, name) for name in ("greedy", "sampled", "pass", "score")}
+    said = {name: found.words for name, found in changes.items() if found}
+    shown = ", ".join(
+        f"{name} {found.points if name != 'score' else f'{found.mean:+.2f}'}" for name, found in changes.items() if found
+    )
+    if said["greedy"] == "better":
+        words = "the policy became better"
+    elif "worse" in (said["greedy"], said["sampled"]):
+        words = "over-optimised: the score rose and answers became worse" if said["score"] == "better" else "answers became worse"
+    elif said["sampled"] == "better":
+        words = "sharpening: sampled answers became better, the greedy one did not"
+    else:
+        words = "no difference from the start can be told"
+    return f"{row['run']}, step {row['step']}: {words} ({shown})"
+
+
+def policy_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """Return the table of start and checkpoints: accuracies in percent, differences from the start in points."""
+    heads = ("run", "step", "KL", "score", *(f"{name} [95 %]" for name in ("greedy", "sampled")), "best", "pass", "majority")
+    table = Table(*heads, "greedy - start", "sampled - start", title=title)
+    for one in rows:
+        own = [
+            f"{100 * one[name]['mean']:.1f} [{100 * one[name]['low']:.1f}, {100 * one[name]['high']:.1f}]"
+            for name in ACCURACIES[:2]
+        ]
+        beside = [f"{100 * one[name]['mean']:.1f}" for name in ACCURACIES[2:]]
+        paired = [found.points if (found := difference(one, name)) else "–" for name in ACCURACIES[:2]]
+        kl, score = one["kl"]["mean"], one["score"]["mean"]
+        table.add_row(one["run"], str(one["step"]), f"{kl:.2f}", f"{score:+.2f}", *own, *beside, *paired)
+    return table
+
+
+def curve_table(curve: Sequence[Mapping[str, float]]) -> Table:
+    """Return the table of what n answers of the start reach; of many n those that double."""
+    table = Table("n", "KL at most", "score", "best of n", "pass@n", "majority of n", title="the start without training")
+    for line in curve:
+        if int(line["n"]).bit_count() == 1 or line["n"] == len(curve):
+            shares = [f"{100 * line[name]:.1f}" for name in ("best", "pass", "majority")]
+            table.add_row(f"{line['n']:.0f}", f"{line['kl_at_most']:.2f}", f"{line['score']:+.2f}", *shares)
+    return table
+
+
+def draw(rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, float]], path: Path) -> None:
+    """Draw true accuracy and score against KL: each run from the start on, and best-of-n."""
+    start, runs = rows[0], list(dict.fromkeys(one["run"] for one in rows[1:]))
+    with panels(path, ("true accuracy", "score of the reward model")) as (accuracy, score):
+        for run, colour in zip(runs, COLOURS, strict=False):
+            own = [start, *(one for one in rows if one["run"] == run)]
+            kl = [max(one["kl"]["mean"], 0.0) for one in own]
+            for name, style in (("greedy", "--"), ("sampled", "-")):
+                means = np.array([one[name]["mean"] for one in own])
+                ends = np.array([[one[name]["low"], one[name]["high"]] for one in own]).T
+                bars = np.abs(ends - means)
+                accuracy.errorbar(kl, means, bars, fmt=f"o{style}", color=colour, capsize=2, label=f"{run}, {name}")
+            score.plot(kl, [one["score"]["mean"] for one in own], "o-", color=colour, label=f"{run}, sampled")
+        kl = [line["kl_at_most"] for line in curve]
+        for axes, names in ((accuracy, ("best", "pass", "majority")), (score, ("score",))):
+            for name, style in zip(names, ("-", ":", "-."), strict=False):
+                label = {"best": "best of n", "pass": "pass@n", "majority": "majority of n", "score": "best of n"}[name]
+                axes.plot(kl, [line[name] for line in curve], style, color="#000000", alpha=0.7, label=f"start, {label}")
+        for axes in (accuracy, score):
+            axes.set_xlabel("KL from the start, nats an answer")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A policy at every checkpoint of its RL: how right it is, how a reward model scores it, how far it is from its start (KL).
+
+Everything that was answered, scored and measured at a point is kept in one file under a fingerprint, so that a killed measurement
+goes on with the next point, and inside one with the next question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from data.preference import Preference
+from data.storage.code import code_digest
+from data.storage.files import digest, write_json_lines
+from eval.journal import Journal
+from eval.judges.checkpoint import Runtime
+from eval.judges.packed_inference import Packed
+from eval.judges.ranking import Ranker
+from eval.protocol import Floats
+from eval.running.answering import Answerer, Answers, credits_of, scored
+from eval.running.fingerprint import policy_digest
+from eval.running.policies import PolicyRun, load_policy
+from models.backbone import load_encoder, load_language_model, resolve
+from models.distributed import gather, rank
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A policy at one step of a run; step 0 is the start."""
+
+    run: str
+    step: int
+    answers: tuple[Answers, ...]
+    log_ratios: tuple[tuple[float, ...], ...]
+    """log(policy / start) of each sampled answer."""
+
+    @property
+    def credits(self) -> dict[str, Floats]:
+        """Every figure's value for each question, (questions,): the accuracies, the mean score, and the KL in nats."""
+        scores = np.array([one.scores for one in self.answers])
+        more = {"score": scores[:, 1:].mean(1), "greedy_score": scores[:, 0], "kl": np.array(self.log_ratios).mean(1)}
+        return credits_of(self.answers) | more
+
+
+class Measurement:
+    """Measures policies on the same questions by the same judge; all ranks must call together."""
+
+    def __init__(
+        self,
+        run: PolicyRun,
+        questions: Sequence[Preference],
+        samples: int,
+        judge: tuple[Ranker, str],
+        folder: Path,
+        runtime: Runtime,
+    ) -> None:
+        """Load the start; `judge` is what ranks and its digest, `folder` where points are kept."""
+        self.questions, self.samples, self.sampling, self.runtime = questions, samples, run.sampling, runtime
+        self.ranker, self.judge, self.folder = *judge, folder
+        model = load_language_model(run.start).to(runtime.device).eval()
+        packed = Packed(load_encoder(run.start), runtime.device, runtime.token_budget or 4096)
+        self.start = Answerer(model, packed, run.sampling, samples)
+        self.start_path = Path(resolve(run.start.path))
+
+    def point(self, run: str, step: int, checkpoint: Path | None, console: Console) -> Point:
+        """Return what is measured of a checkpoint, None being the start, or read what an earlier call kept."""
+        file = self.folder / f"{run}-{step}.jsonl"
+        mark = gather("" if rank() else self._mark(checkpoint or self.start_path))[0]
+        lines = gather(_lines(file, mark) if not rank() else [])[0]
+        if not lines:
+            answerer = (
+                self.start
+                if checkpoint is None
+                else Answerer(*load_policy(checkpoint, self.runtime), self.sampling, self.samples)
+            )
+            journal = Journal(f"{run}, step {step}", console, file.with_suffix(".journal"), mark)
+            answers = scored(self.questions, answerer.answer(self.questions, journal), self.ranker, journal.of("scored"))
+            own = answerer.log_probabilities(self.questions, answers)
+            before = own if checkpoint is None else self.start.log_probabilities(self.questions, answers)
+            ratios = [tuple(np.subtract(*pair).tolist()) for pair in zip(own, before, strict=True)]
+            lines = [{"answers": asdict(one), "log_ratios": found} for one, found in zip(answers, ratios, strict=True)]
+            if not rank():
+                write_json_lines(file, [mark, *lines])
+                journal.remove()
+        adapter = TypeAdapter(Answers)
+        answers = [adapter.validate_python(line["answers"]) for line in lines]
+        return Point(run, step, tuple(answers), tuple(tuple(line["log_ratios"]) for line in lines))
+
+    def _mark(self, policy: Path) -> str:
+        policies = policy_digest(policy), policy_digest(self.start_path)
+        asked = [(one.identity, one.prompt, one.truth) for one in self.questions]
+        code = code_digest("eval.running.divergence", floors=("models", "eval"))
+        return digest(repr((policies, asked, self.samples, self.sampling, self.judge, code)))
+
+
+def _lines(file: Path, mark: str) -> list[dict[str, Any]]:
+    """Return the lines of a point that was measured before under the same mark; empty for none."""
+    if not file.is_file():
+        return []
+    first, *rest = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return rest if first == mark else []

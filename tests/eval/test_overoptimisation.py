@@ -1,0 +1,132 @@
+"""A policy measured at its checkpoints: the table of a run on disk, the same after a kill, and what its words stand on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eval.overoptimisation import best_of_curve, conclusion, main, row
+from eval.running.answering import Answerer, Answers
+from eval.running.divergence import Point
+from eval.running.policies import PolicyRun
+from models.backbone import load_scalar
+from models.config import BackboneConfig, HeadConfig
+from tests.models import tiny
+
+RECIPE = """\
+backbone: {{path: {start}, dtype: float32, max_pixels: 12544}}
+method:
+  type: policy
+  temperature: 1.0
+  max_new_tokens: 5
+  rewards: [{{type: verifier, weight: 1.0}}, {{type: judge, path: {judge}}}]
+optim: {{token_budget: 400, lora: null}}
+deepspeed: none
+workers: 0
+evaluation:
+  questions: [{{type: shapes, level: demo, split: benchmark, rows: 3, text_only: 0.5}}]
+  benchmarks: []
+  protocol: {{}}
+  baselines: true
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a run with a start, a checkpoint that equals it and one that does not."""
+    folder = tmp_path_factory.mktemp("policy")
+    start, judge = tiny.checkpoint(folder / "start"), folder / "judge"
+    model = load_scalar(BackboneConfig(path=str(start), dtype="float32"), HeadConfig())
+    tiny.stir(model.head, 0.5)
+    model.save_pretrained(judge)
+    tiny.encoder().save_pretrained(judge)
+    for step, seed in ((2, 0), (10, 1)):
+        checkpoint = tiny.checkpoint(folder / "run" / f"checkpoint-{step}", seed)
+        (checkpoint / "complete").touch()
+    (folder / "run" / "recipe.yaml").write_text(RECIPE.format(start=start, judge=judge), encoding="utf-8")
+    return folder / "run"
+
+
+def measured(run: Path, output: Path, *more: str) -> dict[str, Any]:
+    main([str(run), "--questions", "6", "--samples", "3", "--output", str(output), *more])
+    found: dict[str, Any] = json.loads((output / "figures.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_run_is_measured_and_a_killed_measurement_ends_the_same(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = measured(run, tmp_path / "whole")
+    assert [(point["run"], point["step"]) for point in whole["points"]] == [("start", 0), ("run", 2), ("run", 10)]
+    start, same, other = whole["points"]
+    assert {name: same[name]["mean"] for name in ("sampled", "score")} == {
+        name: start[name]["mean"] for name in ("sampled", "score")
+    }
+    assert same["kl"]["mean"] == pytest.approx(0.0, abs=1e-6)
+    assert other["kl"]["mean"] > 1.0  # two random models
+    assert "6 questions, 3 answers each" in capsys.readouterr().out
+    assert (tmp_path / "whole" / "picture.png").stat().st_size > 10_000
+
+    def killed(*arguments: Any, **rest: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Answerer, "log_probabilities", killed)
+        with pytest.raises(KeyboardInterrupt):
+            measured(run, tmp_path / "again")
+    assert (tmp_path / "again" / "points" / "start-0.journal").is_file()
+    assert measured(run, tmp_path / "again") == whole
+    monkeypatch.setattr(Answerer, "answer", killed)
+    assert measured(run, tmp_path / "again") == whole  # all points are there
+    with pytest.raises(KeyboardInterrupt):
+        measured(run, tmp_path / "again", "--questions", "5")  # others are asked
+
+
+def test_what_cannot_be_measured_is_said(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"there is no recipe\.yaml"):
+        main([str(tmp_path)])
+    with pytest.raises(SystemExit, match="no whole checkpoint of these steps"):
+        main([str(run), "--steps", "3", "--questions", "2", "--samples", "2", "--output", str(tmp_path)])
+
+
+def test_an_endless_source_has_as_many_questions_as_are_asked_for(run: Path) -> None:
+    assert len(PolicyRun.read(run).questions(7)) == 7
+
+
+def point(step: int, greedy: float, sampled: float, score: float) -> Point:
+    """Return a policy with these shares of right answers on 400 questions of two samples."""
+    generator = np.random.default_rng(0)
+    answers = []
+    for _ in range(400):
+        right = (bool(generator.random() < greedy), *(bool(one) for one in generator.random(2) < sampled))
+        answers.append(Answers(((1,),) * 3, ("a", "b", "c"), right, (False,) * 3, (score, score, score + 1)))
+    return Point("start" if not step else "run", step, tuple(answers), ((0.5, 1.5),) * 400)
+
+
+@pytest.mark.parametrize(
+    ("greedy", "sampled", "score", "words"),
+    [
+        (0.9, 0.8, 1.0, "the policy became better"),
+        (0.7, 0.8, 1.0, "sharpening"),
+        (0.7, 0.6, 1.0, "no difference"),
+        (0.5, 0.6, 1.0, "over-optimised"),
+        (0.5, 0.6, -1.0, "answers became worse"),
+    ],
+)
+def test_the_words_of_a_run_follow_its_paired_differences(greedy: float, sampled: float, score: float, words: str) -> None:
+    start = point(0, 0.7, 0.6, 0.0)
+    found = row(point(5, greedy, sampled, score), point(5, greedy, sampled, score).credits, start.credits)
+    assert conclusion(found).startswith(f"run, step 5: {words}")
+    assert found["kl"]["mean"] == 1.0
+
+
+def test_the_start_without_training() -> None:
+    one, two = best_of_curve(point(0, 0.7, 0.6, 0.0))
+    assert one["best"] == one["pass"] == one["majority"]
+    assert two["best"] == pytest.approx(one["best"], abs=0.05)  # the third sample always scores higher
+    assert two["pass"] > two["best"]
+    assert (one["score"], two["score"]) == (0.5, 1.0)
