@@ -18,6 +18,8 @@ SHOWN = 3
 LONGEST = 600
 """Characters of a text that are shown."""
 START = Path(__file__).resolve().parents[2] / "recipes" / "basereward.yaml"
+STEPS, FEW = 20, 20 * 128
+"""Steps that an epoch should have, and records below which those of the recipe that is extended are too large for that."""
 
 
 def inspect(place: Path, images: str | None, cache: Path, workers: int) -> Iterator[str]:
@@ -43,7 +45,7 @@ def inspect(place: Path, images: str | None, cache: Path, workers: int) -> Itera
         yield f"bad: {_printable(message)}"
     if len(part.rows):
         prompts = len(np.unique(part.prompt_keys(part.rows)))  # no training record shares the prompt of a held-out one
-        yield from _recipe(place, fit.line, min(1000, prompts // 10), index.skipped / len(source))
+        yield from _recipe(place, fit.line, len(part.rows), min(1000, prompts // 10), index.skipped / len(source))
 
 
 def _shown(record: Preference) -> Iterator[str]:
@@ -70,11 +72,18 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else "\n" + " " * 12 if one == "\n" else "\ufffd" for one in shown)
 
 
-def _recipe(place: Path, line: str, validation: int, bad: float) -> Iterator[str]:
-    """Yield a recipe that trains on `place`, of which the share `bad` cannot be used."""
+def _recipe(place: Path, line: str, records: int, validation: int, bad: float) -> Iterator[str]:
+    """Yield a recipe that trains on `place`, of which the share `bad` cannot be used; few records get steps to match."""
     name = re.sub(r"[^\w.-]+", "-", place.stem)
     yield f"\nA recipe to start from; save it as {name}.yaml, then: deepspeed train/rm.py {name}.yaml --dry-run\n"
     yield f"extends: {in_yaml(str(START))}\ndata:\n  sources:\n    - {line}\n  validation: {validation}"
     if bad > BadRecordConfig().limit:
         yield f"  bad_records: {{limit: {np.ceil(bad * 1000) / 1000}}}  # better: correct the bad records above"
-    yield f"output:\n  folder: runs/{name}"
+    saved = ""
+    if records < FEW:
+        per_step = 2 ** int(np.log2(max(records // STEPS, 1)))
+        saved = f", save_every_steps: {max(records // per_step // 4, 1)}"
+        yield f"optim: {{records_per_step: {per_step}}}"
+        if validation:
+            yield "evaluation: {benchmarks: [], best_metric: held_out/accuracy}"
+    yield f"output: {{folder: runs/{name}{saved}}}"

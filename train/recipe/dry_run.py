@@ -225,7 +225,7 @@ def evaluation_lines(recipe: Recipe) -> list[str]:
     if isinstance(recipe.method, PolicyConfig):
         how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
     else:
-        how = f"protocol: {evaluation.protocol.label}"
+        how = f"protocol: {evaluation.protocol.done('all rows', pairwise=not recipe.has_head)}"
     start = ", and before the first step" if evaluation.at_start else ""
     best = "no best checkpoint is kept" if evaluation.best_metric is None else f"best checkpoint by {evaluation.best_metric}"
     return [

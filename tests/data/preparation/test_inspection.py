@@ -53,7 +53,10 @@ def test_it_says_what_a_file_is_and_prints_a_recipe_that_runs(tmp_path: Path) ->
     mixture = Mixture(section)
     assert len(mixture.validation) == 3  # of 30 different prompts
     assert len(mixture) >= 37 - 2 * 3
-    assert read_recipe(saved).output.folder == "runs/my-data"
+    read = read_recipe(saved)
+    assert read.output.folder == "runs/my-data"
+    assert read.optim.records_per_step * 20 <= 37 < read.optim.records_per_step * 40
+    assert (read.evaluation.best_metric, read.output.save_every_steps) == ("held_out/accuracy", 37 // 4)
 
 
 def test_without_its_images_it_says_how_to_name_them_and_prints_no_recipe(tmp_path: Path) -> None:
