@@ -17,7 +17,7 @@ from train.recipe.cost import BETWEEN, COMPARED, INSIDE, MFU, NODE, PEAK, ROW_TO
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
 from train.recipe.inputs import absent
-from train.recipe.memory import GIB, activations, per_rank, shape_of, trained, writing_price
+from train.recipe.memory import GIB, activations, checkpoint_bytes, per_rank, shape_of, trained, writing_price
 from train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import HELD_OUT, Recipe
@@ -141,7 +141,8 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
         "evaluation": evaluation_lines(recipe) if recipe.evaluates else ["none"],
         "output": [
             f"{output.folder}{' (exists)' if Path(output.folder).exists() else ''}, resume {output.resume}",
-            f"a checkpoint every {output.save_every_steps:,} steps, the newest {output.keep_checkpoints} are kept",
+            f"a checkpoint every {output.save_every_steps:,} steps, the newest {output.keep_checkpoints} are kept"
+            + (f", about {checkpoint_bytes(recipe, shape) / GIB:,.2f} GiB each" if shape else ""),
             f"the best one goes to {output.push_to_hub}" if output.push_to_hub else "",
         ],
         "missing": [f"{path} ({key}); a start needs it, from an earlier run or a download" for key, path in absent(recipe)],

@@ -105,6 +105,19 @@ def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     return sum(sizes.values()) + head, head + sum(size for part, size in sizes.items() if part not in recipe.backbone.freeze)
 
 
+def checkpoint_bytes(recipe: Recipe, shape: Shape) -> float:
+    """Return what a checkpoint takes on the disk: weights, or the adapters alone, and AdamW's states of what is trained.
+
+    DeepSpeed's states hold fp32 weights too, and up to ZeRO-2 it stores the model a second time.
+    """
+    total, learned = trained(recipe, shape)
+    width = 2 if recipe.backbone.dtype == "bfloat16" else 4
+    weights = (learned if recipe.optim.lora is not None else total) * width
+    if recipe.deepspeed == NONE:
+        return weights + 8 * learned
+    return weights + 12 * learned + (total * width if stage(recipe.deepspeed) < 3 else 0)
+
+
 def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[float, float]:
     """Return the bytes that one of `ranks` ranks holds on its device and in host memory under the configuration `deepspeed`.
 

@@ -17,6 +17,7 @@ from tests.train.shipped import RECIPES
 from train.recipe.memory import (
     GIB,
     activations,
+    checkpoint_bytes,
     head_parameters,
     per_rank,
     shape_of,
@@ -170,3 +171,16 @@ def test_what_is_frozen_keeps_no_activations() -> None:
     frozen = read_recipe(BASEREWARD, ["backbone.freeze=[vision_tower]"])
     shape = SHAPES["7b"]
     assert activations(frozen, shape, 100, 400) == activations(recipe, shape, 100, 0) < activations(recipe, shape, 100, 400)
+
+
+def test_a_checkpoint_holds_weights_and_the_states_of_what_is_trained(tmp_path: Path) -> None:
+    recipe, shape = seven(tmp_path)
+    total, learned = trained(recipe, shape)
+    assert checkpoint_bytes(recipe, shape) == 2 * total + 8 * learned
+    divided = seven(tmp_path, "deepspeed=zero3")[0], seven(tmp_path, "deepspeed=zero3", "optim.lora.rank=8")[0]
+    assert checkpoint_bytes(divided[0], shape) == 2 * total + 12 * learned
+    assert checkpoint_bytes(divided[1], shape) == 14 * trained(divided[1], shape)[1]
+    demo = read_recipe(BASEREWARD.parent / "shapes" / "naive.yaml")
+    embedded = shape_of("embedded")
+    assert embedded is not None
+    assert checkpoint_bytes(demo, embedded) == pytest.approx(52.7e6, rel=0.01)  # as it lies on the disk
