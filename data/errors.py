@@ -39,6 +39,10 @@ class CheckpointError(UserError):
     """A path that is not a complete checkpoint, run folder or judge; a sweep goes on with the next one."""
 
 
+class HubError(UserError):
+    """Something that the hub did not give: there is no network, or no such thing."""
+
+
 class NonFiniteError(UserError):
     """A loss, gradient norm or weight that is not finite; the message is the same on all ranks."""
 

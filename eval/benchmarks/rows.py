@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data.errors import ImageError, RecordError, UserError
+from data.errors import HubError, ImageError, RecordError, UserError
 from data.images import decode
 from data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
 from data.preparation.faults import count_faults, told
@@ -79,7 +79,7 @@ def fetching(title: str, hub: str) -> Iterator[None]:
     try:
         yield
     except (HfHubHTTPError, OSError) as error:
-        raise UserError(
+        raise HubError(
             f"{title} ({hub}) cannot be fetched from the hub ({type(error).__name__}: {error}). Check the revision, the network "
             "and the login; fetch it where there is a network (docs/clusters.md), or give the path of a copy as its location."
         ) from error

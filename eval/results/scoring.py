@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data.errors import PredictionsError, UserError
+from data.errors import HubError, PredictionsError, UserError
 from eval.benchmarks.benchmark import Benchmark, Known, Location, Records, RowName
 from eval.benchmarks.records import parse_records, row_name
 from eval.benchmarks.rows import read_json_lines
@@ -142,9 +142,7 @@ def coverage(rows: Sequence[RowName], benchmark: Benchmark, where: Location | No
     if where is not None:
         try:
             return _against_rows(have, often, notes, benchmark, where)
-        except OSError as error:
-            if where.location != "hub":
-                raise
+        except HubError as error:
             notes.append(f"THE HUB COULD NOT BE READ, so that nothing was compared with its rows: {str(error).splitlines()[0]}")
     edition = next((known for known in benchmark.known if known.ids), None)
     if edition is not None:

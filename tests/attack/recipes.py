@@ -77,15 +77,14 @@ def valid(folder: Path) -> dict[str, Any]:
         if recipe["backbone"]["path"].startswith("runs/"):  # an earlier run that need not be there
             recipe["backbone"]["path"] = "embedded"
         found[str(path.relative_to(CLONE / "recipes"))] = recipe | {"output": recipe["output"] | {"folder": str(folder / "run")}}
-    base = found["shapes/naive.yaml"]
+    bases = {"questions": "shapes/policy.yaml"}  # all others hold pairs
     needed: dict[str, dict[str, Any]] = {"shapes": {"level": "demo", "rows": 6400}, "povid": {"images": str(folder)}}
     for source_type in SOURCES:
         (kind,) = get_args(source_type.model_fields["type"].annotation)
         hub = {} if kind == "shapes" else {"hub": "some/set"}
-        source = read_recipe(
-            CLONE / "recipes/shapes/naive.yaml", [f"data.sources=[{yaml({'type': kind, **hub, **needed.get(kind, {})})}]"]
-        )
-        found[f"source {kind}"] = base | {"data": source.resolved()["data"]}
+        base = bases.get(kind, "shapes/naive.yaml")
+        source = read_recipe(CLONE / "recipes" / base, [f"data.sources=[{yaml({'type': kind, **hub, **needed.get(kind, {})})}]"])
+        found[f"source {kind}"] = found[base] | {"data": source.resolved()["data"]}
     return found
 
 

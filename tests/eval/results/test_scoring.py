@@ -108,7 +108,10 @@ def test_a_hub_that_cannot_be_read_is_said_and_the_ids_are_compared(tmp_path: Pa
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     _, compared = score_file(write(tmp_path / "p.jsonl", rewarded(PUBLISHED)), VL, "r1_reward", where=Location())
     assert compared.whole
-    assert "THE HUB COULD NOT BE READ, so that nothing was compared with its rows: no network" in compared.lines()
+    assert (
+        "THE HUB COULD NOT BE READ, so that nothing was compared with its rows: VL-RewardBench (MMInstruction/VL-RewardBench) "
+        "cannot be fetched from the hub (ConnectionError: no network"
+    ) in compared.lines()
 
 
 def test_a_row_may_have_several_votes_but_not_more_than_the_others(tmp_path: Path) -> None:

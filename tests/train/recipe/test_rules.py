@@ -18,6 +18,8 @@ CRITIC = "method={type: critic}"
 JUDGE = "method={type: language_model, target: judgement}"
 SHAPES = "data.sources=[{type: shapes, level: demo, rows: 8}]"
 ALL_FROZEN = "backbone.freeze=[vision_tower, projector, language_model]"
+POLICY = "method={type: policy, rewards: [{type: verifier}]}"
+QUESTIONS = "{type: questions, hub: a/b}"
 BENCHMARK = "evaluation.benchmarks=[{name: vl_rewardbench}]"
 
 CASES = {
@@ -92,6 +94,26 @@ CASES = {
         "evaluation.judging",
         [JUDGE, "evaluation.protocol.votes=3"],
         ["evaluation.judging.temperature=1.0"],
+    ),
+    "questions_are_no_pairs": ("data.sources", [f"data.sources=[{QUESTIONS}]"], [POLICY]),
+    "questions_asked": ("evaluation.samples", ["evaluation.samples=4"], [POLICY]),
+    "answers_known": ("method.rewards", [POLICY, "data.sources=[{type: trl, hub: a/b}]"], [f"data.sources=[{QUESTIONS}]"]),
+    "length_that_costs": (
+        "method.rewards.1.free_tokens",
+        ["method={type: policy, max_new_tokens: 8, rewards: [{type: verifier}, {type: length, free_tokens: 8}]}"],
+        ["method.rewards.1.free_tokens=7"],
+    ),
+    "weights": ("method.rewards", [POLICY, "method.rewards.0.weight=0"], ["method.rewards.0.weight=1"]),
+    "policy_judges_nothing": ("evaluation.benchmarks", [POLICY, BENCHMARK], ["evaluation.benchmarks=[]"]),
+    "evaluated_answers_known": (
+        "evaluation.questions.0",
+        [POLICY, "evaluation.questions=[{type: trl, hub: a/b}]"],
+        [f"evaluation.questions=[{QUESTIONS}]"],
+    ),
+    "names_of_questions": (
+        "evaluation.questions",
+        [POLICY, f"evaluation.questions=[{QUESTIONS}, {QUESTIONS}]"],
+        ["evaluation.questions.1.name=other"],
     ),
 }
 """Rule: (the key that it points at, what it refuses, what to add as the way out)."""
