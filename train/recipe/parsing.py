@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +23,9 @@ from train.recipe.rules import check
 Entry = Literal["rm", "sft", "rl"]
 VARIANTS = "variants"
 """The key that makes a list of runs of a recipe; see train/ablation/variants.py."""
+
+FIRST_RANK_SPEAKS = 2.0
+"""Seconds that other ranks give the first one to print what is wrong with a recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,5 +169,7 @@ def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Laun
     except RecipeError as error:
         if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":  # another node may lack other files
             print(error, file=sys.stderr)
+        else:
+            time.sleep(FIRST_RANK_SPEAKS)  # a launcher ends all ranks with the first that ends
         raise SystemExit(2) from None
     return Launch(recipe, arguments.recipe, tuple(overrides), arguments.dry_run, tuple(argv))
