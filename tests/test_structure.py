@@ -42,7 +42,7 @@ LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 60
 PARAMETERS = 10
 IMPORTS_OF_A_FILE = 18
-TABLES = ("data/sources/table.py", "eval/judges/loading.py")
+TABLES = ("data/sources/table.py",)
 """Tables of plug-ins import one module a row."""
 HEAVY = ("torch", "transformers", "datasets", "deepspeed", "accelerate", "trl", "peft")
 OPTIONAL = ("bitsandbytes", "vllm", "wandb", "huggingface_hub", "pyarrow", "matplotlib", "PIL", "av", "uvicorn")

@@ -5,6 +5,7 @@ The checkpoint's judge card says how; without it the checkpoint's own processor 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,13 @@ from eval.judges.packed_inference import Packed
 from models.adapters import base_of, is_adapter, with_adapters
 from models.backbone import compute_in_half, load_encoder
 from models.config import BackboneConfig
+from models.families.table import FAMILIES
 from models.portable.reward import IncompleteCheckpointError
 
+KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
+"""What a family calls its class to the `type` of judge that such a checkpoint is."""
+ADAPTED = {"naive": "scalar", "critic": "critic", "language_model": "generative", "stable_reinforce": "generative"}
+"""Method of a LoRA run to the same."""
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
 """Tokens of one packed row where neither the command line nor the recipe says: no gradients, so one row may be long."""
 
@@ -78,6 +84,28 @@ def load_checkpoint(path: Path, runtime: Runtime, load: Callable[..., Any]) -> L
     note += "prompt is that of its config.json."
     notes, workers = ((), card.workers) if card else ((note,), 0)
     return LoadedCheckpoint(model.eval(), Packed(encoder, runtime.device, budget, workers), card, notes)
+
+
+def kind_of(folder: Path) -> str:
+    """Return the `type` of judge that a checkpoint is, or what else it is; raises CheckpointError for what is no checkpoint."""
+    if is_adapter(folder):
+        return ADAPTED.get(card_of_adapters(folder).method, "LoRA adapter without a reward head")
+    file = folder / "config.json"
+    if not file.is_file():
+        raise CheckpointError(
+            f"{folder}: there is no config.json and no adapter_config.json. Give a checkpoint-N folder of a run."
+        )
+    try:
+        classes = read_json(file).get("architectures")
+    except JSONDecodeError as error:
+        raise CheckpointError(f"{file} is no JSON: {error}") from error
+    return classes_of_judges().get(classes[0], classes[0]) if classes else "model without a class"
+
+
+def classes_of_judges() -> dict[str, str]:
+    """Return the classes of all families' checkpoints, each with the `type` of judge that it is."""
+    rows = [family.parts()._asdict() for family in FAMILIES.values()]
+    return {row[kind].__name__: judge for row in rows for kind, judge in KINDS.items()}
 
 
 def card_of_adapters(path: Path) -> JudgeCard:

@@ -6,7 +6,6 @@ scores = judge.score([{"role": "user", "content": [{"type": "image", "image": "c
 
 from collections.abc import Callable
 from functools import partial
-from json import JSONDecodeError
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +14,8 @@ from pydantic import Field, RootModel
 
 from data.config.validation import read_section
 from data.errors import CheckpointError
-from data.storage.files import read_json
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.judges.checkpoint import Runtime, card_of_adapters, load_checkpoint
+from eval.judges.checkpoint import Runtime, classes_of_judges, kind_of, load_checkpoint
 from eval.judges.config import CriticJudgeConfig, EndpointConfig, GenerativeJudgeConfig, ScalarJudgeConfig, ServerConfig
 from eval.judges.critic import critic_judge
 from eval.judges.endpoint import endpoint_judge
@@ -28,10 +26,8 @@ from eval.judges.packed_inference import ScalarJudge
 from eval.judges.ranking import Tournament, critic_ranker, scalar_ranker, tournament_ranker
 from eval.judges.served import ServedJudge
 from eval.protocol import ProtocolConfig
-from models.adapters import is_adapter
 from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import HeadConfig, checkpoint_at
-from models.families.table import FAMILIES
 
 JudgeConfig = ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | EnsembleConfig | EndpointConfig | ServerConfig
 
@@ -61,7 +57,7 @@ def judge_config(path: Path) -> JudgeConfig:
             return config
         return config.model_copy(update={"checkpoint": checkpoint_at(config.checkpoint)})
     path = Path(checkpoint_at(str(path)))
-    kind = _kind_of(path)
+    kind = kind_of(path)
     if kind not in JUDGES:
         classes, types = ", ".join(classes_of_judges()), ", ".join(JUDGES)
         raise CheckpointError(
@@ -69,27 +65,6 @@ def judge_config(path: Path) -> JudgeConfig:
             f"{types}."
         )
     return JUDGES[kind][0].model_validate({"type": kind, "checkpoint": str(path)})
-
-
-def _kind_of(folder: Path) -> str:
-    if is_adapter(folder):
-        return ADAPTED.get(card_of_adapters(folder).method, "LoRA adapter without a reward head")
-    file = folder / "config.json"
-    if not file.is_file():
-        raise CheckpointError(
-            f"{folder}: there is no config.json and no adapter_config.json. Give a checkpoint-N folder of a run."
-        )
-    try:
-        classes = read_json(file).get("architectures")
-    except JSONDecodeError as error:
-        raise CheckpointError(f"{file} is no JSON: {error}") from error
-    return classes_of_judges().get(classes[0], classes[0]) if classes else "model without a class"
-
-
-def classes_of_judges() -> dict[str, str]:
-    """Return the classes of all families' checkpoints, each with the `type` of judge that it is."""
-    rows = [family.parts()._asdict() for family in FAMILIES.values()]
-    return {row[kind].__name__: judge for row in rows for kind, judge in KINDS.items()}
 
 
 def _scalar(path: Path, runtime: Runtime, config: ScalarJudgeConfig) -> LoadedJudge:
@@ -139,10 +114,6 @@ def _server(path: Path, runtime: Runtime, config: ServerConfig) -> LoadedJudge:
     return LoadedJudge(judge, lambda benchmark, protocol: judge)
 
 
-KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
-"""What a family calls its class to the `type` of judge that such a checkpoint is."""
-ADAPTED = {"naive": "scalar", "critic": "critic", "language_model": "generative", "stable_reinforce": "generative"}
-"""Method of a LoRA run to the same."""
 JUDGES: dict[str, tuple[type[JudgeConfig], Callable[[Path, Runtime, Any], LoadedJudge]]] = {
     "scalar": (ScalarJudgeConfig, _scalar),
     "critic": (CriticJudgeConfig, _critic),

@@ -17,9 +17,9 @@ from data.preference import text
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from eval.judges.card import CARD, recorded
-from eval.judges.checkpoint import Runtime
+from eval.judges.checkpoint import Runtime, classes_of_judges
 from eval.judges.config import ScalarJudgeConfig
-from eval.judges.loading import classes_of_judges, judge_config, load_judge
+from eval.judges.loading import judge_config, load_judge
 from eval.judges.packed_inference import Packed, ScalarJudge
 from eval.protocol import Example, ProtocolConfig
 from models.backbone import load_scalar
