@@ -129,11 +129,11 @@ def _prefill(model: Any, batch: PackedBatch) -> _State:
     plan = batch.plan
     ends, key_ends = plan.cu_seqlens_q.tolist(), plan.cu_seqlens_k.tolist()
     own = [i for i, (q, k) in enumerate(zip(plan.query_lengths, plan.key_lengths, strict=True)) if q != k] or [0]
-    mask = torch.full((len(own), len(hidden)), -torch.inf, dtype=hidden.dtype, device=hidden.device)
-    for continuation, i in zip(mask, own, strict=True):
-        continuation[plan.key_index[key_ends[i] : key_ends[i + 1]]] = 0
+    seen = [plan.key_index[key_ends[i] : key_ends[i + 1]] for i in own]
     last = torch.tensor([ends[i + 1] - 1 for i in own], device=hidden.device)
-    prompt = DecodePlan([(layer.keys[0], layer.values[0]) for layer in cache.layers], mask)
+    layers = [(layer.keys[0], layer.values[0]) for layer in cache.layers]
+    del cache
+    prompt = DecodePlan.of(layers, seen)
     rows = torch.arange(len(own), device=hidden.device)
     return _State(rows, prompt, DynamicCache(), batch.position_ids[:, 0, last] + 1, hidden[last])
 

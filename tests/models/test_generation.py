@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -21,7 +22,7 @@ from models.backbone import load_critic
 from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Span
 from models.generation import Generation, WritingCost, generate, sample
-from models.packing.decoding import DecodePlan
+from models.packing.decoding import PADDED, DecodePlan, decode
 from models.packing.groups import Continuation, Group, PackedBatch
 from models.portable.critic import CriticRewardModel
 from tests.models import stock, tiny
@@ -187,19 +188,57 @@ def test_the_prompt_is_held_once_and_dropped_with_its_last_continuation(
 
     def noted(*, attention_mask: Any = None, past_key_values: Any = None, **inputs: Any) -> Any:
         if isinstance(attention_mask, DecodePlan):
-            keys = attention_mask.layers[0][0]
-            held.append((keys.shape[1], len(inputs["input_ids"]), past_key_values.get_seq_length()))
-            assert all(x.shape == keys.shape for layer in attention_mask.layers for x in layer)
+            held.append((*attention_mask.shape, len(inputs["input_ids"]), past_key_values.get_seq_length()))
+            for part in attention_mask.batches:
+                assert all(x.shape == part.layers[0][0].shape for layer in part.layers for x in layer)
         return forward(attention_mask=attention_mask, past_key_values=past_key_values, **inputs)
 
     monkeypatch.setattr(critic.model, "forward", noted)
     batch = row(CASES)
     written(critic, CASES)
-    assert held[0] == (batch.tokens, 7, 0)
+    assert held[0][1:] == (7, 0)
+    assert batch.tokens <= held[0][0] <= PADDED * batch.tokens
     assert [generated for _, _, generated in held] == list(range(LIMIT + 1))
     positions = [positions for positions, _, _ in held]
     assert positions == sorted(positions, reverse=True)
     assert positions[-1] < batch.tokens
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.lists(st.integers(1, 6), min_size=1, max_size=4)), min_size=1, max_size=6),
+    st.data(),
+)
+def test_a_decoding_step_is_attention_over_what_each_continuation_sees(
+    shapes: list[tuple[int, list[int]]], data: st.DataObject
+) -> None:
+    """Groups of any lengths, of which some continuations are dropped in two steps: as attention over the keys of each alone."""
+    torch.manual_seed(0)
+    heads, shared, d, written = 4, 2, 8, 3
+    seen: list[torch.Tensor] = []
+    end = 0
+    for prompt, own in shapes:
+        first, end = end, end + prompt
+        for tokens in own:
+            seen.append(torch.cat([torch.arange(first, first + prompt), torch.arange(end, end + tokens)]))
+            end += tokens
+    row = [(torch.randn(shared, end, d), torch.randn(shared, end, d)) for _ in range(2)]
+    plan, left = DecodePlan.of(list(row), seen), torch.arange(len(seen))
+    assert sum(len(part.place) * part.layers[0][0].shape[2] for part in plan.batches) <= PADDED * end
+    for _ in range(3):
+        query = torch.randn(len(left), heads, 1, d)
+        key, value = torch.randn(2, len(left), shared, written, d)
+        found = decode(query, key, value, plan, 1, None)
+        for place, continuation in enumerate(left.tolist()):
+            keys, values = (
+                torch.cat([whole[:, seen[continuation]], own[place]], 1).repeat_interleave(heads // shared, 0)
+                for whole, own in zip(row[1], (key, value), strict=True)
+            )
+            expected = F.scaled_dot_product_attention(query[place], keys, values)
+            torch.testing.assert_close(found[place, 0], expected[:, 0], atol=1e-5, rtol=1e-5)
+        kept = sorted(data.draw(st.sets(st.integers(0, len(left) - 1), min_size=1)))
+        plan.keep(torch.tensor(kept))
+        left = left[kept]
 
 
 def test_a_group_that_is_written_on_costs_its_keys_and_values() -> None:
