@@ -2,14 +2,16 @@
 
 python eval/overoptimisation.py runs/shapes/policy                                         # start, every checkpoint, best-of-n
 python eval/overoptimisation.py runs/shapes/policy runs/shapes/policy_shuffled --questions 1000 --samples 8
+python eval/overoptimisation.py runs/shapes/ablations/rewards --samples 8           # a list of train/ablate.py: all its runs
 
 All RUNs start from the same policy and are measured on the same questions (the first of their evaluation.questions) by one judge
 (the reward's first, or --judge). Beside the checkpoints stands what the start reaches without training: best of n by the judge,
-pass@n and the majority of n, for every n up to --samples, each estimated without bias from the same answers.
+pass@n and the majority of n, for every n up to --samples, each estimated without bias from the same answers. Of a list, the seeds
+of a variant are one line. Answers that a run gave to the same questions at its saves are not asked for again.
 
-A difference is paired: the same questions, with its 95 % interval over them. "Sharpening" is what a run's last line says where
-sampled answers became better, and the greedy one did not. Into --output (default RUN/overoptimisation) go points/, a file for
-each checkpoint, which a second call does not compute again; figures.json; picture.png.
+A difference is paired: the same questions, with its 95 % interval over them, and over seeds if there are several. "Sharpening" is
+what a run's last line says where sampled answers became better, and the greedy one did not. Into --output (default
+RUN/overoptimisation) go figures.json, picture.png and points/, a file for each checkpoint, which a second call does not repeat.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def measure(options: argparse.Namespace) -> None:
         from eval.running.policies import PolicyRun
         from models.distributed import rank
 
-        runs = [PolicyRun.read(folder) for folder in options.runs]
+        runs = [run for folder in options.runs for run in PolicyRun.all_in(folder)]
+        if not runs:
+            raise UserError(f"{options.runs[0]}: no run of this list came to its end.")
         first = runs[0]
         for run in runs[1:]:
             for what in ("start", "sampling", "source"):
@@ -81,17 +85,17 @@ def measure(options: argparse.Namespace) -> None:
         judge = options.judge or (Path(first.judge) if first.judge else None)
         if judge is None:
             raise UserError(f"{first.folder} was trained without a judge: name the one that scores, --judge PATH.")
-        output, console = options.output or first.folder / "overoptimisation", plain_console()
+        output, console = options.output or options.runs[0] / "overoptimisation", plain_console()
         runtime = Runtime(device, options.token_budget)
         questions = first.questions(options.questions)
         ranker = load_judge(judge, runtime).ranker, shared_digest(judge)
         measurement = Measurement(first, questions, options.samples, ranker, output / "points", runtime)
-        points = [measurement.point("start", 0, None, console)]
+        points = [measurement.point(None, 0, None, console)]
         for run in runs:
             found = {step: path for step, path in run.checkpoints().items() if not options.steps or step in options.steps}
             if not found:
                 raise UserError(f"{run.folder} holds no whole checkpoint{' of these steps' if options.steps else ''}.")
-            points += [measurement.point(run.folder.name, step, path, console) for step, path in found.items()]
+            points += [measurement.point(run, step, path, console) for step, path in found.items()]
         if rank():
             return
         report(points, output, f"{len(questions):,} questions, {options.samples} answers each, judge {judge}")
@@ -99,9 +103,11 @@ def measure(options: argparse.Namespace) -> None:
 
 def report(points: Sequence[Point], output: Path, title: str) -> None:
     """Print the tables and write the figures and the picture."""
-    credits_of = [point.credits for point in points]
-    curve = best_of_curve(points[0])
-    rows = [row(point, found, credits_of[0]) for point, found in zip(points, credits_of, strict=True)]
+    curve, start = best_of_curve(points[0]), points[0].credits
+    seeds: dict[tuple[str, int], list[Point]] = {}
+    for point in points:
+        seeds.setdefault((point.run, point.step), []).append(point)
+    rows = [row(same, start) for same in seeds.values()]
     console = plain_console(width=max(plain_console().width, 150))
     console.print(policy_table(rows, title), curve_table(curve))
     for line in (conclusion(one) for one in rows if is_last(one, rows)):
@@ -111,13 +117,15 @@ def report(points: Sequence[Point], output: Path, title: str) -> None:
     console.print(f"saved in {output}", soft_wrap=True)
 
 
-def row(point: Point, own: Credits, start: Credits) -> dict[str, Any]:
-    """Return a point's figures with their intervals, and the paired differences from the start."""
-    found: dict[str, Any] = {"run": point.run, "step": point.step}
-    for name, values in own.items():
-        found[name] = dict(zip(("mean", "low", "high"), crossed_bootstrap(values[None]), strict=True))
-        if point.step:
-            difference = paired_bootstrap(values, start[name])
+def row(points: Sequence[Point], start: Credits) -> dict[str, Any]:
+    """Return the figures of a run's step, of all its seeds, with their intervals, and the paired differences from the start."""
+    found: dict[str, Any] = {"run": points[0].run, "step": points[0].step, "seeds": [point.seed for point in points]}
+    by_seed = [point.credits for point in points]
+    for name in by_seed[0]:
+        values = np.array([own[name] for own in by_seed])
+        found[name] = dict(zip(("mean", "low", "high"), crossed_bootstrap(values), strict=True))
+        if points[0].step:
+            difference = paired_bootstrap(values, np.tile(start[name], (len(points), 1)))
             found[name] |= {"difference": [difference.mean, difference.low, difference.high]}
     return found
 
@@ -167,7 +175,17 @@ def conclusion(row: Mapping[str, Any]) -> str:
 
 def policy_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """Return the table of start and checkpoints: accuracies in percent, differences from the start in points."""
-    heads = ("run", "step", "KL", "score", *(f"{name} [95 %]" for name in ("greedy", "sampled")), "best", "pass", "majority")
+    heads = (
+        "run",
+        "seeds",
+        "step",
+        "KL",
+        "score",
+        *(f"{name} [95 %]" for name in ("greedy", "sampled")),
+        "best",
+        "pass",
+        "majority",
+    )
     table = Table(*heads, "greedy - start", "sampled - start", title=title)
     for one in rows:
         own = [
@@ -177,7 +195,8 @@ def policy_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
         beside = [f"{100 * one[name]['mean']:.1f}" for name in ACCURACIES[2:]]
         paired = [found.points if (found := difference(one, name)) else "–" for name in ACCURACIES[:2]]
         kl, score = one["kl"]["mean"], one["score"]["mean"]
-        table.add_row(one["run"], str(one["step"]), f"{kl:.2f}", f"{score:+.2f}", *own, *beside, *paired)
+        seeds = str(len(one["seeds"])) if one["step"] else ""
+        table.add_row(one["run"], seeds, str(one["step"]), f"{kl:.2f}", f"{score:+.2f}", *own, *beside, *paired)
     return table
 
 

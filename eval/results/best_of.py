@@ -31,6 +31,17 @@ def best_score(scores: Sequence[float], n: int) -> float:
     return sum(score * comb(place, n - 1) for place, score in enumerate(ordered)) / comb(len(ordered), n)
 
 
+def in_group_auc(scores: Sequence[float], right: Sequence[bool]) -> float | None:
+    """Return how often a right answer has a higher score than a wrong one, equal scores counting half; None without both.
+
+    The area under the ROC curve inside one question's answers: what best-of-n and RL see of a reward model.
+    """
+    of_right = [score for score, is_right in zip(scores, right, strict=True) if is_right]
+    of_wrong = [score for score, is_right in zip(scores, right, strict=True) if not is_right]
+    won = sum((one > other) + 0.5 * (one == other) for one in of_right for other in of_wrong)
+    return won / (len(of_right) * len(of_wrong)) if of_right and of_wrong else None
+
+
 def pass_at(right: Sequence[bool], n: int) -> float:
     """Return how often one of n answers is right (Chen et al., arXiv 2107.03374, section 2.1)."""
     return 1 - comb(len(right) - sum(right), n) / comb(len(right), n)

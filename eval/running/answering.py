@@ -6,14 +6,17 @@ another policy. A sampled answer is drawn by the seed, the question and its numb
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 
 from data.images import decode
 from data.preference import Preference
@@ -198,12 +201,24 @@ def summary(answers: Sequence[Answers]) -> dict[str, Any]:
     return {"questions": len(answers), "samples": len(answers[0].right) - 1, **intervals, **more}
 
 
+def stored_answers(file: Path, questions: Sequence[Preference], samples: int) -> list[Answers]:
+    """Return the answers to these questions that `write_answers` wrote; empty where it wrote others, or fewer samples."""
+    if not file.is_file():
+        return []
+    with file.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in islice(lines, len(questions))]
+    if [row["id"] for row in rows] != [one.identity for one in questions] or len(rows[0]["right"]) != samples + 1:
+        return []
+    adapter, names = TypeAdapter(Answers), [field.name for field in fields(Answers)]
+    return [adapter.validate_python({name: row[name] for name in names}) for row in rows]
+
+
 def write_answers(folder: Path, name: str, questions: Sequence[Preference], answers: Sequence[Answers]) -> None:
-    """Write `NAME.json`, the figures, and `NAME.jsonl`, a line a question, on the first rank."""
+    """Write `NAME.json`, the figures, and `NAME.jsonl`, a line a question with what it adds to each, on the first rank."""
     if rank():
         return
     rows = [
-        {"id": question.identity, "category": question.category, **asdict(found)}
+        {"id": question.identity, "category": question.category, **asdict(found), "credits": found.figures()}
         for question, found in zip(questions, answers, strict=True)
     ]
     folder.mkdir(parents=True, exist_ok=True)

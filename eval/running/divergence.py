@@ -1,7 +1,8 @@
 """A policy at every checkpoint of its RL: how right it is, how a reward model scores it, how far it is from its start (KL).
 
-Everything that was answered, scored and measured at a point is kept in one file under a fingerprint, so that a killed measurement
-goes on with the next point, and inside one with the next question.
+The answers are those that the run itself gave at its save, where it was asked the same. Everything that was answered, scored and
+measured at a point is kept in one file under a fingerprint, so that a killed measurement goes on with the next point, and inside
+one with the next question.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from eval.judges.checkpoint import Runtime
 from eval.judges.packed_inference import Packed
 from eval.judges.ranking import Ranker
 from eval.protocol import Floats
-from eval.running.answering import Answerer, Answers, credits_of, scored
+from eval.running.answering import Answerer, Answers, credits_of, scored, stored_answers
 from eval.running.fingerprint import policy_digest
 from eval.running.policies import PolicyRun, load_policy
 from models.backbone import load_encoder, load_language_model, resolve
@@ -36,6 +37,8 @@ class Point:
     """A policy at one step of a run; step 0 is the start."""
 
     run: str
+    seed: str
+    """The name of the run's folder; runs of one list that differ in their seed alone share `run`."""
     step: int
     answers: tuple[Answers, ...]
     log_ratios: tuple[tuple[float, ...], ...]
@@ -69,19 +72,21 @@ class Measurement:
         self.start = Answerer(model, packed, run.sampling, samples)
         self.start_path = Path(resolve(run.start.path))
 
-    def point(self, run: str, step: int, checkpoint: Path | None, console: Console) -> Point:
+    def point(self, run: PolicyRun | None, step: int, checkpoint: Path | None, console: Console) -> Point:
         """Return what is measured of a checkpoint, None being the start, or read what an earlier call kept."""
-        file = self.folder / f"{run}-{step}.jsonl"
+        name, seed = (run.name, run.folder.name) if run else ("start", "")
+        label = name if seed in ("", name) else f"{name}-{seed}"
+        file = self.folder / f"{label}-{step}.jsonl"
         mark = gather("" if rank() else self._mark(checkpoint or self.start_path))[0]
         lines = gather(_lines(file, mark) if not rank() else [])[0]
         if not lines:
-            answerer = (
-                self.start
-                if checkpoint is None
-                else Answerer(*load_policy(checkpoint, self.runtime), self.sampling, self.samples)
-            )
-            journal = Journal(f"{run}, step {step}", console, file.with_suffix(".journal"), mark)
-            answers = scored(self.questions, answerer.answer(self.questions, journal), self.ranker, journal.of("scored"))
+            journal = Journal(f"{label}, step {step}", console, file.with_suffix(".journal"), mark)
+            answerer, given = self.start, []
+            if run and checkpoint:
+                answerer = Answerer(*load_policy(checkpoint, self.runtime), self.sampling, self.samples)
+                given = gather(stored_answers(checkpoint / run.answers, self.questions, self.samples) if not rank() else [])[0]
+            answers = given or answerer.answer(self.questions, journal)
+            answers = scored(self.questions, answers, self.ranker, journal.of("scored"))
             own = answerer.log_probabilities(self.questions, answers)
             before = own if checkpoint is None else self.start.log_probabilities(self.questions, answers)
             ratios = [tuple(np.subtract(*pair).tolist()) for pair in zip(own, before, strict=True)]
@@ -91,7 +96,7 @@ class Measurement:
                 journal.remove()
         adapter = TypeAdapter(Answers)
         answers = [adapter.validate_python(line["answers"]) for line in lines]
-        return Point(run, step, tuple(answers), tuple(tuple(line["log_ratios"]) for line in lines))
+        return Point(name, seed, step, tuple(answers), tuple(tuple(line["log_ratios"]) for line in lines))
 
     def _mark(self, policy: Path) -> str:
         policies = policy_digest(policy), policy_digest(self.start_path)

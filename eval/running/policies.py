@@ -14,6 +14,7 @@ from data.mixture import CACHE, Mixture, MixtureConfig
 from data.preference import Preference
 from data.sources.shared.base import SourceConfig
 from data.sources.table import AnySource
+from data.storage.files import read_json
 from eval.judges.card import RECIPE
 from eval.judges.checkpoint import Runtime, load_checkpoint
 from eval.judges.packed_inference import Packed
@@ -43,6 +44,8 @@ def load_questions(source: SourceConfig, cache: Path) -> list[Preference]:
 
 COMPLETE = "complete"
 """The file that a whole checkpoint has."""
+ABLATION, COMPLETE_RUN = "ablation.json", "run.json"
+"""What `train/ablate.py` writes for a list, and for a run of it that came to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class PolicyRun:
     """What a measurement needs of a run folder of `method: policy`."""
 
     folder: Path
+    name: str
+    """What a table calls it; runs that differ in their seed alone share it."""
     start: BackboneConfig
     sampling: SamplingConfig
     source: dict[str, Any]
@@ -58,7 +63,19 @@ class PolicyRun:
     """The first judge of the reward."""
 
     @classmethod
-    def read(cls, folder: Path) -> PolicyRun:
+    def all_in(cls, folder: Path) -> list[PolicyRun]:
+        """Return the run in a folder, or the complete ones of a list of `train/ablate.py` there, FOLDER/VARIANT/SEED."""
+        if not (table := folder / ABLATION).is_file():
+            return [cls.read(folder, folder.name)]
+        variants = dict.fromkeys(line["variant"] for line in read_json(table)["results"])
+        return [
+            cls.read(run.parent, variant)
+            for variant in variants
+            for run in sorted(folder.glob(f"{variant}/*/{COMPLETE_RUN}"), key=lambda file: int(file.parent.name))
+        ]
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> PolicyRun:
         """Read the recipe of a run; raises UserError for another method's, or one without questions."""
         file = folder / RECIPE
         if not file.is_file():
@@ -70,7 +87,13 @@ class PolicyRun:
         sampling = {"temperature": method["temperature"], "max_new_tokens": method["max_new_tokens"]}
         judges = [term["path"] for term in method["rewards"] if term["type"] == "judge"]
         start = BackboneConfig.model_validate(recipe["backbone"])
-        return cls(folder, start, SamplingConfig.model_validate(sampling), questions[0], next(iter(judges), None))
+        return cls(folder, name, start, SamplingConfig.model_validate(sampling), questions[0], next(iter(judges), None))
+
+    @property
+    def answers(self) -> Path:
+        """Where a checkpoint has its answers to the questions, relative to it."""
+        source = TypeAdapter(AnySource).validate_python(self.source)
+        return Path("answers", f"{source.label}.jsonl")
 
     def checkpoints(self) -> dict[int, Path]:
         """Return the whole checkpoints by their step."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from eval.overoptimisation import best_of_curve, conclusion, main, row
-from eval.running.answering import Answerer, Answers
+from eval.running.answering import Answerer, Answers, write_answers
 from eval.running.divergence import Point
 from eval.running.policies import PolicyRun
 from models.backbone import load_scalar
@@ -94,7 +96,45 @@ def test_what_cannot_be_measured_is_said(run: Path, tmp_path: Path) -> None:
 
 
 def test_an_endless_source_has_as_many_questions_as_are_asked_for(run: Path) -> None:
-    assert len(PolicyRun.read(run).questions(7)) == 7
+    assert len(PolicyRun.read(run, "run").questions(7)) == 7
+
+
+def test_the_seeds_of_a_list_are_one_line_and_answers_of_the_run_are_taken(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two seeds of one checkpoint, whose kept answers are all wrong for one seed, and all right for the other."""
+    asked, answer = [], Answerer.answer
+
+    def counted(self: Answerer, *arguments: Any) -> list[Answers]:
+        asked.append(answer(self, *arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(Answerer, "answer", counted)
+    measured(run, tmp_path / "alone", "--steps", "10")
+    questions = PolicyRun.read(run, "run").questions(6)
+    for seed, right in (("0", False), ("1", True)):
+        there = tmp_path / "list" / "arm" / seed
+        shutil.copytree(run / "checkpoint-10", there / "checkpoint-10")
+        kept = [replace(one, right=(right,) * 4) for one in asked[1]]
+        write_answers(there / "checkpoint-10" / "answers", "shapes", questions, kept)
+        shutil.copy(run / "recipe.yaml", there)
+        (there / "run.json").write_text("{}")
+    (tmp_path / "list" / "ablation.json").write_text(json.dumps({"results": [{"variant": "arm"}, {"variant": "begun"}] * 2}))
+    del asked[:]
+    start, arm = measured(tmp_path / "list", tmp_path / "out")["points"]
+    assert len(asked) == 1  # the start alone
+    assert (start["seeds"], arm["run"], arm["seeds"]) == ([""], "arm", ["0", "1"])
+    assert arm["sampled"]["mean"] == 0.5
+    assert arm["sampled"]["difference"][0] == pytest.approx(0.5 - start["sampled"]["mean"])
+    assert {file.name for file in (tmp_path / "out" / "points").iterdir()} == {
+        "start-0.jsonl",
+        "arm-0-10.jsonl",
+        "arm-1-10.jsonl",
+    }
+    measured(tmp_path / "list", tmp_path / "fewer", "--questions", "5")
+    assert len(asked) == 2  # the first five of what was kept
+    measured(tmp_path / "list", tmp_path / "fewer samples", "--samples", "2")
+    assert len(asked) == 5  # three samples were kept, two are asked for
 
 
 def point(step: int, greedy: float, sampled: float, score: float) -> Point:
@@ -104,7 +144,7 @@ def point(step: int, greedy: float, sampled: float, score: float) -> Point:
     for _ in range(400):
         right = (bool(generator.random() < greedy), *(bool(one) for one in generator.random(2) < sampled))
         answers.append(Answers(((1,),) * 3, ("a", "b", "c"), right, (False,) * 3, (score, score, score + 1)))
-    return Point("start" if not step else "run", step, tuple(answers), ((0.5, 1.5),) * 400)
+    return Point("start" if not step else "run", "", step, tuple(answers), ((0.5, 1.5),) * 400)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +159,7 @@ def point(step: int, greedy: float, sampled: float, score: float) -> Point:
 )
 def test_the_words_of_a_run_follow_its_paired_differences(greedy: float, sampled: float, score: float, words: str) -> None:
     start = point(0, 0.7, 0.6, 0.0)
-    found = row(point(5, greedy, sampled, score), point(5, greedy, sampled, score).credits, start.credits)
+    found = row([point(5, greedy, sampled, score)], start.credits)
     assert conclusion(found).startswith(f"run, step 5: {words}")
     assert found["kl"]["mean"] == 1.0
 

@@ -32,6 +32,9 @@ def main() -> None:
 def save(folder: Path, step: int) -> None:
     """Leave a checkpoint whose accuracy is that of a head of so many layers: row i is right unless i % layers == 0."""
     place = folder / f"checkpoint-{step}"
+    if (folder.parent.name.split("-")[0]) == "reward":
+        save_answers(place / "answers", folder.parent.name)
+        return
     (place / "eval" / "vl_rewardbench").mkdir(parents=True, exist_ok=True)
     layers = int(folder.parent.name.removeprefix("layers-"))
     rows = [{"key": f"row {i}", "credit": float((i + int(folder.name)) % (2 * layers) > 0)} for i in range(60)]
@@ -40,6 +43,18 @@ def save(folder: Path, step: int) -> None:
     (place / f"global_step{step}").mkdir(exist_ok=True)
     for file in ("optimizer.pt", f"global_step{step}/states.pt", "model.safetensors", "complete"):
         (place / file).touch()
+
+
+def save_answers(place: Path, variant: str) -> None:
+    """Leave a policy's checkpoint: of ten questions four are right, of a reward by a verifier six, and no judge scored them."""
+    place.mkdir(parents=True, exist_ok=True)
+    judge = variant != "reward-verifier"
+    rows = [
+        {"id": f"q{i}", "credits": {"greedy": float(i < 4 + 2 * (not judge)), "sampled": 0.5} | ({"best": 1.0} if judge else {})}
+        for i in range(10)
+    ]
+    (place / "shapes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place.parent / "complete").touch()
 
 
 def said(file: Path) -> list[str]:

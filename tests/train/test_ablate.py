@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,40 @@ def test_what_only_serves_to_resume_is_removed_and_the_table_outlives_the_checkp
         subprocess.run(["rm", "-r", str(checkpoint)], check=True)
     ablate.main(command(runs))
     assert (runs.parent / "out" / "ablation.md").read_text() == table
+
+
+POLICY = """\
+method: {type: policy, rewards: [{type: judge, path: first}]}
+data: {sources: [{type: shapes, level: demo, split: validation, rows: 64}]}
+optim: {epochs: null, max_steps: 2}
+evaluation: {questions: [{type: shapes, level: demo, split: benchmark, rows: 10}]}
+"""
+
+
+def test_policies_are_compared_by_every_figure_of_their_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = [
+        "reward-model: {}",
+        "reward-other: {method.rewards.0.path: '{seed}/best'}",
+        "reward-verifier: {method.rewards: [{type: verifier}]}",
+    ]
+    path = listed(tmp_path, f" {{{', '.join(arms)}}}\n", POLICY)
+    (tmp_path / "out").mkdir()
+    ablate.main(command(path, "--seeds", "3", "4"))
+    assert calls(path)[0] == "rl reward-model/3 begun"
+    assert "path: 4/best" in (tmp_path / "out" / "reward-other" / "4" / "recipe.yaml").read_text()
+    found = json.loads((tmp_path / "out" / "ablation.json").read_text())["results"]
+    assert [(row["benchmark"], row["variant"], row["accuracy"]) for row in found] == [
+        *(("shapes/greedy", f"reward-{arm}", share) for arm, share in (("model", 0.4), ("other", 0.4), ("verifier", 0.6))),
+        *(("shapes/sampled", f"reward-{arm}", 0.5) for arm in ("model", "other", "verifier")),
+        *(("shapes/best", f"reward-{arm}", 1.0) for arm in ("model", "other")),
+    ]
+    assert found[2]["difference"] == pytest.approx(0.2)
+    for checkpoint in tmp_path.glob("out/*/*/checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    capsys.readouterr()
+    ablate.main(command(path, "--seeds", "3", "4"))
+    assert "shapes/greedy, 10 rows" in capsys.readouterr().out
+    assert len(calls(path)) == 6
 
 
 def test_a_failed_run_is_told_and_the_others_go_on(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,9 @@
-"""The runs of an ablation as one table and figure: for each benchmark a line a variant, with intervals over rows and seeds."""
+"""The runs of an ablation as one table and figure: for each benchmark a line a variant, with intervals over rows and seeds.
 
+For policies the same of every figure on each set of questions, in place of a benchmark.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +18,7 @@ from eval.reporting.charts import COLOURS, panels
 from eval.results.predictions import credits_by, predictions_in, read_predictions
 from eval.results.statistics import Difference, accuracy_over_seeds, paired_bootstrap, spread
 from train.ablation.variants import Ablation, Run
+from train.recipe.methods import PolicyConfig
 
 _INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. 95 % intervals by a \
 bootstrap over rows and seeds together; with one seed they know of rows only. Spread: the standard deviation over seeds. \
@@ -47,25 +52,41 @@ class VariantLine:
 
 
 def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
-    """Return the lines of complete runs by benchmark, variants in the order of the list."""
+    """Return the lines of complete runs by benchmark, or figure of a policy, variants in the order of the list."""
     lines = {}
-    for benchmark in (config.name for run in runs[:1] for config in run.recipe.evaluation.benchmarks):
+    credits_of_runs = [credits_in(run) for run in runs]
+    for figure in credits_of_runs[0] if runs else ():
         variants: dict[str, dict[int, Floats]] = {}
         keys: list[str] = []
-        for run in runs:
-            file = predictions_in(run.folder)[benchmark]
-            by_key = credits_by(read_predictions(file))
+        for run, by_figure in zip(runs, credits_of_runs, strict=True):
+            if figure not in by_figure:  # the best by a judge, where the reward has none
+                continue
+            by_key = by_figure[figure]
             keys = keys or sorted(by_key)
             if by_key.keys() != set(keys):
                 raise PredictionsError(
-                    f"{benchmark}: {run} was evaluated on {len(by_key)} rows and the first run on {len(keys)}, "
+                    f"{figure}: {run} was evaluated on {len(by_key)} rows and the first run on {len(keys)}, "
                     f"{len(by_key.keys() & set(keys))} of them in both. The variants of a list must share benchmarks and "
                     "limits: take that change out, or train all runs again"
                 )
             variants.setdefault(run.variant, {})[run.seed] = np.array([by_key[key] for key in keys])
         first = variants.get(reference, {})
-        lines[benchmark] = [line(name, seeds, {} if name == reference else first) for name, seeds in variants.items()]
+        lines[figure] = [line(name, seeds, {} if name == reference else first) for name, seeds in variants.items()]
     return lines
+
+
+def credits_in(run: Run) -> dict[str, dict[str, float]]:
+    """Return each figure's credits by row: of a judge on every benchmark, of a policy `NAME/greedy` and the like."""
+    if not isinstance(run.recipe.method, PolicyConfig):
+        files = predictions_in(run.folder)
+        return {one.name: credits_by(read_predictions(files[one.name])) for one in run.recipe.evaluation.benchmarks}
+    found: dict[str, dict[str, float]] = {}
+    for name in run.recipe.question_sets:
+        with (run.folder / "answers" / f"{name}.jsonl").open(encoding="utf-8") as file:
+            for row in map(json.loads, file):
+                for figure, credit in row["credits"].items():
+                    found.setdefault(f"{name}/{figure}", {})[row["id"]] = credit
+    return found
 
 
 def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats]) -> VariantLine:

@@ -9,10 +9,12 @@
 
 Keys are dotted as on the command line, values are YAML. Every variant is run once for each seed, into FOLDER/VARIANT/SEED; the
 first one is what the others are compared with. A seed is `seed` and `data.seed` together: the head, dropout, what is drawn from
-the data and its order.
+the data and its order. `{seed}` in a variant's text stands for it, as in the path of what another list trained with each seed. A
+variant's own `extends: RECIPE` lies under the list: several methods on what the list gives them all.
 
-A run folder holds what train/rm.py writes, its console in `log.txt`, and, once complete, `run.json` and `eval/` with the last
-checkpoint's figures and predictions. The table is made of these: the checkpoints of complete runs may be deleted.
+A run folder holds what the entry script writes, its console in `log.txt`, and, once complete, `run.json` and, of the last
+checkpoint, `eval/` with figures and predictions (of a policy `answers/`). The table is made of these: the checkpoints of complete
+runs may be deleted.
 """
 
 import fcntl
@@ -33,6 +35,7 @@ from typing import Any
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
 from data.errors import Problem, RecipeError, UserError
 from data.storage.files import write_json, write_whole
+from train.recipe.methods import PolicyConfig
 from train.recipe.parsing import VARIANTS, read_recipe, required
 from train.recipe.recipe import Recipe
 from train.runs.provenance import leaves, recipe_yaml
@@ -42,8 +45,10 @@ DONE = "run.json"
 LOG = "log.txt"
 RECIPE = "recipe.yaml"
 GRACE_SECONDS = 30
+MEASURED = ("eval", "answers")
+"""Folders of a checkpoint with what was measured: of a judge, of a policy."""
 ONLY_TO_RESUME = ("global_step*", "optimizer.pt")
-"""What of a checkpoint is needed only to resume: DeepSpeed's part and the optimizer state, most of its size."""
+"""What of checkpoints is needed only to resume: DeepSpeed's part and the optimizer state, most of their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +97,21 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
         above = lay(above, reader.override(text))
     sections: Any = tree.value
     variants = sections.pop(VARIANTS, Located(None, f"{path}:1"))
-    base = required(path, lay(tree, above), [*reader.problems, *list_problems(variants)])
+    wrong_list = list_problems(variants)
+    patches = {} if wrong_list else variants.value
+    changes = {
+        name: ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in patch.plain().items())
+        for name, patch in patches.items()
+    }
+    trees = {name: over_its_own(reader, path, tree, patch) for name, patch in patches.items()}
+    base = required(path, lay(next(iter(trees.values()), tree), above), [*reader.problems, *wrong_list])
     folder, runs, problems = Path(base.output.folder), [], []
     for seed in seeds:
-        for name, patch in variants.value.items():
+        for name, patch in patches.items():
             output = {"folder": f"{folder}/{name}/{seed}", "resume": "auto"}
             own = Located.of({"seed": seed, "data": {"seed": seed}, "output": output}, "--seeds")
             try:
-                found = required(path, lay(lay(lay(tree, undotted(patch)), above), own), [])
+                found = required(path, lay(lay(lay(trees[name], for_seed(undotted(patch), seed)), above), own), [])
                 runs.append(Run(name, seed, found))
                 wrong = evaluation_problems(found, base, patch)
             except RecipeError as error:
@@ -107,10 +119,6 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
             problems += [Problem(p.where, f"{name}: {p.key}", p.found, p.message) for p in wrong]
     if problems:
         raise RecipeError(str(path), list(dict.fromkeys(problems)))
-    changes = {
-        name: ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in patch.plain().items())
-        for name, patch in variants.value.items()
-    }
     return Ablation(path, folder, changes, tuple(runs))
 
 
@@ -132,12 +140,35 @@ def list_problems(variants: Located) -> list[Problem]:
 
 def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
     """Return what keeps the figures of a variant from being compared with those of the others."""
-    found, message = "", "the variants of a list share their benchmarks, row by row; set them for the whole list"
-    if not recipe.evaluation.benchmarks:
-        found, message = "[]", "there is nothing to compare variants by; name a benchmark"
-    elif recipe.evaluation.benchmarks == base.evaluation.benchmarks:
+    key = "questions" if isinstance(recipe.method, PolicyConfig) else "benchmarks"
+    asked, shared = (getattr(one.evaluation, key) for one in (recipe, base))
+    found, message = "", f"the variants of a list share their {key}, row by row; set them for the whole list"
+    if not asked:
+        found, message = "[]", f"there is nothing to compare variants by; name {key}"
+    elif asked == shared:
         return []
-    return [Problem(patch.where, "evaluation.benchmarks", found, message)]
+    return [Problem(patch.where, f"evaluation.{key}", found, message)]
+
+
+def over_its_own(reader: Reader, path: Path, tree: Located, patch: Located) -> Located:
+    """Return the list at `path` laid over the recipe that a variant extends, if it does: that key is taken out of `patch`."""
+    changes: Any = patch.value
+    extended = changes.pop("extends", None)
+    if extended is None:
+        return tree
+    return lay(reader.recipe(path.parent / str(extended.plain()), (path.resolve(),), extended.where), tree)
+
+
+def for_seed(tree: Located, seed: int) -> Located:
+    """Return a tree with the seed in the place of `{seed}` in its texts."""
+    value: Any = tree.value
+    if isinstance(value, dict):
+        value = {key: for_seed(child, seed) for key, child in value.items()}
+    elif isinstance(value, list):
+        value = [for_seed(child, seed) for child in value]
+    elif isinstance(value, str):
+        value = value.replace("{seed}", str(seed))
+    return Located(value, tree.where)
 
 
 def undotted(patch: Located) -> Located:
@@ -204,8 +235,9 @@ def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
     done = newest(run.folder, "complete")
     if done is None:
         raise UserError(f"{run.folder}: the run came to its end and left no checkpoint; see {run.folder / LOG}")
-    shutil.copytree(done.parent / "eval", run.folder / "eval", dirs_exist_ok=True)
-    for path in [path for pattern in ONLY_TO_RESUME for path in done.parent.glob(pattern)]:
+    for measured in [done.parent / name for name in MEASURED if (done.parent / name).exists()]:
+        shutil.copytree(measured, run.folder / measured.name, dirs_exist_ok=True)
+    for path in [path for pattern in ONLY_TO_RESUME for path in run.folder.glob(f"checkpoint-*/{pattern}")]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     about = {"checkpoint": done.parent.name, "seconds_of_last_launch": round(time.monotonic() - begin)}
     write_json(run.folder / DONE, about)

@@ -11,6 +11,7 @@ from tests.train.minimal import MINIMAL, write
 from tests.train.shipped import FOLDER, LISTS
 from train.ablation.variants import read_ablation
 from train.recipe.dry_run import plan_lines
+from train.recipe.methods import PolicyConfig
 from train.recipe.parsing import read_recipe
 
 BENCHMARKS = "evaluation: {benchmarks: [{name: vl_rewardbench, location: embedded, limit: 6}]}\n"
@@ -43,7 +44,8 @@ def test_every_variant_of_a_shipped_list_is_a_recipe_with_a_plan(path: Path) -> 
 def test_a_shipped_list_names_its_command_and_spares_the_disk(path: Path) -> None:
     assert f"#   python train/ablate.py recipes/{path.relative_to(FOLDER)}" in path.read_text(encoding="utf-8")
     ablation = read_ablation(path)
-    assert {run.recipe.output.keep_checkpoints for run in ablation.runs} == {1}
+    judges = [run.recipe for run in ablation.runs if not isinstance(run.recipe.method, PolicyConfig)]
+    assert {recipe.output.keep_checkpoints for recipe in judges} <= {1}  # a policy's are all measured afterwards
     assert {run.recipe.evaluation.at_start for run in ablation.runs} == {False}
     assert {run.recipe.evaluation.best_metric for run in ablation.runs} == {None}
 
@@ -70,6 +72,24 @@ def test_a_run_has_its_changes_its_seeds_and_a_folder_of_its_own(tmp_path: Path)
     assert (last.output.folder, last.output.resume) == ("there/deep/5", "auto")
 
 
+def test_variants_of_several_methods_share_what_the_list_says(tmp_path: Path) -> None:
+    """A variant's own recipe lies under the list, and what it changes over it; the list alone need not be whole."""
+    write(tmp_path, MINIMAL, "naive.yaml")
+    critic = MINIMAL.replace("{type: naive}", "{type: critic, records_without_critique: score_only}")
+    write(tmp_path, critic.replace("rows: 640", "rows: 32").replace("1.0e-4", "3.0e-4"), "critic.yaml")
+    variants = "{naive: {extends: naive.yaml}, critic: {extends: critic.yaml, optim.warmup_ratio: 0.5}}"
+    more = "data: {sources: [{type: shapes, level: demo, rows: 96}]}\noutput: {folder: there}\n"
+    path = write(tmp_path, f"{BENCHMARKS}{more}variants: {variants}\n", "list.yaml")
+    ablation = read_ablation(path, ["optim.epochs=3"], seeds=[7])
+    naive, critic_run = (run.recipe for run in ablation.runs)
+    assert (naive.method.type, critic_run.method.type) == ("naive", "critic")
+    assert (naive.optim.learning_rate, critic_run.optim.learning_rate) == (1e-4, 3e-4)
+    assert [one.data.sources[0].rows for one in (naive, critic_run)] == [96, 96]  # type: ignore[attr-defined]
+    assert [one.optim.epochs for one in (naive, critic_run)] == [3, 3]
+    assert (critic_run.optim.warmup_ratio, critic_run.output.folder) == (0.5, "there/critic/7")
+    assert ablation.changes["critic"] == "extends=critic.yaml, optim.warmup_ratio=0.5"
+
+
 def test_all_variants_are_checked_and_an_error_says_where(tmp_path: Path) -> None:
     path = listed(tmp_path, "\n  plain: {}\n  a: {head.layer: 1}\n  b: {optim.max_steps: 5}\n  c: {head.layers: 99}\n")
     found = problems(path)
@@ -87,6 +107,7 @@ def test_all_variants_are_checked_and_an_error_says_where(tmp_path: Path) -> Non
         (" {a: 1}\n", "a variant is a mapping of dotted keys"),
         (" {a: {evaluation.benchmarks: []}}\n", "nothing to compare variants by"),
         (" {a: {}, b: {evaluation.benchmarks.0.limit: 7}}\n", "share their benchmarks"),
+        (" {a: {}, b: {extends: nothing.yaml}}\n", "the recipe cannot be read: it is not there"),
     ],
 )
 def test_a_list_that_cannot_be_compared_is_refused(tmp_path: Path, variants: str, message: str) -> None:
