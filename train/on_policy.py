@@ -18,7 +18,6 @@ command is continued by the same command.
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,11 +36,11 @@ from eval.protocol import Floats
 from eval.results.best_of import best_of, in_group_auc
 from eval.results.predictions import credits_by, predictions_in, read_predictions
 from eval.results.statistics import crossed_bootstrap
-from train.ablation.variants import LOG, Run, alone, end_runs_on_signals, last_words, newest, refuse_other_recipes, state, train
+from train.ablation.steps import run_step, trained
+from train.ablation.variants import alone, end_runs_on_signals
 from train.recipe.parsing import parse_options, read_recipe
 from train.recipe.recipe import Recipe
 
-CLONE = Path(__file__).resolve().parents[1]
 SOURCE = "on_policy"
 """The name of the recipe's source whose path is a round's pairs."""
 SETTINGS = "settings.json"
@@ -71,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--policy-recipe", type=Path, help="trains the policy in each round")
     parser.add_argument("--folder", type=Path, default=Path("runs/on_policy"))
     parser.add_argument(
-        "--launcher", default=shlex.quote(sys.executable), metavar="COMMAND", help="starts each step; else python"
+        "--launcher", type=shlex.split, default=[sys.executable], metavar="COMMAND", help="starts each step; else python"
     )
     options = parse_options(parser, arguments)
     try:
@@ -127,56 +126,27 @@ def keep_settings(options: argparse.Namespace, recipe: Recipe) -> None:
 def ask(models: Models, folder: Path, number: int, options: argparse.Namespace) -> None:
     """Have the policy answer new questions and the reward model score the answers, and make the pairs of a round."""
     samples, scored, pairs = (folder / f"{name}.jsonl" for name in ("samples", "scored", "pairs"))
-    launcher = shlex.split(options.launcher)
     questions = options.questions.replace("{round}", str(number))
     more = ["--source", questions, "--samples", str(options.samples), "--max-new-tokens", str(options.max_new_tokens)]
-    step([*launcher, "eval/sample.py", models.policy, str(samples), *more], samples)
-    step([*launcher, "eval/score.py", models.reward_model, str(samples), str(scored)], scored)
+    run_step(options.launcher, "eval/sample.py", [models.policy, str(samples), *more], samples)
+    run_step(options.launcher, "eval/score.py", [models.reward_model, str(samples), str(scored)], scored)
     if number > options.rounds:
         return
     labelled, label = scored, ["--verifier", options.verifier, "--all"]
     if options.judge is not None:
         labelled, label = folder / "judged.jsonl", []
-        step([*launcher, "eval/score.py", options.judge, str(samples), str(labelled)], labelled)
-    select = [sys.executable, "eval/select_responses.py", "pairs", str(labelled), str(pairs), *label]
-    step(select, pairs)
-
-
-def step(command: Sequence[str], output: Path) -> None:
-    """Run a command of this project unless what it writes is there; its own messages are shown."""
-    if output.exists():
-        return
-    at = next(place for place, part in enumerate(command) if part.startswith("eval/"))
-    status = subprocess.run([*command[:at], str(CLONE / command[at]), *command[at + 1 :]], check=False).returncode
-    if status:
-        raise UserError(
-            f"{shlex.join(command)} ended with status {status}; what it printed says why. The rounds before it are kept."
-        )
+        run_step(options.launcher, "eval/score.py", [options.judge, str(samples), str(labelled)], labelled)
+    run_step([sys.executable], "eval/select_responses.py", ["pairs", str(labelled), str(pairs), *label], pairs)
 
 
 def learn(models: Models, folder: Path, place: int, options: argparse.Namespace, lock: int) -> Models:
     """Train the reward model on a round's pairs, and the policy by it where that is asked for."""
     over = [f"data.sources.{place}.path={folder / 'pairs.jsonl'}", f"backbone.path={models.reward_model}"]
-    reward_model = trained(options.recipe, [*options.overrides, *over], folder / "reward_model", options, lock)
+    reward_model = trained(options.recipe, [*options.overrides, *over], folder / "reward_model", options.launcher, lock)
     if options.policy_recipe is None:
         return Models(reward_model, models.policy)
     over = [f"backbone.path={models.policy}", f"method.rewards.0.path={reward_model}"]
-    return Models(reward_model, trained(options.policy_recipe, over, folder / "policy", options, lock))
-
-
-def trained(recipe: Path, overrides: Sequence[str], folder: Path, options: argparse.Namespace, lock: int) -> str:
-    """Train a recipe into a folder unless that is done, and return its last checkpoint."""
-    whole = read_recipe(recipe, [*overrides, f"output.folder={folder}", "output.resume=auto"])
-    run = Run(f"{folder.parent.name}, {folder.name}", whole.seed, whole)
-    refuse_other_recipes([run])
-    if state(run) != "complete" and not train(run, shlex.split(options.launcher), lock):
-        raise UserError(f"{folder}: the training failed; see {folder / LOG}. Its last words:\n{last_words(run)}")
-    last = newest(folder, "complete")
-    if last is None:
-        raise UserError(
-            f"{folder}: its last checkpoint is gone, and the next round begins with it. Remove the folder to train again."
-        )
-    return str(last.parent)
+    return Models(reward_model, trained(options.policy_recipe, over, folder / "policy", options.launcher, lock))
 
 
 def measured(file: Path) -> dict[str, Any]:
