@@ -30,7 +30,7 @@ HOUSE = {
     ),
     "train": (
         "recipe supervised reinforce runs ablation speed",
-        "rm sft rl ablate on_policy stress merge throughput describe",
+        "rm sft rl ablate on_policy predictors stress merge throughput describe",
     ),
 }
 """Floor to its files and rooms, each importing only what stands before it, and its commands, which import no other command."""

@@ -31,19 +31,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.errors import UserError
-from data.storage.files import read_json, write_json
+from data.storage.files import write_json
 from eval.protocol import Floats
 from eval.results.best_of import best_of, in_group_auc
 from eval.results.predictions import credits_by, predictions_in, read_predictions
 from eval.results.statistics import crossed_bootstrap
-from train.ablation.steps import run_step, trained
+from train.ablation.steps import keep_settings, run_step, trained
 from train.ablation.variants import alone, end_runs_on_signals
 from train.recipe.parsing import parse_options, read_recipe
-from train.recipe.recipe import Recipe
 
 SOURCE = "on_policy"
 """The name of the recipe's source whose path is a round's pairs."""
-SETTINGS = "settings.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,8 @@ def run_rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
             f"{{type: project, name: {SOURCE}, path: pairs.jsonl}}, which gets the path of each round's pairs. Add it."
         )
     place = names.index(SOURCE)
-    keep_settings(options, recipe)
+    kept = ("policy", "questions", "samples", "max_new_tokens", "verifier", "judge", "policy_recipe")
+    keep_settings(options.folder / "settings.json", options, kept, reward_model=recipe.backbone.path)
     models, lines = Models(recipe.backbone.path, options.policy), []
     with alone(options.folder) as lock:
         for number in range(options.rounds + 1):
@@ -105,22 +104,6 @@ def run_rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
                 break
             models = learn(models, folder, place, options, lock)
     return lines
-
-
-def keep_settings(options: argparse.Namespace, recipe: Recipe) -> None:
-    """Write down what the rounds are made with; refuse to continue rounds that were made with something else."""
-    kept = ("policy", "questions", "samples", "max_new_tokens", "verifier", "judge", "policy_recipe")
-    asked = {name: value if (value := getattr(options, name)) is None else str(value) for name in kept}
-    asked["reward_model"] = recipe.backbone.path
-    file = options.folder / SETTINGS
-    if file.is_file() and (there := read_json(file)) != asked:
-        differing = "; ".join(f"{name} {there.get(name)} / {value}" for name, value in asked.items() if there.get(name) != value)
-        raise UserError(
-            f"{options.folder} holds rounds with other settings (there / asked for): {differing}. Remove that folder to begin "
-            "again, or give another --folder."
-        )
-    options.folder.mkdir(parents=True, exist_ok=True)
-    write_json(file, asked)
 
 
 def ask(models: Models, folder: Path, number: int, options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ seed. A *margin* is score(better response) - score(other response).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -277,3 +278,48 @@ def _bins(edges: Floats, value: Floats, credit: Floats) -> tuple[Bin, ...]:
         low, high = wilson(float(credit[inside].sum()), n) if n else (None, None)
         found.append(Bin(float(edges[index]), float(edges[index + 1]), n, mean, accuracy, low, high))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """How two figures of the same models go together, each with its 95 % interval."""
+
+    models: int
+    pearson: tuple[float, float, float]
+    """The coefficient, low, high."""
+    spearman: tuple[float, float, float]
+    """Of the ranks, equal values sharing their mean rank."""
+
+
+def correlation(x: Floats, y: Floats, clusters: Sequence[str]) -> Correlation | None:
+    """Return how x and y, both of shape (models,), go together; None where one of them is the same for all models.
+
+    The interval is that of a bootstrap over `clusters`, models that are alike (seeds of one recipe): they are drawn together.
+    Draws in which a figure does not vary say nothing and are left out.
+    """
+    point = _coefficients(x, y)
+    if point is None:
+        return None
+    names = sorted(set(clusters))
+    members = [np.flatnonzero(np.array(clusters) == name) for name in names]
+    generator = np.random.default_rng(0)
+    drawn = [np.concatenate([members[i] for i in generator.integers(len(names), size=len(names))]) for _ in range(RESAMPLES)]
+    found = [one for rows in drawn if (one := _coefficients(x[rows], y[rows])) is not None]
+    low, high = np.percentile(found, [2.5, 97.5], axis=0)
+    pearson, spearman = ((float(a), float(b), float(c)) for a, b, c in zip(point, low, high, strict=True))
+    return Correlation(len(x), pearson, spearman)
+
+
+def _coefficients(x: Floats, y: Floats) -> tuple[float, float] | None:
+    """Return Pearson's and Spearman's coefficient; None where a figure does not vary."""
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    return float(np.corrcoef(x, y)[0, 1]), float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return the rank of each value; equal ones share the mean of their ranks."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = counts.cumsum()
+    shared: Floats = ((last - counts + last - 1) / 2)[group]
+    return shared

@@ -16,15 +16,15 @@ RIGHT = (True, False, True, False)
 
 
 def main() -> None:
-    """Do as the command does."""
+    """Do as the command does; `calls` and `fail` are beside the file `stub`."""
     script, *arguments = sys.argv[1:]
     name = Path(script).stem
-    recipe = Path(arguments[0])
-    output = recipe.parent if name in ("rm", "rl") else Path(arguments[1] if name == "sample" else arguments[2])
-    top = next(place for place in output.parents if (place / "settings.json").exists())
+    trains = name in ("rm", "sft", "rl")
+    output = Path(arguments[0]).parent if trains else Path(arguments[1] if name == "sample" else arguments[2])
+    top = next(place for place in output.parents if (place / "stub").exists())
     told = f"{name} {output.relative_to(top)}"
     with (top / "calls").open("a") as calls:
-        calls.write(f"{told} {'' if name in ('rm', 'rl') else ' '.join(arguments)}\n")
+        calls.write(f"{told} {'' if trains else ' '.join(arguments)}\n")
     failing = top / "fail"
     if failing.exists() and failing.read_text() == told:
         sys.exit("the disk is a teapot")
@@ -32,16 +32,28 @@ def main() -> None:
         rows = [{"id": str(i), "prompt": f"Colour {i}?", "responses": TEXTS, "answer": KNOWN, "right": RIGHT} for i in range(3)]
         write(output, rows)
     elif name == "score":
-        scores = [2.0, 0.0, 1.0 if "round-" in arguments[0] else -1.0, 0.5]
+        good = "round-" in arguments[0] or "good" in arguments[0]
+        scores = [2.0, 0.0, 1.0 if good else -1.0, 0.5]
         rows = [json.loads(line) | {"scores": scores} for line in Path(arguments[1]).read_text().splitlines()]
         write(output, rows)
+    elif name == "rl":
+        answers(output / "start" / "answers", 2)
+        answers(output / "checkpoint-2" / "answers", 3 if "good" in output.name else 1)
+        (output / "checkpoint-2" / "complete").touch()
     else:
-        there = output / "checkpoint-2"
-        (there / "eval" / "vl_rewardbench").mkdir(parents=True, exist_ok=True)
-        write(
-            there / "eval" / "vl_rewardbench" / "predictions.jsonl", [{"key": str(i), "credit": float(i > 0)} for i in range(4)]
-        )
-        (there / "complete").touch()
+        there = output / "checkpoint-2" / "eval"
+        (there / "vl_rewardbench").mkdir(parents=True, exist_ok=True)
+        write(there / "vl_rewardbench" / "predictions.jsonl", [{"key": str(i), "credit": float(i > 0)} for i in range(4)])
+        if (top / "result.json").exists():
+            accuracy = "0.9" if "good" in str(output) else "0.6"
+            (there / "vl_rewardbench.json").write_text((top / "result.json").read_text().replace("0.125", accuracy))
+        (there.parent / "complete").touch()
+
+
+def answers(place: Path, right: int) -> None:
+    """Leave a policy's answers to four questions, of which so many are right."""
+    place.mkdir(parents=True, exist_ok=True)
+    write(place / "shapes.jsonl", [{"id": str(i), "credits": {"greedy": float(i < right), "sampled": 0.5}} for i in range(4)])
 
 
 def write(file: Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -35,6 +35,8 @@ output: {folder: runs/policy, save_every_steps: 2}
 def rounds(folder: Path, *more: str, number: int = 2) -> list[dict[str, Any]]:
     """Run rounds with the stub, whose folder is `out`; return its table."""
     recipe = write(folder, RECIPE)
+    (folder / "out").mkdir(exist_ok=True)
+    (folder / "out" / "stub").touch()
     asked = ["--policy", "embedded", "--questions", "{type: shapes, seed: 4{round}}", "--rounds", str(number)]
     on_policy.main([str(recipe), *more, *asked, "--folder", str(folder / "out"), "--launcher", LAUNCHER])
     found: list[dict[str, Any]] = json.loads((folder / "out" / "rounds.json").read_text())

@@ -2,11 +2,12 @@
 
 import shlex
 import subprocess
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 from data.errors import UserError
-from data.storage.files import read_json
+from data.storage.files import read_json, write_json
 from train.ablation.variants import DONE, LOG, Run, last_words, refuse_other_recipes, state, train
 from train.recipe.parsing import read_recipe
 
@@ -46,3 +47,17 @@ def checkpoint_of(run: Run) -> Path:
     if not (found / "complete").exists():
         raise UserError(f"{found} is gone, which is needed now. Remove {run.folder} to train it again.")
     return found
+
+
+def keep_settings(file: Path, options: Namespace, kept: Sequence[str], **more: str) -> None:
+    """Write down with which options a command began; refuse to continue it with others, whose results would be mixed."""
+    values = {name: getattr(options, name) for name in kept}
+    asked = {name: None if value is None else str(value) for name, value in values.items()} | more
+    if file.is_file() and (there := read_json(file)) != asked:
+        differing = "; ".join(f"{name} {there.get(name)} / {value}" for name, value in asked.items() if there.get(name) != value)
+        raise UserError(
+            f"{file.parent} was begun with other settings (there / asked for): {differing}. Remove that folder to begin "
+            "again, or name another one."
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, asked)

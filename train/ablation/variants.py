@@ -104,7 +104,11 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
         for name, patch in patches.items()
     }
     trees = {name: over_its_own(reader, path, tree, patch) for name, patch in patches.items()}
-    base = required(path, lay(next(iter(trees.values()), tree), above), [*reader.problems, *wrong_list])
+    first = next(iter(trees), None)
+    whole = tree  # what the first variant extends may leave to it what the list does not say
+    if first is not None and trees[first] is not tree:
+        whole = lay(trees[first], for_seed(undotted(patches[first]), seeds[0]))
+    base = required(path, lay(whole, above), [*reader.problems, *wrong_list])
     folder, runs, problems = Path(base.output.folder), [], []
     for seed in seeds:
         for name, patch in patches.items():

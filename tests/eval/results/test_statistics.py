@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.benchmarks.benchmark import macro
+from eval.protocol import Floats
 from eval.results import statistics
 from eval.results.statistics import (
     Z95,
     accuracy_over_seeds,
     agreement,
+    correlation,
     crossed_bootstrap,
     order_consistency,
     paired_bootstrap,
@@ -205,3 +207,44 @@ def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
         crossed_bootstrap(np.zeros(shape))
     with pytest.raises(ValueError, match="the same rows and seeds"):
         paired_bootstrap(np.zeros((2, 3)), np.zeros((3, 3)))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=3, max_size=9))
+def test_a_coefficient_is_that_of_all_pairs_of_models(values: list[tuple[int, int]]) -> None:
+    """Pearson's coefficient by differences of all pairs; a rank is how many are smaller, and half of the equal ones."""
+    x, y = np.array(values, dtype=float).T
+    found = correlation(x, y, [str(i) for i in range(len(x))])
+
+    def by_pairs(one: Floats, other: Floats) -> float:
+        products = np.subtract.outer(one, one) * np.subtract.outer(other, other)
+        return float(
+            products.sum() / math.sqrt((np.subtract.outer(one, one) ** 2).sum() * (np.subtract.outer(other, other) ** 2).sum())
+        )
+
+    def ranks(one: Floats) -> Floats:
+        return np.array([sum(other < value for other in one) + sum(other == value for other in one) / 2 for value in one])
+
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.models == len(x)
+        assert found.pearson[0] == pytest.approx(by_pairs(x, y), abs=1e-9)
+        assert found.spearman[0] == pytest.approx(by_pairs(ranks(x), ranks(y)), abs=1e-9)
+        assert found.pearson[1] <= found.pearson[2]
+
+
+def test_seeds_of_one_recipe_are_drawn_together() -> None:
+    """Twice the same models are no more models: the interval of ten pairs of twins is that of ten, not that of twenty."""
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=10)
+    y = x + generator.normal(size=10)
+    names = [str(i) for i in range(10)]
+    alone, twins = correlation(x, y, names), correlation(np.tile(x, 2), np.tile(y, 2), names * 2)
+    apart = correlation(np.tile(x, 2), np.tile(y, 2), [*names, *(f"{name}'" for name in names)])
+    assert alone is not None
+    assert twins is not None
+    assert apart is not None
+    assert twins.pearson == pytest.approx(alone.pearson)
+    assert apart.pearson[2] - apart.pearson[1] < 0.85 * (alone.pearson[2] - alone.pearson[1])

@@ -1,0 +1,123 @@
+"""What reward models are worth: each step once, each figure from its place, coefficients over the models that have both."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.eval.reporting.test_figures import made
+from tests.train.minimal import MINIMAL, write
+from tests.train.test_on_policy import LAUNCHER, POLICY
+from train import predictors
+
+LIST = """\
+evaluation: {at_start: false, best_metric: null, benchmarks: [{name: vl_rewardbench, location: embedded}]}
+output: {folder: OUT, save_every_steps: 100, keep_checkpoints: 1}
+variants:
+  bad: {extends: base.yaml}
+  good: {extends: base.yaml, head.layers: 1}
+  good-judge: {extends: judge.yaml}
+"""
+JUDGE = MINIMAL.replace("{type: naive}", "{type: language_model, target: judgement}")
+EVALUATION = "evaluation: {questions: [{type: shapes, level: demo, split: benchmark, rows: 4}]}\n"
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Path:
+    """Write the list, whose folder is `out`; evaluations leave a result there in which 0.125 is replaced."""
+    write(tmp_path, MINIMAL, "base.yaml")
+    write(tmp_path, JUDGE, "judge.yaml")
+    write(tmp_path, POLICY + EVALUATION, "policy.yaml")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "stub").touch()
+    result = made({})
+    micro = result.micro.model_copy(update={"accuracy": 0.125})
+    (tmp_path / "out" / "result.json").write_text(result.model_copy(update={"micro": micro}).model_dump_json())
+    return write(tmp_path, LIST.replace("OUT", str(tmp_path / "out")), "list.yaml")
+
+
+def run(listed: Path, *more: str) -> dict[str, Any]:
+    asked = ["--seeds", "0", "1", "--policy", "embedded", "--questions", "{type: shapes}", "--compared", "2"]
+    paid = ["--policy-recipe", str(listed.with_name("policy.yaml")), "--pays", "bad", "good"]
+    predictors.main([str(listed), *asked, *paid, "--launcher", LAUNCHER, *more])
+    found: dict[str, Any] = json.loads((listed.parent / "out" / "predictors" / "predictors.json").read_text())
+    return found
+
+
+def calls(listed: Path) -> list[str]:
+    return [" ".join(line.split()[:2]) for line in (listed.parent / "out" / "calls").read_text().splitlines()]
+
+
+def test_every_model_is_measured_by_the_same_answers(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(listed)
+    models = {(one["variant"], one["seed"]): one for one in found["models"]}
+    assert list(models) == [(name, seed) for seed in (0, 1) for name in ("bad", "good", "good-judge")]
+    assert [models[name, 0]["questions"] for name in ("bad", "good", "good-judge")] == [3, 3, 2]
+    assert [models[name, 0]["paradigm"] for name in ("good", "good-judge")] == ["Naive-RM", "judge"]
+    assert [models[name, 1]["AUC"] for name in ("bad", "good")] == [0.5, 1.0]
+    assert [models[name, 1]["vl_rewardbench accuracy"] for name in ("bad", "good")] == [0.6, 0.9]
+    assert models["bad", 0]["best_of_gain"][0] == 0.5  # the best by score is right, half of the answers are
+    assert models["bad", 0]["rl_greedy_gain"][0] == -0.25
+    assert models["good", 0]["rl_greedy_gain"][0] == 0.25
+    assert models["good", 0]["rl_sampled_gain"][0] == 0
+    assert "rl_greedy_gain" not in models["good", 1]  # the first seed pays
+    assert found["missing"] == []
+    assert found["correlations"]["best_of_gain"] == {}  # which is the same for all models
+    folder = listed.parent / "out" / "predictors"
+    table = (folder / "predictors.md").read_text()
+    assert "| bad | 0 | Naive-RM | 3 | 50.0 | 60.0 | " in table
+    assert "| good-judge | 1 | judge | 2 | 100.0 | 90.0 | " in table
+    assert (folder / "predictors.png").stat().st_size > 5000
+    assert "predictors.md" in capsys.readouterr().out
+    made_once = calls(listed)
+    assert sorted(made_once) == sorted(set(made_once))
+    assert run(listed) == found
+    assert calls(listed) == made_once
+
+
+def test_what_failed_is_missing_and_told_and_a_killed_command_ends_the_same(
+    listed: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (listed.parent / "out" / "fail").write_text("rm good/1")
+    partly = run(listed)
+    assert partly["missing"] == ["good, seed 1"]
+    assert "not in the tables: good, seed 1" in capfd.readouterr().out
+    (listed.parent / "out" / "fail").write_text("rl predictors/policies/good")
+    for file in (listed.parent / "out" / "predictors" / "policies" / "good").glob("*.json"):
+        file.unlink()
+    with pytest.raises(SystemExit) as end:
+        run(listed)
+    assert end.value.code == 2
+    (listed.parent / "out" / "fail").unlink()
+    assert len(run(listed)["models"]) == 6
+
+
+def test_what_cannot_be_asked_is_said(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [str(listed), "--policy", "embedded", "--questions", "{type: shapes}", "--launcher", sys.executable]
+    with pytest.raises(SystemExit):
+        predictors.main([*asked, "--pays", "bad"])
+    assert "--pays and --policy-recipe go together" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        predictors.main([*asked, "--pays", "better", "--policy-recipe", str(listed.with_name("policy.yaml"))])
+    assert "--pays better: the variants of" in capsys.readouterr().err
+
+
+def test_a_coefficient_is_over_the_models_that_have_both() -> None:
+    """Four models of three variants: AUC goes with the gain, the other figure is known of two, which is too few."""
+    known = [(0.5, 0.0, None), (0.6, 0.1, None), (0.7, 0.2, 0.3), (0.9, 0.4, 0.4)]
+    runs = [line_of(auc, gain, other, str(max(place, 1))) for place, (auc, gain, other) in enumerate(known)]
+    found = predictors.correlations(runs)["best_of_gain"]
+    assert list(found) == ["AUC"]
+    assert (found["AUC"].models, found["AUC"].pearson[0], found["AUC"].spearman[0]) == (4, pytest.approx(1), pytest.approx(1))
+
+
+def line_of(auc: float, gain: float, other: float | None, variant: str) -> predictors.Line:
+    from train.ablation.variants import Run
+    from train.recipe.recipe import STAND_IN, Recipe
+
+    figures = {"AUC": auc} | ({} if other is None else {"other": other})
+    return predictors.Line(Run(variant, 0, Recipe.model_validate(STAND_IN)), 10, figures, {"best_of_gain": (gain, 0.0, 0.0)})

@@ -1,0 +1,268 @@
+r"""What reward models are worth to a policy, and which of their figures predicts it.
+
+python train/predictors.py recipes/ablations/shapes_reward_models.yaml --seeds 0 1 --policy embedded --max-new-tokens 48 \
+    --questions '{type: shapes, level: demo, split: benchmark, rows: 1000, seed: 2, text_only: 0.0}' \
+    --policy-recipe recipes/shapes/policy_short.yaml --pays naive-5 naive-20 naive-60 naive-200 naive-200-few naive-200-grey \
+    critic-20 critic-60
+
+LIST is one of train/ablate.py, which trains its reward models and evaluates them on the benchmarks. Each then scores the same
+answers of the policy, sampled once (eval/sample.py, eval/score.py); a judge that compares, whose tournament takes N (N - 1)
+judgements a question, those to the first --compared questions. What a model is worth is
+
+    best-of-N gain   accuracy of its best of N answers minus that of a sampled one
+    RL gain          of --pays, first seed: accuracy of the policy after --policy-recipe with this model in its reward (the first
+                     term's path) minus the start's, on the recipe's first questions, greedy and sampled
+
+and its figures are accuracy and calibration (ECE) on each benchmark, order consistency of a judge, and AUC: how often a right
+answer has the higher score of a right and a wrong one to the same question. Pearson's and Spearman's coefficients have 95 %
+intervals over the variants of the list, the seeds of one together. Into predictors/ of the list's folder go samples and policies,
+predictors.json, .md and .png. A killed command is continued by the same command.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+
+from data.console import plain_console
+from data.errors import UserError
+from data.storage.files import write_json, write_whole
+from eval.reporting.charts import COLOURS, panels
+from eval.results.best_of import best_of, in_group_auc
+from eval.results.result import read_result
+from eval.results.statistics import Correlation, correlation, crossed_bootstrap, paired_bootstrap
+from train.ablation.steps import CLONE, checkpoint_of, keep_settings, run_step, trained
+from train.ablation.variants import RECIPE, Ablation, Run, alone, end_runs_on_signals, read_ablation, state
+from train.recipe.parsing import parse_options, read_recipe
+
+PARADIGMS = {"naive": "Naive-RM", "critic": "critic", "language_model": "judge", "stable_reinforce": "judge"}
+"""A method's kind of reward model."""
+GAINS = {
+    "best_of_gain": "best-of-N gain",
+    "rl_greedy_gain": "RL gain, greedy",
+    "rl_sampled_gain": "RL gain, sampled",
+}
+"""What a model is worth: the key of a mean with its interval, and how it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A reward model: its figures, single numbers, and its gains, means with their 95 % intervals over questions."""
+
+    run: Run
+    questions: int
+    figures: dict[str, float]
+    gains: dict[str, tuple[float, float, float]]
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The line as it is written."""
+        about = {"variant": self.run.variant, "seed": self.run.seed, "paradigm": paradigm(self.run), "questions": self.questions}
+        return {**about, **self.figures, **self.gains}
+
+
+def paradigm(run: Run) -> str:
+    """Return the kind of a run's reward model."""
+    return PARADIGMS[run.recipe.method.type]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train and measure what is missing, write the tables; what a user can put right ends with a message and status 2."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("train/predictors.py", description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser.add_argument("list", type=Path, help="a list of reward models")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="lays a value over every variant")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="SEED")
+    parser.add_argument("--policy", required=True, help="what answers: a checkpoint, a hub id or `embedded`")
+    parser.add_argument("--questions", required=True, help="a source of type questions or shapes, in YAML")
+    parser.add_argument("--samples", type=int, default=8, help="answers to each question")
+    parser.add_argument("--max-new-tokens", type=int, default=1024)
+    parser.add_argument("--compared", type=int, default=250, help="questions for a judge that compares")
+    parser.add_argument("--policy-recipe", type=Path, help="trains a policy by a model; it must evaluate questions")
+    parser.add_argument("--pays", nargs="+", default=[], metavar="VARIANT", help="variants by which a policy is trained")
+    parser.add_argument("--launcher", type=shlex.split, default=[sys.executable], metavar="COMMAND", help="starts each step")
+    options = parse_options(parser, arguments)
+    if bool(options.pays) != bool(options.policy_recipe):
+        parser.error("--pays and --policy-recipe go together")
+    try:
+        ablation = read_ablation(options.list, options.overrides, list(dict.fromkeys(options.seeds)))
+        if unknown := set(options.pays) - ablation.changes.keys():
+            raise UserError(
+                f"--pays {' '.join(sorted(unknown))}: the variants of {options.list} are {', '.join(ablation.changes)}."
+            )
+        report(measured(ablation, options), ablation, ablation.folder / "predictors")
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+def measured(ablation: Ablation, options: argparse.Namespace) -> list[Line]:
+    """Train the reward models, have them score the answers, train the policies; return a line for each that came to its end."""
+    folder = ablation.folder / "predictors"
+    if any(state(run) != "complete" for run in ablation.runs):
+        seeds = [str(seed) for seed in options.seeds]
+        more = [str(options.list), *options.overrides, "--seeds", *seeds, "--launcher", shlex.join(options.launcher)]
+        subprocess.run([sys.executable, str(CLONE / "train" / "ablate.py"), *more], check=False)  # it says itself what failed
+    with alone(folder) as lock:
+        keep_settings(folder / "settings.json", options, ("policy", "questions", "samples", "max_new_tokens", "policy_recipe"))
+        samples = folder / "samples.jsonl"
+        asked = [
+            "--source",
+            options.questions,
+            "--samples",
+            str(options.samples),
+            "--max-new-tokens",
+            str(options.max_new_tokens),
+        ]
+        run_step(options.launcher, "eval/sample.py", [options.policy, str(samples), *asked], samples)
+        fewer = folder / f"samples-{options.compared}.jsonl"
+        write_whole(fewer, "".join(samples.read_text(encoding="utf-8").splitlines(keepends=True)[: options.compared]))
+        lines = []
+        for run in [run for run in ablation.runs if state(run) == "complete"]:
+            given = fewer if paradigm(run) == "judge" else samples
+            scored = run.folder / f"scored-{given.name}"
+            run_step(options.launcher, "eval/score.py", [str(checkpoint_of(run)), str(given), str(scored)], scored)
+            line = of_answers(run, scored)
+            line.figures.update(of_benchmarks(run))
+            if run.variant in options.pays and run.seed == ablation.runs[0].seed:
+                line.gains.update(of_policy(run, folder / "policies" / run.variant, options, lock))
+            lines.append(line)
+    return lines
+
+
+def of_answers(run: Run, file: Path) -> Line:
+    """Return what a model makes of the policy's answers, which it scored into `file`."""
+    with file.open(encoding="utf-8") as lines:
+        rows = [(row["scores"], row["right"]) for row in map(json.loads, lines)]
+    gains = np.array([best_of(scores, right, len(right)) - sum(right) / len(right) for scores, right in rows])
+    auc = [found for row in rows if (found := in_group_auc(*row)) is not None]
+    return Line(run, len(rows), {"AUC": float(np.mean(auc))} if auc else {}, {"best_of_gain": crossed_bootstrap(gains[None])})
+
+
+def of_benchmarks(run: Run) -> dict[str, float]:
+    """Return accuracy, calibration and order consistency of a run's last checkpoint, as far as they apply to its paradigm."""
+    found: dict[str, float | None] = {}
+    for benchmark in run.recipe.evaluation.benchmarks:
+        result = read_result(run.folder / "eval" / f"{benchmark.name}.json")
+        order = result.votes.order if result.votes else None
+        found[f"{benchmark.name} accuracy"] = result.micro.accuracy
+        found[f"{benchmark.name} ECE"] = result.calibration.ece if result.calibration else None
+        found[f"{benchmark.name} order consistency"] = order.rate if order else None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def of_policy(run: Run, folder: Path, options: argparse.Namespace, lock: int) -> dict[str, tuple[float, float, float]]:
+    """Train a policy by a model, and return what it gained on the questions of its recipe, paired with its start."""
+    over = [f"method.rewards.0.path={checkpoint_of(run)}", "evaluation.at_start=true"]
+    trained(options.policy_recipe, over, folder, options.launcher, lock)
+    name = read_recipe(folder / RECIPE).question_sets[0]
+    credits_by_figure = []
+    for place in (folder, folder / "start"):
+        rows = [json.loads(line) for line in (place / "answers" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        credits_by_figure.append({figure: np.array([row["credits"][figure] for row in rows]) for figure in ("greedy", "sampled")})
+    after, start = credits_by_figure
+    differences = {figure: paired_bootstrap(after[figure], start[figure]) for figure in after}
+    return {f"rl_{figure}_gain": (one.mean, one.low, one.high) for figure, one in differences.items()}
+
+
+def correlations(lines: Sequence[Line]) -> dict[str, dict[str, Correlation]]:
+    """Return for every gain how each figure goes with it, over the models that have both, at least three."""
+    found: dict[str, dict[str, Correlation]] = {gain: {} for gain in GAINS}
+    for gain, by_figure in found.items():
+        for figure in dict.fromkeys(name for line in lines for name in line.figures):
+            both = [line for line in lines if figure in line.figures and gain in line.gains]
+            x, y = np.array([line.figures[figure] for line in both]), np.array([line.gains[gain][0] for line in both])
+            one = correlation(x, y, [line.run.variant for line in both]) if len(both) > 2 else None
+            if one is not None:
+                by_figure[figure] = one
+    return found
+
+
+def report(lines: Sequence[Line], ablation: Ablation, folder: Path) -> None:
+    """Print the table of the coefficients and write everything."""
+    together = correlations(lines)
+    missing = [str(run) for run in ablation.runs if state(run) != "complete"]
+    write_json(
+        folder / "predictors.json",
+        {
+            "models": [line.plain for line in lines],
+            "correlations": {gain: {name: asdict(one) for name, one in by.items()} for gain, by in together.items()},
+            "missing": missing,
+        },
+    )
+    (folder / "predictors.md").write_text(markdown(lines, together, missing), encoding="utf-8")
+    if lines:
+        draw(lines, folder / "predictors.png")
+    console = plain_console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    for gain, by_figure in [one for one in together.items() if one[1]]:
+        table = Table("figure", "models", "Pearson [95 %]", "Spearman [95 %]", title=GAINS[gain])
+        for name, one in by_figure.items():
+            table.add_row(name, str(one.models), *coefficients(one))
+        console.print(table)
+    if missing:
+        console.print(f"not in the tables: {'; '.join(missing)}", soft_wrap=True)
+    console.print(f"written: {folder}/predictors.json, predictors.md and predictors.png", soft_wrap=True)
+
+
+def coefficients(one: Correlation) -> list[str]:
+    """Return both coefficients with their intervals as texts."""
+    return ["{:+.2f} [{:+.2f}, {:+.2f}]".format(*found) for found in (one.pearson, one.spearman)]
+
+
+def markdown(lines: Sequence[Line], together: Mapping[str, Mapping[str, Correlation]], missing: Sequence[str]) -> str:
+    """Return the table of the models, a table of coefficients for each gain, and what is missing."""
+    figures = list(dict.fromkeys(name for line in lines for name in line.figures))
+    heads = ["model", "seed", "paradigm", "questions", *figures, *(f"{name} [95 %]" for name in GAINS.values())]
+    table = [heads, ["---", "--:", "---", *["--:"] * (len(heads) - 3)]]
+    for line in lines:
+        own = [f"{100 * line.figures[name]:.1f}" if name in line.figures else "–" for name in figures]
+        gains = [
+            "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * value for value in line.gains[gain])) if gain in line.gains else "–"
+            for gain in GAINS
+        ]
+        table.append([line.run.variant, str(line.run.seed), paradigm(line.run), f"{line.questions:,}", *own, *gains])
+    parts = ["# What reward models are worth to a policy", "All in percent and percentage points.", as_table(table)]
+    for gain, by_figure in [one for one in together.items() if one[1]]:
+        rows = [["figure", "models", "Pearson [95 %]", "Spearman [95 %]"], ["---", "--:", "--:", "--:"]]
+        rows += [[name, str(one.models), *coefficients(one)] for name, one in by_figure.items()]
+        parts += [f"## {GAINS[gain]}", as_table(rows)]
+    if missing:
+        parts += ["## Not in the tables", "\n".join(f"- {one}" for one in missing)]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as a table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def draw(lines: Sequence[Line], path: Path) -> None:
+    """Draw every model's gains against its AUC and its accuracy on the benchmarks; a paradigm has its colour."""
+    figures = [name for name in dict.fromkeys(name for line in lines for name in line.figures) if name == "AUC" or "acc" in name]
+    gains = [gain for gain in GAINS if any(gain in line.gains for line in lines)]
+    with panels(path, [f"{GAINS[gain]} by {figure}" for gain in gains[:1] for figure in figures]) as drawn:
+        for axes, figure in zip(drawn, figures, strict=True):
+            for kind, colour in zip(dict.fromkeys(PARADIGMS.values()), COLOURS, strict=False):
+                own = [line for line in lines if paradigm(line.run) == kind and figure in line.figures]
+                if own:
+                    mean, low, high = 100 * np.array([line.gains["best_of_gain"] for line in own]).T
+                    x = [100 * line.figures[figure] for line in own]
+                    axes.errorbar(x, mean, [mean - low, high - mean], fmt="o", color=colour, alpha=0.8, label=kind)
+            axes.axhline(0, color="lightgrey", zorder=0)
+            axes.set_xlabel(f"{figure}, %")
+            axes.set_ylabel("points")
+
+
+if __name__ == "__main__":
+    end_runs_on_signals()
+    main()
