@@ -32,15 +32,16 @@ def test_scenes_of_training_and_measurement_are_in_no_other_split() -> None:
     def splits(sources: Sequence[SourceConfig]) -> set[str]:
         return {source.split for source in sources if isinstance(source, ShapesConfig)}
 
-    recipe = read_recipe(RECIPES / "shapes" / "policy.yaml")
-    others = [path for path in sorted((RECIPES / "shapes").glob("*.yaml")) if path.stem not in ("policy", "judge_stress")]
+    policies = ("policy", "policy_short")
+    others = [path for path in sorted((RECIPES / "shapes").glob("*.yaml")) if path.stem not in (*policies, "judge_stress")]
     taught = {split for path in others for split in splits(read_recipe(path).data.sources)}
-    assert splits(recipe.data.sources) == {"validation"}
-    assert splits(recipe.evaluation.questions) == {"benchmark"}
     assert taught == {"pretrain", "train"}
-    for source in (*recipe.data.sources, *recipe.evaluation.questions):
-        assert isinstance(source, ShapesConfig)
-        assert source.text_only == 0.0  # texts without an image could recur
+    for recipe in [read_recipe(RECIPES / "shapes" / f"{name}.yaml") for name in policies]:
+        assert splits(recipe.data.sources) == {"validation"}
+        assert splits(recipe.evaluation.questions) == {"benchmark"}
+        for source in (*recipe.data.sources, *recipe.evaluation.questions):
+            assert isinstance(source, ShapesConfig)
+            assert source.text_only == 0.0  # texts without an image could recur
 
 
 def test_what_is_written_beside_a_run_is_the_same_recipe(tmp_path: Path) -> None:

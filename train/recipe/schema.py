@@ -54,8 +54,9 @@ def recipe_schema() -> Schema:
             variant["properties"][key.replace("\\", "")] = one
     schema["definitions"]["Variant"] = variant
     runs = {"type": "object", "description": VARIANTS, "minProperties": 1, "additionalProperties": {"$ref": f"{REF}Variant"}}
+    variant["properties"]["extends"] = EXTENDS
     schema["properties"] |= {"extends": EXTENDS, "variants": runs}
-    return schema | {"if": {"required": ["extends"]}, "else": whole}
+    return schema | {"if": {"anyOf": [{"required": ["extends"]}, {"required": ["variants"]}]}, "else": whole}
 
 
 def judge_schema(models: Sequence[type[BaseModel]]) -> Schema:
