@@ -8,7 +8,7 @@ assistant's own turn after the question, the place at which a backbone has learn
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -49,11 +49,15 @@ ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 def ask(template: JudgeTemplate, prompt: Sequence[Message], first: str, second: str) -> tuple[Message, ...]:
     """Return the judge's conversation about two responses to `prompt`: its images before the text of its first turn."""
-    filled = {"question": question(prompt), "first": first, "second": second}
-    # One pass over the template: a response that holds "{second}" stays as it is.
-    turns = [re.sub(r"\{(question|first|second)\}", lambda place: filled[place[1]], turn) for turn in TEMPLATES[template]]
+    texts = {"question": question(prompt), "first": first, "second": second}
+    turns = [filled(turn, texts) for turn in TEMPLATES[template]]
     images = placeholders(prompt)
     return tuple(text("assistant" if i % 2 else "user", turn, 0 if i else images) for i, turn in enumerate(turns))
+
+
+def filled(template: str, texts: Mapping[str, str]) -> str:
+    """Return a template with `{name}` replaced for each name of `texts`, in one pass: a text that holds "{second}" stays so."""
+    return re.sub(rf"\{{({'|'.join(texts)})\}}", lambda place: texts[place[1]], template)
 
 
 def question(prompt: Sequence[Message]) -> str:

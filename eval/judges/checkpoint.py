@@ -3,7 +3,7 @@
 The checkpoint's judge card says how; without it the checkpoint's own processor and config do, and a note says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from data.errors import CheckpointError
+from data.errors import CheckpointError, HubError
 from data.storage.files import read_json
 from eval.judges.card import JudgeCard, recorded
 from eval.judges.packed_inference import Packed
 from models.adapters import base_of, is_adapter, with_adapters
 from models.backbone import compute_in_half, load_encoder
-from models.config import BackboneConfig
+from models.config import HUB_ID, BackboneConfig
 from models.families.table import FAMILIES
 from models.portable.reward import IncompleteCheckpointError
 
@@ -26,6 +26,8 @@ KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
 """What a family calls its class to the `type` of judge that such a checkpoint is."""
 ADAPTED = {"naive": "scalar", "critic": "critic", "language_model": "generative", "stable_reinforce": "generative"}
 """Method of a LoRA run to the same."""
+PARTS = ("*.safetensors", "*.json", "*.jinja", "*.txt")
+"""Files that are fetched of a checkpoint on the hub."""
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
 """Tokens of one packed row where neither the command line nor the recipe says: no gradients, so one row may be long."""
 
@@ -50,11 +52,34 @@ class LoadedCheckpoint:
     notes: tuple[str, ...]
 
 
-def load_checkpoint(path: Path, runtime: Runtime, load: Callable[..., Any]) -> LoadedCheckpoint:
-    """Load a checkpoint by `load` (`load_scalar`, for example), whole or as adapters on their base.
+def fetched(path: Path) -> Path:
+    """Return the folder of a checkpoint: `path` itself, or where the hub's files lie if it is an id there.
 
-    Raises: CheckpointError for what is no whole checkpoint.
+    Raises: HubError for an id, or a folder misspelt, that the hub does not give.
     """
+    if path.exists() or not HUB_ID.fullmatch(str(path)):
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(str(path), allow_patterns=list(PARTS)))
+    except (HfHubHTTPError, OSError) as error:
+        raise HubError(
+            f"{path}: there is no such folder (looked from {Path.cwd()}), and the hub does not give a model of this name "
+            f"({type(error).__name__}: {error}). Check the name, the network and (for a gated model) the login; fetch it where "
+            "there is a network (docs/clusters.md), or give the folder of a copy."
+        ) from error
+
+
+def load_checkpoint(
+    path: Path, runtime: Runtime, load: Callable[..., Any], sees: Mapping[str, Any] | None = None
+) -> LoadedCheckpoint:
+    """Load a checkpoint by `load` (`load_scalar`, for example), whole or as adapters on their base; an id on the hub is fetched.
+
+    `sees` replaces settings of its backbone. Raises: CheckpointError for what is no whole checkpoint; HubError.
+    """
+    path = fetched(path)
     card: JudgeCard | None
     try:
         if is_adapter(path):
@@ -64,7 +89,7 @@ def load_checkpoint(path: Path, runtime: Runtime, load: Callable[..., Any]) -> L
             model = adapted.get_base_model()
         else:
             card = recorded(path)
-            config = base = backbone_of(path, card)
+            config = base = backbone_of(path, card).model_copy(update=sees)
             model = load(config, fresh_head=False)
     except IncompleteCheckpointError as error:
         raise CheckpointError(str(error)) from error

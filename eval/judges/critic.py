@@ -127,6 +127,13 @@ class WritingJudge:
         """What a group takes of a token budget while it is written on."""
         return WritingCost.of(self.model.config, self.sampling)
 
+    def notes(self) -> tuple[str, ...]:
+        """Return what must be said beside the figures: also what judging cost."""
+        spent = self.spent
+        mean = spent.tokens / max(spent.judgements, 1)
+        cost = f"{spent.judgements:,} judgements of {mean:.0f} tokens on average; {spent.truncated:,} cut off at the limit."
+        return (*self.about, cost)
+
     def write(self, batch: PackedBatch, forbidden: Sequence[int], seeds: Sequence[str]) -> list[Generation]:
         """Write after every continuation of a row, never one of the `forbidden` tokens."""
         end = self.packed.encoder.end_of_turn

@@ -21,8 +21,11 @@ from eval.judges.config import GenerativeJudgeConfig
 from eval.judges.critic import WritingJudge
 from eval.judges.packed_inference import run_packed
 from eval.protocol import Example, ProtocolConfig, Side, Verdict, Vote, presentations
+from models.backbone import load_language_model
+from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Encoder
 from models.packing.groups import Group, PackedBatch
+from models.portable.language_model import LabelModel
 
 Ask = Callable[[Example, Side], tuple[Message, ...]]
 """Makes the conversation that shows an example with the given response first; picklable for loader workers."""
@@ -107,13 +110,6 @@ class GenerativeJudge(WritingJudge):
             for example in examples
         ]
 
-    def notes(self) -> tuple[str, ...]:
-        """Return what must be said beside the figures: also what judging cost."""
-        spent = self.spent
-        mean = spent.tokens / max(spent.judgements, 1)
-        cost = f"{spent.judgements:,} judgements of {mean:.0f} tokens on average; {spent.truncated:,} cut off at the limit."
-        return (*self.about, cost)
-
     def judgements(self, batch: PackedBatch, shown: Sequence[ShownPair]) -> list[Judgements]:
         """Return the judgements of what is shown."""
         seeds = [f"{self.protocol.seed}/{one.example.key}/{turn}" for one in shown for turn in one.turns]
@@ -127,18 +123,28 @@ class GenerativeJudge(WritingJudge):
         return [[vote(one.first) for _ in one.turns] for one in shown]
 
 
+def load_writer(backbone: BackboneConfig, *, nf4: bool = False, **heads: object) -> LabelModel:
+    """Load a language model where `load_checkpoint` asks for a model with heads."""
+    return load_language_model(backbone, nf4=nf4)
+
+
+def refuse_equal_votes(sampling: SamplingConfig, protocol: ProtocolConfig) -> None:
+    """Raise CheckpointError for several votes at temperature 0, which would all be alike."""
+    if protocol.votes > 1 and not sampling.temperature:
+        raise CheckpointError(
+            f"{protocol.votes} greedy votes are all alike. Give a YAML file with `type`, `checkpoint` and a `temperature` above "
+            "0 (R1-Reward's is 1), or ask for 1 vote."
+        )
+
+
 def generative_judge(
     found: LoadedCheckpoint, config: GenerativeJudgeConfig, benchmark: Benchmark, protocol: ProtocolConfig
 ) -> GenerativeJudge:
     """Return the judge for a benchmark, asked as its own training asked it unless `config` says otherwise.
 
-    Raises: CheckpointError for several votes at temperature 0, which would all be alike.
+    Raises: CheckpointError as `refuse_equal_votes` does.
     """
-    if protocol.votes > 1 and not config.temperature:
-        raise CheckpointError(
-            f"{protocol.votes} greedy votes are all alike. Give a YAML file with `type: generative`, `checkpoint` and a "
-            "`temperature` above 0 (R1-Reward's is 1), or ask for 1 vote."
-        )
+    refuse_equal_votes(config, protocol)
     template, notes = config.template or (found.card.template if found.card else None), found.notes
     if template is None:
         template = "r1_reward"

@@ -16,20 +16,36 @@ from data.config.validation import read_section
 from data.errors import CheckpointError
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime, classes_of_judges, kind_of, load_checkpoint
-from eval.judges.config import CriticJudgeConfig, EndpointConfig, GenerativeJudgeConfig, ScalarJudgeConfig, ServerConfig
+from eval.judges.config import (
+    CriticJudgeConfig,
+    EndpointConfig,
+    GenerativeJudgeConfig,
+    ReleasedJudgeConfig,
+    ScalarJudgeConfig,
+    ServerConfig,
+)
 from eval.judges.critic import critic_judge
 from eval.judges.endpoint import endpoint_judge
 from eval.judges.ensemble import EnsembleConfig, EnsembleJudge, EnsembleRanker, combination
-from eval.judges.generative import generative_judge
+from eval.judges.generative import generative_judge, load_writer
 from eval.judges.loaded import LoadedJudge
 from eval.judges.packed_inference import ScalarJudge
 from eval.judges.ranking import Tournament, critic_ranker, scalar_ranker, tournament_ranker
+from eval.judges.released import compares, released_judge
 from eval.judges.served import ServedJudge
 from eval.protocol import ProtocolConfig
-from models.backbone import load_critic, load_language_model, load_scalar
+from models.backbone import load_critic, load_scalar
 from models.config import HeadConfig, checkpoint_at
 
-JudgeConfig = ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | EnsembleConfig | EndpointConfig | ServerConfig
+JudgeConfig = (
+    ScalarJudgeConfig
+    | CriticJudgeConfig
+    | GenerativeJudgeConfig
+    | ReleasedJudgeConfig
+    | EnsembleConfig
+    | EndpointConfig
+    | ServerConfig
+)
 
 
 class JudgeFile(RootModel[Annotated[JudgeConfig, Field(discriminator="type")]]):
@@ -84,17 +100,15 @@ def _critic(path: Path, runtime: Runtime, config: CriticJudgeConfig) -> LoadedJu
 
 
 def _generative(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> LoadedJudge:
-    def load(backbone: Any, *, nf4: bool = False, **heads: object) -> Any:
-        return load_language_model(backbone, nf4=nf4)
-
-    judge_for = partial(generative_judge, load_checkpoint(Path(config.checkpoint).expanduser(), runtime, load), config)
+    judge_for = partial(generative_judge, load_checkpoint(Path(config.checkpoint).expanduser(), runtime, load_writer), config)
     return LoadedJudge(tournament_ranker(judge_for(PREFERENCE_FOLDER, ProtocolConfig())), judge_for)
 
 
 def _ensemble(path: Path, runtime: Runtime, config: EnsembleConfig) -> LoadedJudge:
     places = [Path(member).expanduser() for member in config.members]
     for place in places:
-        if judge_config(place).type in ("generative", "endpoint"):
+        member = judge_config(place)
+        if member.type in ("generative", "endpoint") or compares(member):
             raise CheckpointError(f"{path}: {place} compares responses and gives no scores, so that it cannot be a member.")
     members = [load_judge(place, runtime) for place in places]
     combined = combination(config, [member.benchmark(PREFERENCE_FOLDER, ProtocolConfig()) for member in members])
@@ -118,6 +132,7 @@ JUDGES: dict[str, tuple[type[JudgeConfig], Callable[[Path, Runtime, Any], Loaded
     "scalar": (ScalarJudgeConfig, _scalar),
     "critic": (CriticJudgeConfig, _critic),
     "generative": (GenerativeJudgeConfig, _generative),
+    "released": (ReleasedJudgeConfig, released_judge),
     "ensemble": (EnsembleConfig, _ensemble),
     "endpoint": (EndpointConfig, _endpoint),
     "server": (ServerConfig, _server),

@@ -46,9 +46,9 @@ class Ranking:
     texts: tuple[str, ...] = ()
     """A critic's critique of each response, or a judge's judgements, pair by pair in both orders."""
     judgements: int = 0
-    """Comparisons of two responses; 0 where each response was scored."""
+    """Comparisons of two responses, or written scores; 0 where a head scored each response."""
     unread: int = 0
-    """Of these, the ones that name no response."""
+    """Of these, the ones that name no response, or no score, which is then 0."""
 
     @property
     def order(self) -> list[int]:

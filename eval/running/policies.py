@@ -17,10 +17,9 @@ from data.sources.table import AnySource
 from data.storage.files import read_json
 from eval.judges.card import RECIPE
 from eval.judges.checkpoint import Runtime, load_checkpoint
+from eval.judges.generative import load_writer
 from eval.judges.packed_inference import Packed
-from models.backbone import load_language_model
 from models.config import BackboneConfig, SamplingConfig
-from models.portable.language_model import LanguageModel
 
 
 def load_policy(path: Path, runtime: Runtime) -> tuple[Any, Packed]:
@@ -28,11 +27,7 @@ def load_policy(path: Path, runtime: Runtime) -> tuple[Any, Packed]:
 
     Raises: CheckpointError for what is no whole checkpoint.
     """
-
-    def load(backbone: BackboneConfig, *, nf4: bool = False, **heads: object) -> LanguageModel:
-        return load_language_model(backbone, nf4=nf4)
-
-    found = load_checkpoint(path, runtime, load)
+    found = load_checkpoint(path, runtime, load_writer)
     return found.model, found.packed
 
 

@@ -18,9 +18,10 @@ from data.errors import CheckpointError, NonFiniteError, RecordError
 from data.storage.files import read_json
 from data.storage.strict_json import parse_json
 from eval.judges.checkpoint import Runtime
-from eval.judges.config import CriticJudgeConfig, GenerativeJudgeConfig, ScalarJudgeConfig
+from eval.judges.config import CriticJudgeConfig, GenerativeJudgeConfig, ReleasedJudgeConfig, ScalarJudgeConfig
 from eval.judges.loading import judge_config, load_judge
 from eval.judges.ranking import PackedRanker
+from eval.judges.released import compares
 from eval.running.fingerprint import judge_digest
 from eval.serving.batcher import Batcher, Scored
 from eval.serving.dialects import Asked, Failure, Served
@@ -202,11 +203,14 @@ def load_served(path: Path, name: str, runtime: Runtime) -> ServedRanker:
     Raises: what `load_judge` raises; CheckpointError for a judge that does not run here, or of several models.
     """
     config = judge_config(path)
-    if not isinstance(config, ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig):
-        raise CheckpointError(f"{path} is of the type {config.type!r}; served are scalar, critic and generative judges.")
+    if not isinstance(config, ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | ReleasedJudgeConfig):
+        raise CheckpointError(
+            f"{path} is of the type {config.type!r}; served are scalar, critic, generative and released judges."
+        )
     judge = load_judge(path, runtime)
     judge.rank("?", ["-", "."])
     assert isinstance(judge.ranker, PackedRanker)
     file = Path(config.checkpoint).expanduser() / "config.json"
     reference = read_json(file).get("reference_scores") if file.is_file() else None
-    return ServedRanker(judge.ranker, Served(name, config.type, judge_digest(path), reference))
+    kind = "generative" if compares(config) else config.type
+    return ServedRanker(judge.ranker, Served(name, kind, judge_digest(path), reference))
