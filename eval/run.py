@@ -3,6 +3,7 @@
 python eval/run.py runs/a/best                                              # the benchmarks of the run's own recipe
 deepspeed eval/run.py runs/a/best --benchmarks vl_rewardbench=hub multimodal_rewardbench=hub
 python eval/run.py runs/a/best --benchmarks vl_rewardbench=embedded,limit=100 --ablations
+python eval/run.py recipes/judges/r1_reward.yaml --benchmarks vl_rewardbench=hub    # a released reward model
 python eval/run.py judge.yaml --benchmarks vl_rewardbench=hub --protocol votes=5    # an ensemble, or a judge on a server
 python eval/run.py --score predictions.jsonl --benchmark vl_rewardbench --rules r1_reward
 python eval/run.py --score official.jsonl --benchmark vl_rewardbench=hub --k 5      # also compared with the hub's rows
