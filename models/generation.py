@@ -74,25 +74,38 @@ class _State:
     """(3, C) int64: position ids of the next token."""
     hidden: Tensor
     """(C, H): last hidden states."""
+    seen: Tensor | None = None
+    """(C, V) bool: the tokens of the conversation and of what was generated; None where none is penalised."""
 
     def keep(self, index: Tensor) -> None:
         """Drop all continuations but those at `index`."""
         self.rows, self.positions, self.hidden = self.rows[index], self.positions[:, index], self.hidden[index]
         self.prompt.keep(index)
         self.cache.batch_select_indices(index)
+        self.seen = None if self.seen is None else self.seen[index]
 
 
 @torch.no_grad()
 def generate(
-    model: Any, batch: PackedBatch, *, end: int, forbidden: Sequence[int], sampling: SamplingConfig, seeds: Sequence[str]
+    model: Any,
+    batch: PackedBatch,
+    *,
+    end: int,
+    forbidden: Sequence[int],
+    sampling: SamplingConfig,
+    seeds: Sequence[str],
+    penalty: float = 1.0,
 ) -> list[Generation]:
     """Generate after every continuation of a packed row; all ranks must call together.
 
     `model` is the unwrapped language model, `end` the end-of-turn token, `forbidden` tokens that are never chosen (an
     image token would break the count of images). `seeds` holds a text for each continuation, which alone decides its
-    draws, whatever else is in the row; it is not used at temperature 0.
+    draws, whatever else is in the row; it is not used at temperature 0. `penalty` is the repetition penalty (arXiv
+    1909.05858) on the tokens of the conversation and of what was written after it.
     """
     state = _prefill(model, batch)
+    if penalty != 1:
+        state.seen = _seen(batch, len(state.rows), model.config.text_config.vocab_size)
     generators = [random.Random(seed) for seed in seeds]
     ids: list[list[int]] = [[] for _ in seeds]
     ends: dict[int, tuple[Tensor, bool]] = {}
@@ -100,7 +113,11 @@ def generate(
         if not max_over_ranks(len(seeds) - len(ends), batch.input_ids.device):
             break
         last = step == sampling.max_new_tokens
-        tokens = torch.full_like(state.rows, end) if last else _choose(model, state, forbidden, sampling, generators)
+        tokens = torch.full_like(state.rows, end)
+        if not last:
+            tokens = _choose(model, state, forbidden, sampling, generators, penalty)
+        if state.seen is not None:
+            state.seen.scatter_(1, tokens[:, None], True)
         state.hidden = model.model(
             input_ids=tokens[:, None],
             attention_mask=state.prompt,
@@ -138,11 +155,27 @@ def _prefill(model: Any, batch: PackedBatch) -> _State:
     return _State(rows, prompt, DynamicCache(), batch.position_ids[:, 0, last] + 1, hidden[last])
 
 
+def _seen(batch: PackedBatch, rows: int, vocabulary: int) -> Tensor:
+    """Return which tokens stand in each conversation, (rows, vocabulary) bool."""
+    seen = torch.zeros(rows, vocabulary, dtype=torch.bool)
+    whole = ([*group.prompt_ids, *continuation.ids] for group in batch.groups for continuation in group.continuations)
+    for row, ids in zip(seen, whole, strict=False):  # a row of filler alone has a stand-in
+        row[ids] = True
+    return seen.to(batch.input_ids.device)
+
+
 def _choose(
-    model: Any, state: _State, forbidden: Sequence[int], sampling: SamplingConfig, generators: Sequence[random.Random]
+    model: Any,
+    state: _State,
+    forbidden: Sequence[int],
+    sampling: SamplingConfig,
+    generators: Sequence[random.Random],
+    penalty: float,
 ) -> Tensor:
     """Return the next token of every row, (C,) int64."""
     logits = model.lm_head(state.hidden).float()
+    if state.seen is not None:
+        logits = torch.where(state.seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
     logits[:, list(forbidden)] = -torch.inf
     if sampling.temperature == 0:
         greedy: Tensor = logits.argmax(1)

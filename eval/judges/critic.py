@@ -121,6 +121,8 @@ class WritingJudge:
     """Of all ranks together."""
     about: tuple[str, ...] = ()
     """What must be said beside its figures, whatever judging costs."""
+    penalty: float = 1.0
+    """On tokens that are there already; 1 is none."""
 
     @property
     def cost(self) -> WritingCost:
@@ -137,7 +139,8 @@ class WritingJudge:
     def write(self, batch: PackedBatch, forbidden: Sequence[int], seeds: Sequence[str]) -> list[Generation]:
         """Write after every continuation of a row, never one of the `forbidden` tokens."""
         end = self.packed.encoder.end_of_turn
-        return generate(self.model, batch, end=end, forbidden=forbidden, sampling=self.sampling, seeds=seeds)
+        settings: dict[str, Any] = {"sampling": self.sampling, "seeds": seeds, "penalty": self.penalty}
+        return generate(self.model, batch, end=end, forbidden=forbidden, **settings)
 
 
 Judged = tuple[Verdict, int, int]

@@ -47,6 +47,8 @@ class Released:
     sees: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the backbone in its authors' script; what is not here is as the checkpoint's own files say."""
     max_new_tokens: int = 4096
+    penalised: bool = True
+    """The script leaves the repetition penalty to the checkpoint's generation_config.json."""
 
 
 QWEN2_5 = "You are a helpful assistant."
@@ -67,7 +69,10 @@ RELEASED: dict[ReleasedModel, Released] = {
     "unified_reward_qwen3vl": Released(family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD, BETTER)),
     "unified_reward_think_qwen3vl": Released(family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD_THINK_QWEN3VL, BETTER)),
     "llava_critic_r1": Released(
-        family="qwen2_5_vl", way=PairTemplate(templates.LLAVA_CRITIC_R1, templates.boxed), sees={"system_prompt": QWEN2_5}
+        family="qwen2_5_vl",
+        way=PairTemplate(templates.LLAVA_CRITIC_R1, templates.boxed),
+        sees={"system_prompt": QWEN2_5},
+        penalised=False,
     ),
     "sophia_thinking_reward": Released(
         family="qwen2_5_vl",
@@ -100,7 +105,7 @@ def released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) ->
             f"{path}: {folder} holds {f'a {kind!r} model' if kind else 'no config.json'}; `model: {config.model}` is asked of a "
             f"whole {row.family!r} checkpoint, adapters merged. Give the hub id that recipes/judges/ names, or a copy of it."
         )
-    about = (f"Asked and read as the row {config.model} of eval/judges/released.py says.",)
+    about: tuple[str, ...] = (f"Asked and read as the row {config.model} of eval/judges/released.py says.",)
     written = config.model_fields_set & {"temperature", "top_p", "max_new_tokens"}
     if isinstance(row.way, HeadConfig):
         if written:
@@ -112,7 +117,12 @@ def released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) ->
     sampling = SamplingConfig(
         temperature=config.temperature, top_p=config.top_p, max_new_tokens=config.max_new_tokens or row.max_new_tokens
     )
-    writing: dict[str, Any] = {"model": found.model, "packed": found.packed, "sampling": sampling, "about": about}
+    file = folder / "generation_config.json"
+    penalty = (read_json(file).get("repetition_penalty") or 1.0) if row.penalised and file.is_file() else 1.0
+    if penalty != 1:
+        about = (*about, f"Repetition penalty {penalty}, as its generation_config.json says.")
+    writing: dict[str, Any] = {"model": found.model, "packed": found.packed, "sampling": sampling}
+    writing |= {"about": about, "penalty": penalty}
     if isinstance(row.way, PointTemplate):
         points = partial(PointJudge, **writing, way=row.way)
         return LoadedJudge(points_ranker(points(seed=0)), lambda benchmark, protocol: points(seed=protocol.seed))

@@ -5,8 +5,10 @@ What their code does is written down again here, with its repository and file; t
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
+import json
 import math
 import pickle
 from collections.abc import Sequence
@@ -167,6 +169,29 @@ def test_log_probabilities_of_an_answer_are_the_authors(tmp_path: Path, model: R
         wanted = logits.log_softmax(-1).gather(1, inputs["input_ids"][0, length:, None])[:, 0]
         found = judge.model(**judge.packed.encoder.pack([labelled]).label_inputs())
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["unified_reward", "sophia_thinking_reward", "llava_critic_r1"])
+def test_what_is_written_is_the_authors(tmp_path: Path, model: ReleasedModel) -> None:
+    """`model.generate(**inputs, max_new_tokens=...)` takes the repetition penalty of the checkpoint's generation_config.json.
+
+    vLLM's server does so too; the sampling of LLaVA-Critic-R1's script, `SamplingParams(temperature=0)`, has none.
+    """
+    file, family = judge_file(tmp_path, model, more="max_new_tokens: 6\n"), RELEASED[model].family
+    end, image = tiny.tokenizer().convert_tokens_to_ids(["<|im_end|>", "<|image_pad|>"])
+    generation = {"repetition_penalty": 1.3, "do_sample": False, "eos_token_id": end, "suppress_tokens": [image]}
+    (tmp_path / "weights" / "generation_config.json").write_text(json.dumps(generation))
+    messages, pixels = their_messages(model)
+    inputs = theirs(messages, tmp_path / "weights", family, pixels)
+    stock = tiny.stock_class(family).from_pretrained(tmp_path / "weights", dtype=torch.float32, attn_implementation="sdpa")
+    said = {"repetition_penalty": 1.0} if model == "llava_critic_r1" else {}
+    written, other = (
+        tiny.tokenizer().decode(stock.generate(**inputs, max_new_tokens=6, **more)[0, inputs["input_ids"].shape[1] :])
+        for more in (said, {"repetition_penalty": 1.3 if said else 1.0})
+    )
+    [verdict] = judge_of(loaded(file), order="official").judge([dataclasses.replace(EXAMPLE, official_first=0)])
+    found = verdict.critiques[0] if verdict.critiques else verdict.votes[0].text
+    assert found == written.removesuffix("<|im_end|>") != other.removesuffix("<|im_end|>")
 
 
 @pytest.mark.parametrize("released", [True, False])
