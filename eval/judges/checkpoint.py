@@ -92,9 +92,9 @@ def kind_of(folder: Path) -> str:
         return ADAPTED.get(card_of_adapters(folder).method, "LoRA adapter without a reward head")
     file = folder / "config.json"
     if not file.is_file():
-        raise CheckpointError(
-            f"{folder}: there is no config.json and no adapter_config.json. Give a checkpoint-N folder of a run."
-        )
+        whole = "config.json and no adapter_config.json"
+        absent = whole if folder.is_dir() else "such folder; paths count from the working directory"
+        raise CheckpointError(f"{folder}: there is no {absent}. Give a checkpoint-N folder of a run.")
     try:
         classes = read_json(file).get("architectures")
     except JSONDecodeError as error:
