@@ -78,10 +78,8 @@ def load_checkpoint(path: Path, runtime: Runtime, load: Callable[..., Any]) -> L
         compute_in_half(model, runtime.device)
     encoder = load_encoder(config, base)
     budget = runtime.token_budget or (card.token_budget if card else None) or TOKEN_BUDGET[runtime.device.type]
-    note = (
-        f"There is no judge.json in {path} and no recipe.yaml above it: images are seen as its processor says, a system prompt "
-    )
-    note += "prompt is that of its config.json."
+    note = f"There is no judge.json in {path} and no recipe.yaml of a run above it: images are seen as its processor says, a "
+    note += "system prompt is that of its config.json."
     notes, workers = ((), card.workers) if card else ((note,), 0)
     return LoadedCheckpoint(model.eval(), Packed(encoder, runtime.device, budget, workers), card, notes)
 
@@ -113,7 +111,7 @@ def card_of_adapters(path: Path) -> JudgeCard:
     card = recorded(path)
     if card is None:
         raise CheckpointError(
-            f"{path} holds adapters, and there is no recipe.yaml in the folder above it, which names their base "
+            f"{path} holds adapters, and there is no recipe.yaml of a run in the folder above it, which names their base "
             f"({base_of(path)}?) and describes the head. Keep the checkpoint in its run folder."
         )
     return card
@@ -137,6 +135,6 @@ def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
         return BackboneConfig(path=str(path), system_prompt=settings.get("system_prompt"), **known, **pixels)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
-            f"{path}: neither a recipe.yaml in the folder above nor its own preprocessor_config.json and config.json say how "
-            f"it sees images ({type(error).__name__}: {error}). Keep the checkpoint whole, best in its run folder."
+            f"{path}: neither the recipe.yaml of a run in the folder above nor its own preprocessor_config.json and config.json "
+            f"say how it sees images ({type(error).__name__}: {error}). Keep the checkpoint whole, best in its run folder."
         ) from error

@@ -64,6 +64,7 @@ def run_folder(folder: Path, steps: tuple[int, ...], content: dict[str, Any], fa
     """Write a run folder whose checkpoints differ in their weights."""
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text(json.dumps(content), encoding="utf-8")
+    (folder / "provenance.json").write_text("[]", encoding="utf-8")
     base = tiny.checkpoint(folder / "base", family=family)
     for step in steps:
         checkpoint(base, folder / f"checkpoint-{step}", seed=step, family=family)

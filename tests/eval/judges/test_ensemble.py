@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from data.errors import CheckpointError
 from eval.journal import SILENT, Journal
-from eval.judges import packed_inference
 from eval.judges.ensemble import Combination, EnsembleConfig, EnsembleJudge, combination
 from eval.judges.loading import load_judge
 from eval.protocol import Example, Verdict
 from eval.results.result import Result
 from eval.run import main
+from models.packing.groups import pack_first_fit
 from tests.eval import run_folders
 from tests.eval.make import example
 from tests.train.shipped import FOLDER
@@ -111,13 +111,12 @@ def test_what_the_file_must_say() -> None:
 def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each member sees by its own processor, system prompt and family, in rows of its own budget; the file gives their mean."""
     budgets: list[int] = []
-    rows = packed_inference.pack_first_fit
 
     def noted(costs: Sequence[int], budget: int) -> list[list[int]]:
         budgets.append(budget)
-        return rows(costs, budget)
+        return pack_first_fit(costs, budget)
 
-    monkeypatch.setattr(packed_inference, "pack_first_fit", noted)
+    monkeypatch.setattr("eval.judges.packed_inference.pack_first_fit", noted)
     seen: dict[str, dict[str, Any]] = {"qwen2_5_vl": {}, "qwen2_vl": {"min_pixels": 3136, "system_prompt": "Look."}}
     for family, changes in seen.items():
         content = run_folders.recipe(tmp_path / family / "base", [], **changes)
@@ -137,7 +136,7 @@ def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(tmp_path: Pa
     result = Result.model_validate_json((tmp_path / "both" / "eval" / "vl_rewardbench.json").read_text())
     assert any(note.startswith("Ensemble, mean: 0.500 x ") for note in result.notes)
     question = [{"role": "user", "content": "Which?"}]
-    each = [load_judge(judge).score(question, ["red", "a circle"]) for judge in (*members, file)]
+    each = [load_judge(judge).score(question, ["red", "a circle"]) for judge in (*members, str(file))]
     assert each[2] == pytest.approx([(a + b) / 2 for a, b in zip(*each[:2], strict=True)], abs=1e-6)
 
 
