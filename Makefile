@@ -4,6 +4,7 @@
 # make test    set up .venv and run the tests
 # make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
 # make side-by-side   set up environments for ms-swift and LLaMA-Factory, and train the same pairs with them, with TRL and here
+# make gpu-check   on a machine with a GPU: whether it computes, fits and is as fast as said here, in ten minutes
 # make checks  set up .venv and run ruff, the formatter's check and mypy
 # make clean   remove what the other targets made, runs excepted
 
@@ -14,7 +15,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge demo-policy test test-vllm side-by-side checks clean
+.PHONY: install demo demo-judge demo-policy test test-vllm side-by-side gpu-check checks clean
 
 install: $(STAMP)
 
@@ -75,6 +76,9 @@ $(SIDE)/%/installed: tests/side_by_side/%.txt
 # 2.2 GB each.
 side-by-side: $(STAMP) $(SIDE)/ms_swift/installed $(SIDE)/llama_factory/installed
 	$(RUN) python tests/side_by_side/run.py
+
+gpu-check: $(STAMP)
+	$(RUN) python tests/gpu_check/run.py
 
 checks: $(STAMP)
 	$(RUN) ruff check .

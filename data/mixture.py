@@ -8,6 +8,7 @@ python data/mixture.py /data/mine.jsonl                          # what format a
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 from collections import Counter
@@ -65,6 +66,12 @@ class MixtureConfig(Section):
     """Processes for the first reading; null takes all cores."""
     cache: str | None = None
     """Folder for indices, tables and what the first reading found; null takes `.cache/data` in the clone."""
+
+    @property
+    def digest(self) -> str:
+        """What the section says, but for how it is read."""
+        said = self.model_dump_json(exclude={"cache", "workers"})
+        return hashlib.sha256(said.encode()).hexdigest()
 
     @property
     def cache_folder(self) -> Path:
@@ -199,7 +206,8 @@ class Mixture:
         for stage in self.stages:
             for pool, count in stage:
                 drawn[pool.config.label] += count
-        return DataCard([card_of(part, drawn[part.config.label], self.pixels) for part in self.parts], self.epoch_size)
+        sources = [card_of(part, drawn[part.config.label], self.pixels) for part in self.parts]
+        return DataCard(sources, self.epoch_size, self.config.digest)
 
     def _stages(self) -> list[list[tuple[Pool, int]]]:
         """Return what each stage draws from, and how many records of it."""

@@ -29,6 +29,7 @@ from models.portable.reward import ScalarRewardModel
 from train.runs.environment import silence
 from train.speed.measure import load, own_time, step_speed, steps_of, variants
 from train.speed.workload import EMBEDDED, FULL, SHAPES, SMALL, PairSize, build, config_of, pair_sizes
+from train.supervised.budget import leave_to_libraries
 from train.supervised.optimizer import compiled_graphs
 
 
@@ -53,8 +54,7 @@ def main(argv: Sequence[str]) -> None:
     """Measure, print and write."""
     options = parse(argv)
     silence()
-    if options.device.type == "cuda":  # else what does not fit may fail in a library's own memory, which no variant can catch
-        torch.cuda.set_per_process_memory_fraction(0.92)
+    leave_to_libraries(options.device)
     context = about(options)
     console = plain_console(width=None if sys.stdout.isatty() else 150)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))

@@ -53,6 +53,8 @@ class DataCard:
 
     sources: list[SourceCard]
     epoch_size: int
+    section: str
+    """A digest of the recipe's `data` section."""
 
     @property
     def total(self) -> dict[str, int]:

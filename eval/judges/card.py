@@ -16,7 +16,7 @@ from eval.benchmarks.table import BenchmarkConfig
 from eval.protocol import ProtocolConfig
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 
-CARD, RECIPE = "judge.json", "recipe.yaml"
+CARD, RECIPE, LAUNCHES = "judge.json", "recipe.yaml", "provenance.json"
 
 
 class JudgeCard(Section):
@@ -65,14 +65,15 @@ def judge_card(recipe: Mapping[str, Any]) -> JudgeCard:
 
 
 def recorded(checkpoint: Path) -> JudgeCard | None:
-    """Return the card of a checkpoint, None if there is neither a `judge.json` in it nor a `recipe.yaml` in the folder above.
+    """Return the card of a checkpoint, None if there is neither a `judge.json` in it nor its run's `recipe.yaml` above it.
 
-    Links are followed first: `best` belongs to the run that it points into.
+    Links are followed first: `best` belongs to the run that it points into. A run folder has a `provenance.json` beside its
+    recipe, which any other recipe that happens to lie there has not.
     Raises: CheckpointError for a file that is not as training writes it.
     """
     card, recipe = checkpoint.resolve() / CARD, checkpoint.resolve().parent / RECIPE
     file, kind = (card, "judge card") if card.is_file() else (recipe, "recipe")
-    if not file.is_file():
+    if not file.is_file() or (file == recipe and not recipe.with_name(LAUNCHES).is_file()):
         return None
     try:
         if file == card:

@@ -103,10 +103,8 @@ def load_checkpoint(
         compute_in_half(model, runtime.device)
     encoder = load_encoder(config, base)
     budget = runtime.token_budget or (card.token_budget if card else None) or TOKEN_BUDGET[runtime.device.type]
-    note = (
-        f"There is no judge.json in {path} and no recipe.yaml above it: images are seen as its processor says, a system prompt "
-    )
-    note += "prompt is that of its config.json."
+    note = f"There is no judge.json in {path} and no recipe.yaml of a run above it: images are seen as its processor says, a "
+    note += "system prompt is that of its config.json."
     notes, workers = ((), card.workers) if card else ((note,), 0)
     return LoadedCheckpoint(model.eval(), Packed(encoder, runtime.device, budget, workers), card, notes)
 
@@ -117,9 +115,9 @@ def kind_of(folder: Path) -> str:
         return ADAPTED.get(card_of_adapters(folder).method, "LoRA adapter without a reward head")
     file = folder / "config.json"
     if not file.is_file():
-        raise CheckpointError(
-            f"{folder}: there is no config.json and no adapter_config.json. Give a checkpoint-N folder of a run."
-        )
+        whole = "config.json and no adapter_config.json"
+        absent = whole if folder.is_dir() else "such folder; paths count from the working directory"
+        raise CheckpointError(f"{folder}: there is no {absent}. Give a checkpoint-N folder of a run.")
     try:
         classes = read_json(file).get("architectures")
     except JSONDecodeError as error:
@@ -138,7 +136,7 @@ def card_of_adapters(path: Path) -> JudgeCard:
     card = recorded(path)
     if card is None:
         raise CheckpointError(
-            f"{path} holds adapters, and there is no recipe.yaml in the folder above it, which names their base "
+            f"{path} holds adapters, and there is no recipe.yaml of a run in the folder above it, which names their base "
             f"({base_of(path)}?) and describes the head. Keep the checkpoint in its run folder."
         )
     return card
@@ -162,6 +160,6 @@ def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
         return BackboneConfig(path=str(path), system_prompt=settings.get("system_prompt"), **known, **pixels)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
-            f"{path}: neither a recipe.yaml in the folder above nor its own preprocessor_config.json and config.json say how "
-            f"it sees images ({type(error).__name__}: {error}). Keep the checkpoint whole, best in its run folder."
+            f"{path}: neither the recipe.yaml of a run in the folder above nor its own preprocessor_config.json and config.json "
+            f"say how it sees images ({type(error).__name__}: {error}). Keep the checkpoint whole, best in its run folder."
         ) from error

@@ -86,7 +86,10 @@ def comparison_table(first: Path, second: Path) -> Table:
     table.caption = "the same rows of both, paired bootstrap over them, 95 %"
     for name, files in common.items():
         rows, others = map(read_predictions, files)
-        found = difference(rows, others)
+        try:
+            found = difference(rows, others)
+        except PredictionsError as error:
+            raise PredictionsError(f"{name}: {error}") from error
         mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
         words = {"better": "the first is better", "worse": "the second is better"}.get(found.words, found.words)
         label, other = map(_protocol, files)

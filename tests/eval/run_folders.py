@@ -60,17 +60,18 @@ def recipe(base: Path, benchmarks: list[dict[str, Any]], *, lora: bool = False, 
     }
 
 
-def run_folder(folder: Path, steps: tuple[int, ...], content: dict[str, Any]) -> Path:
+def run_folder(folder: Path, steps: tuple[int, ...], content: dict[str, Any], family: str = tiny.FAMILY) -> Path:
     """Write a run folder whose checkpoints differ in their weights."""
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text(json.dumps(content), encoding="utf-8")
-    base = tiny.checkpoint(folder / "base")
+    (folder / "provenance.json").write_text("[]", encoding="utf-8")
+    base = tiny.checkpoint(folder / "base", family=family)
     for step in steps:
-        checkpoint(base, folder / f"checkpoint-{step}", seed=step)
+        checkpoint(base, folder / f"checkpoint-{step}", seed=step, family=family)
     return folder
 
 
-def checkpoint(base: Path, folder: Path, seed: int) -> Path:
+def checkpoint(base: Path, folder: Path, seed: int, family: str = tiny.FAMILY) -> Path:
     """Write a scalar checkpoint whose head is drawn with `seed`."""
     import torch
 
@@ -78,7 +79,7 @@ def checkpoint(base: Path, folder: Path, seed: int) -> Path:
     torch.manual_seed(seed)
     tiny.stir(model.head, 0.3)
     model.save_pretrained(folder)
-    tiny.encoder().save_pretrained(folder)
+    tiny.encoder(family).save_pretrained(folder)
     return folder
 
 

@@ -81,6 +81,7 @@ workers: 0
     model.save_pretrained(run / "checkpoint-3")
     encoder.save_pretrained(run / "checkpoint-3")
     (run / "recipe.yaml").write_text(recipe_yaml(recipe))
+    (run / "provenance.json").write_text("[]")
     main([str(run / "checkpoint-3"), "--output", str(tmp_path / "out")])
     same_figures(tmp_path / "out", run / "checkpoint-3" / "eval", "vl_rewardbench")
     assert str(tmp_path / "out") in capsys.readouterr().out.replace("\n", "")
@@ -196,6 +197,9 @@ def test_several_judges_get_folders_of_their_own_and_compare_says_whether_they_d
     shown = capsys.readouterr().out
     assert "the second is better" in shown
     assert "-100.0" in shown
+    worse.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    with pytest.raises(SystemExit, match=rf"vl_rewardbench: {len(rows) - 1} and {len(rows)} rows"):
+        main(["--compare", *folders])
     with pytest.raises(SystemExit, match="no benchmark is in both"):
         main(["--compare", folders[0], str(tmp_path / "nowhere")])
 

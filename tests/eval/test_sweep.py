@@ -130,7 +130,8 @@ def test_everything_is_written_and_a_broken_checkpoint_is_skipped(
 
 def test_equal_weights_are_one_computation(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "recipe.yaml").symlink_to(world / "run" / "recipe.yaml")
+    for name in ("recipe.yaml", "provenance.json"):
+        (tmp_path / "run" / name).symlink_to(world / "run" / name)
     copy = run_folders.checkpoint(world / "run" / "base", tmp_path / "run" / "checkpoint-9", seed=1)
     main([str(world / "run" / "checkpoint-1"), str(copy), "--output", str(tmp_path / "sweep")])
     assert len(stored(tmp_path / "sweep")) == 2

@@ -14,20 +14,12 @@ from models.backbone import compute_in_half, set_attention
 from models.config import HeadConfig, SamplingConfig
 from models.generation import generate
 from models.packing import attention
-from models.packing.attention import AttentionPlan, Kernel, flash_windows, map_tensors, shared_prefix
+from models.packing.attention import AttentionPlan, Kernel, shared_prefix
 from models.portable.critic import CriticRewardModel
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import CASES, weigh
-from tests.models.varlen_reference import DEVICES, put_in_place
+from tests.models.varlen_reference import DEVICES, ROWS, WINDOWS, errors, put_in_place, random, row_case, window_case
 
-ROWS = {
-    "one continuation": [[37, 5]],
-    "two continuations": [[64, 16, 64]],
-    "many continuations": [[130, 1, 2, 3, 5, 8, 13, 21, 34]],
-    "prompt alone": [[9]],
-    "uneven": [[300, 7, 1], [3], [1, 90, 2], [129, 128, 127], [4, 4]],
-}
-WINDOWS = {"windows": [64, 64, 32, 64, 16, 32, 64], "frames": [1056, 44, 4]}
 HALF = [torch.bfloat16, torch.float16]
 
 
@@ -44,41 +36,19 @@ def dtypes(device: torch.device) -> list[torch.dtype]:
     return HALF if device.type == "cuda" else [torch.float32]
 
 
-def values_and_gradients(attend: Callable[..., Tensor], x: list[Tensor]) -> list[Tensor]:
-    x = [one.detach().requires_grad_() for one in x]
-    out = attend(*x)
-    weights = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out).to(out.dtype)
-    return [out.detach(), *torch.autograd.grad((out * weights).sum(), x)]
-
-
 def compare(attend: Callable[[Kernel], Callable[..., Tensor]], x: list[Tensor], dtype: torch.dtype) -> None:
     """Hold the kernel in `dtype` against SDPA in fp32: it may err as SDPA in `dtype` does, half as much again."""
-    exact = values_and_gradients(attend("sdpa"), x)
-    half = [one.to(dtype) for one in x]
-    found, stock = (values_and_gradients(attend(kernel), half) for kernel in ("varlen", "sdpa"))
-    for name, one, other, wanted in zip(("output", "query", "key", "value"), found, stock, exact, strict=True):
-        allowed = 1.5 * (other.float() - wanted).norm() + 1e-6 * wanted.norm()
-        assert (one.float() - wanted).norm() <= allowed, name
-        assert wanted.norm() > 0, name
-
-
-def random(device: torch.device, heads: tuple[int, int], length: int, width: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(length)
-    shapes = [(1, count, length, width) for count in (heads[0], heads[1], heads[1])]
-    return [torch.randn(shape, generator=generator).to(device) for shape in shapes]
+    for name, (error, allowed, norm) in errors(attend, x, dtype).items():
+        assert error <= 1.5 * allowed + 1e-6 * norm, name
+        assert norm > 0, name
 
 
 @pytest.mark.parametrize("width", [64, 80, 128])
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (7, 1)])
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_of_the_language_model(device: torch.device, row: str, heads: tuple[int, int], width: int) -> None:
-    plan = map_tensors(AttentionPlan.of(ROWS[row]), lambda tensor: tensor.to(device))
-
-    def attend(kernel: Kernel) -> Callable[..., Tensor]:
-        return lambda q, k, v: shared_prefix(nn.Module(), q, k, v, plan, scaling=width**-0.5, kernel=kernel)[0]
-
     for dtype in dtypes(device):
-        compare(attend, random(device, heads, sum(map(sum, ROWS[row])), width), dtype)
+        compare(*row_case(row, device, heads, width), dtype)
 
 
 class Sums(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -109,14 +79,8 @@ def test_what_continuations_give_to_their_prompt_is_summed_in_fp32(monkeypatch: 
 @pytest.mark.parametrize("width", [64, 80, 128])
 @pytest.mark.parametrize("lengths", WINDOWS)
 def test_a_layer_of_the_vision_tower(device: torch.device, lengths: str, width: int) -> None:
-    parts = torch.tensor([0, *WINDOWS[lengths]])
-    ends: Any = {"cu_seq_lens_q": parts.cumsum(0).int().to(device), "max_length_q": int(parts.max())}
-
-    def attend(kernel: Kernel) -> Callable[..., Tensor]:
-        return lambda q, k, v: flash_windows(nn.Module(), q, k, v, **ends, scaling=width**-0.5, kernel=kernel)[0]
-
     for dtype in dtypes(device):
-        compare(attend, random(device, (4, 4), int(parts.sum()), width), dtype)
+        compare(*window_case(lengths, device, width), dtype)
 
 
 def scores_and_gradients(model: CriticRewardModel, batch: Any, kernel: Kernel) -> dict[str, Tensor]:

@@ -1,19 +1,80 @@
-"""torch's varlen kernel, which exists on CUDA only, written out by its documented meaning; and the devices that tests run on."""
+"""torch's varlen kernel, which exists on CUDA only, written out by its documented meaning; and what kernels are tried on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.packing import attention
+from models.packing.attention import AttentionPlan, Kernel, flash_windows, map_tensors, shared_prefix
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
 """The CPU runs the kernel written out, a CUDA device torch's own."""
+ROWS = {
+    "one continuation": [[37, 5]],
+    "two continuations": [[64, 16, 64]],
+    "many continuations": [[130, 1, 2, 3, 5, 8, 13, 21, 34]],
+    "prompt alone": [[9]],
+    "uneven": [[300, 7, 1], [3], [1, 90, 2], [129, 128, 127], [4, 4]],
+}
+WINDOWS = {"windows": [64, 64, 32, 64, 16, 32, 64], "frames": [1056, 44, 4]}
+Case = tuple[Callable[[Kernel], Callable[..., Tensor]], list[Tensor]]
+"""Kernel to attention, and its queries, keys and values in fp32."""
+
+
+def row_case(row: str, device: torch.device, heads: tuple[int, int], width: int) -> Case:
+    """Return a row of the language model: so many heads of queries and of keys, of `width` numbers."""
+    plan = map_tensors(AttentionPlan.of(ROWS[row]), lambda tensor: tensor.to(device))
+
+    def attend(kernel: Kernel) -> Callable[..., Tensor]:
+        return lambda q, k, v: shared_prefix(nn.Module(), q, k, v, plan, scaling=width**-0.5, kernel=kernel)[0]
+
+    return attend, random(device, heads, sum(map(sum, ROWS[row])), width)
+
+
+def window_case(lengths: str, device: torch.device, width: int) -> Case:
+    """Return a layer of the vision tower."""
+    parts = torch.tensor([0, *WINDOWS[lengths]])
+    ends: Any = {"cu_seq_lens_q": parts.cumsum(0).int().to(device), "max_length_q": int(parts.max())}
+
+    def attend(kernel: Kernel) -> Callable[..., Tensor]:
+        return lambda q, k, v: flash_windows(nn.Module(), q, k, v, **ends, scaling=width**-0.5, kernel=kernel)[0]
+
+    return attend, random(device, (4, 4), int(parts.sum()), width)
+
+
+def random(device: torch.device, heads: tuple[int, int], length: int, width: int) -> list[Tensor]:
+    """Return queries, keys and values."""
+    generator = torch.Generator().manual_seed(length)
+    shapes = [(1, count, length, width) for count in (heads[0], heads[1], heads[1])]
+    return [torch.randn(shape, generator=generator).to(device) for shape in shapes]
+
+
+def errors(
+    attend: Callable[[Kernel], Callable[..., Tensor]], x: list[Tensor], dtype: torch.dtype
+) -> dict[str, tuple[float, float, float]]:
+    """Return, of the output and each gradient, how far the kernel and SDPA in `dtype` are from SDPA in fp32, and its norm."""
+    exact = values_and_gradients(attend("sdpa"), x)
+    half = [one.to(dtype) for one in x]
+    found, stock = (values_and_gradients(attend(kernel), half) for kernel in ("varlen", "sdpa"))
+    return {
+        name: (float((one.float() - wanted).norm()), float((other.float() - wanted).norm()), float(wanted.norm()))
+        for name, one, other, wanted in zip(("output", "query", "key", "value"), found, stock, exact, strict=True)
+    }
+
+
+def values_and_gradients(attend: Callable[..., Tensor], x: list[Tensor]) -> list[Tensor]:
+    """Return the output, and the gradients of a sum in which each of its numbers counts differently."""
+    x = [one.detach().requires_grad_() for one in x]
+    out = attend(*x)
+    weights = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), x)]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
@@ -21,7 +82,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tenso
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q, k) * scale
     if causal:
-        hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(len(k) - len(q) + 1)
+        hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(len(k) - len(q) + 1)
         scores = scores.masked_fill(hidden, -torch.inf)
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
 

@@ -7,6 +7,7 @@ from data.sources.shapes import ShapesConfig
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from data.sources.ultrafeedback import UltraFeedbackConfig
+from data.storage.files import read_json
 from train.recipe.recipe import Recipe
 
 STATED_ROWS = {
@@ -44,11 +45,20 @@ def epoch_records(data: MixtureConfig) -> tuple[int | None, str]:
         return data.records, "data.records"
     known = {source.label: rows for source in data.sources if (rows := source_rows(source)[0]) is not None}
     if len(known) < len(data.sources) or any(part.modality != "all" for part in data.stages):
-        return None, UNKNOWN
+        return planned_records(data)
     if data.stages:
         drawn = [part.repeat * sum(known[name] for name in part.sources or known) for part in data.stages]
         return round(sum(drawn)), "the sum of its stages, before filters"
     return sum(known.values()) - data.validation, "the sum of its sources less validation, before filters"
+
+
+def planned_records(data: MixtureConfig) -> tuple[int | None, str]:
+    """Return the epoch of the newest data card of this `data` section that `data/mixture.py --plan` left in the cache."""
+    for file in sorted(data.cache_folder.glob("*.card.json"), key=lambda found: -found.stat().st_mtime):
+        card = read_json(file)
+        if card.get("section") == data.digest:
+            return int(card["epoch_size"]), f"counted by data/mixture.py --plan: {file}"
+    return None, UNKNOWN
 
 
 def known_steps(recipe: Recipe) -> int | None:

@@ -63,12 +63,19 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
 
 
 class LogFile(TrainerCallback):  # type: ignore[misc]
-    """Writes every line of the log into the run folder as it comes; a resume takes back those behind its checkpoint."""
+    """Writes every line of the log into the run folder as it comes; a resume takes back those behind its checkpoint.
+
+    The last step has a line whatever `log_every_steps` says.
+    """
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Begin with what the checkpoint knows."""
         if state.is_world_process_zero:
             write_json_lines(Path(args.output_dir) / LOG, state.log_history)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+        """Ask for the last line."""
+        control.should_log |= state.global_step >= state.max_steps
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         """Add the line that Trainer has just added to its history."""

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from train.recipe.deepspeed_config import NONE
 from train.recipe.dry_run import dry_run
@@ -83,6 +84,14 @@ def warn_of_locks() -> None:
         )
 
 
+def _no_place(storage: Any) -> None:
+    """Leave it to others to say where a tensor lies when it is saved."""
+
+
+def _numbered_cpu(storage: Any, place: str) -> Any:
+    return storage if place.startswith("cpu:") else None
+
+
 @contextmanager
 def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Iterator[None]:
     """Let the ranks meet before anything asks for its rank, and end them in step: leaving one by one they abort each other.
@@ -101,7 +110,7 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
     if cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         # accelerate numbers CPUs, and transformers 5.17 resumes by a name like `cpu:0`.
-        torch.serialization.register_package(9, lambda _: None, lambda held, place: held if place.startswith("cpu:") else None)
+        torch.serialization.register_package(9, _no_place, _numbered_cpu)
         if deepspeed:
             from deepspeed.ops import __compatible_ops__ as buildable
 

@@ -24,8 +24,11 @@ FIRST_BUDGET = 4096
 LOWERED = "token_budget"
 """The file of the run folder that holds what running out of memory has left of the budget."""
 NO_LIMIT = sys.maxsize
-KEPT_FREE = 0.1
-"""Share of the device's memory that is left to fragments, collectives and the kernels' own workspace."""
+LIBRARIES = 0.08
+"""Share of a device's memory that PyTorch's allocator may not take: cuBLAS and NCCL allocate past it, and where they find nothing
+they fail with an error of their own (CUBLAS_STATUS_ALLOC_FAILED), which no smaller row mends. 8 % was enough on an 80 GB card."""
+KEPT_FREE = LIBRARIES + 0.02
+"""Share that a measured budget leaves free: the libraries', and what is lost to fragments."""
 MEASURED_STEP = 1
 """Counted from the start of this process: by its second step the optimizer holds its states."""
 
@@ -35,6 +38,7 @@ class RowBudget:
 
     def __init__(self, steps: StepDataset, device: torch.device, ceiling: int, tell: Callable[[str], None] = print) -> None:
         self.steps, self.device, self.ceiling, self.tell = steps, device, ceiling, tell
+        leave_to_libraries(device)
         self.grows = steps.token_budget < ceiling and device.type == "cuda"
         self.begun = self.proven = 0
         self.found: list[int] = []
@@ -101,6 +105,12 @@ class RowBudget:
     def _say(self, message: str) -> None:
         if rank() == 0:
             self.tell(message)
+
+
+def leave_to_libraries(device: torch.device) -> None:
+    """Let memory run out in PyTorch, which says so by `torch.OutOfMemoryError`, before it does in a library."""
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(1 - LIBRARIES, device)
 
 
 def too_large(cost: int) -> str:

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
-import wandb
 from accelerate.utils import extract_model_from_parallel
 from peft import PeftModel
 from rich.console import Console
@@ -226,6 +225,8 @@ def prepare_wandb(project: str, folder: Path) -> None:
 
     Nobody is asked for a key, and without one nothing is sent.
     """
+    import wandb
+
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_PROJECT", project)
     os.environ.setdefault("WANDB_DIR", str(folder))

@@ -14,11 +14,14 @@ from pydantic import ValidationError
 from data.errors import CheckpointError
 from eval.journal import SILENT, Journal
 from eval.judges.ensemble import Combination, EnsembleConfig, EnsembleJudge, combination
+from eval.judges.loading import load_judge
 from eval.protocol import Example, Verdict
 from eval.results.result import Result
 from eval.run import main
+from models.packing.groups import pack_first_fit
 from tests.eval import run_folders
 from tests.eval.make import example
+from tests.train.shipped import FOLDER
 
 
 @dataclass(frozen=True)
@@ -105,26 +108,43 @@ def test_what_the_file_must_say() -> None:
         config(members=["a"])
 
 
-def test_an_ensemble_is_evaluated_like_a_checkpoint(tmp_path: Path) -> None:
-    """Members may differ in backbone; the mean of their scores is what the file's judge gives."""
-    run_folders.vl_rewardbench(tmp_path / "vl", 6)
-    benchmarks = [{"name": "vl_rewardbench", "location": str(tmp_path / "vl")}]
-    seen: dict[str, dict[str, Any]] = {"a": {}, "b": {"min_pixels": 3136, "system_prompt": "Look."}}
-    for name, changes in seen.items():
-        content = run_folders.recipe(tmp_path / name / "base", benchmarks, **changes)
-        run_folders.run_folder(tmp_path / name, (7,), content)
-    members = [str(tmp_path / name / "checkpoint-7") for name in "ab"]
+def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each member sees by its own processor, system prompt and family, in rows of its own budget; the file gives their mean."""
+    budgets: list[int] = []
+
+    def noted(costs: Sequence[int], budget: int) -> list[list[int]]:
+        budgets.append(budget)
+        return pack_first_fit(costs, budget)
+
+    monkeypatch.setattr("eval.judges.packed_inference.pack_first_fit", noted)
+    seen: dict[str, dict[str, Any]] = {"qwen2_5_vl": {}, "qwen2_vl": {"min_pixels": 3136, "system_prompt": "Look."}}
+    for family, changes in seen.items():
+        content = run_folders.recipe(tmp_path / family / "base", [], **changes)
+        content["optim"]["token_budget"] = 300 + len(changes)
+        run_folders.run_folder(tmp_path / family, (7,), content, family)
+    members = [str(tmp_path / family / "checkpoint-7") for family in seen]
     file = tmp_path / "both.yaml"
     file.write_text(f"type: ensemble\nmembers: {members}\n")
-    main([*members, str(file), "--benchmarks", f"vl_rewardbench={tmp_path / 'vl'}"])
+    main([*members, str(file), "--benchmarks", "vl_rewardbench=embedded,limit=12"])
+    assert budgets == [300, 302, 300, 302]
     places = [*(Path(member) / "eval" for member in members), tmp_path / "both" / "eval"]
     one, two, both = (
-        [row["scores"] for row in run_folders.lines(place / "vl_rewardbench" / "predictions.jsonl")] for place in places
+        np.array([row["scores"] for row in run_folders.lines(place / "vl_rewardbench" / "predictions.jsonl")]) for place in places
     )
-    assert one != two
-    assert both == [pytest.approx([(a + b) / 2 for a, b in zip(x, y, strict=True)]) for x, y in zip(one, two, strict=True)]
+    assert abs(one - two).max() > 0.01
+    assert abs(both - (one + two) / 2).max() < 1e-6
     result = Result.model_validate_json((tmp_path / "both" / "eval" / "vl_rewardbench.json").read_text())
     assert any(note.startswith("Ensemble, mean: 0.500 x ") for note in result.notes)
+    question = [{"role": "user", "content": "Which?"}]
+    each = [load_judge(judge).score(question, ["red", "a circle"]) for judge in (*members, str(file))]
+    assert each[2] == pytest.approx([(a + b) / 2 for a, b in zip(*each[:2], strict=True)], abs=1e-6)
+
+
+def test_a_member_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped file names its members from the working directory."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"runs/basereward/best: there is no such folder.*from the working directory"):
+        main([str(FOLDER / "judges" / "basereward_ensemble.yaml"), "--benchmarks", "vl_rewardbench=embedded,limit=4"])
 
 
 def test_a_voter_in_the_file_is_refused_before_anything_is_asked(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def adapters(world: Path, tmp_path: Path, *, masters: bool, **backbone: Any) -> 
     model.save_pretrained(folder)
     tiny.encoder().save_pretrained(folder)
     (tmp_path / "lora" / "recipe.yaml").write_text(json.dumps(content))
+    (tmp_path / "lora" / "provenance.json").write_text("[]")
     return folder, model
 
 
@@ -178,6 +179,14 @@ def test_a_recipe_that_cannot_be_read_is_an_error_and_not_skipped(world: Path, t
         (checkpoint.parent / "recipe.yaml").write_text(content)
         with pytest.raises(CheckpointError, match=r"recipe.yaml is not a recipe as train/ writes it"):
             load_judge(checkpoint, CPU)
+
+
+def test_a_recipe_that_is_no_runs_is_left_alone(world: Path, tmp_path: Path) -> None:
+    checkpoint = copied(world, tmp_path)
+    (checkpoint.parent / "recipe.yaml").write_text("flour: 300 g")
+    (checkpoint.parent / "provenance.json").unlink()
+    assert recorded(checkpoint) is None
+    assert load_judge(checkpoint, CPU)
 
 
 def test_broken_checkpoints_are_refused(world: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from data.mixture import Mixture
 from tests.train.minimal import write
 from train.recipe.dry_run import dry_run, plan_lines, show
 from train.recipe.parsing import parse_arguments, read_recipe
@@ -74,6 +75,18 @@ def test_only_the_first_rank_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WORLD_SIZE", "2")
     dry_run(launch)
     assert "20 steps: 1,280 records, 2.00 epochs" in capsys.readouterr().out
+
+
+def test_the_data_card_that_was_saved_says_how_long_an_epoch_of_own_data_is(tmp_path: Path) -> None:
+    own = tmp_path / "own.jsonl"
+    own.write_text("".join(f'{{"prompt": "p{row}", "chosen": "c", "rejected": "r"}}\n' for row in range(9)))
+    changes = [f"data={{sources: [{{type: project, path: {own}}}], cache: {tmp_path}, workers: 1}}", "optim.records_per_step=2"]
+    card = tmp_path / "minimal.card.json"
+    Mixture(read_recipe(write(tmp_path), changes).data).card().save(card)
+    text = said(tmp_path, *changes)
+    assert f"an epoch has 9 records (counted by data/mixture.py --plan: {card})" in text
+    assert "10 steps: 18 records, 2.00 epochs" in text
+    assert "an epoch has an unknown number of records" in said(tmp_path, *changes, "data.validation=2")
 
 
 @pytest.mark.parametrize(

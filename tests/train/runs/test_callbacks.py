@@ -46,6 +46,15 @@ def test_other_ranks_and_other_lines_print_nothing() -> None:
     assert "step " not in printed(first=True, logs={"eval_vl_rewardbench/accuracy": 0.5})
 
 
+def test_the_last_step_is_logged_whatever_the_interval_is() -> None:
+    asked = []
+    for step in (7, 8):
+        control = TrainerControl()
+        LogFile().on_step_end(None, state(step), control)
+        asked.append(control.should_log)
+    assert asked == [False, True]
+
+
 def test_the_log_lies_in_the_run_folder_line_by_line_and_begins_with_what_a_checkpoint_knows(tmp_path: Path) -> None:
     callback, control, now = LogFile(), TrainerControl(), state()
     args = TrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True)

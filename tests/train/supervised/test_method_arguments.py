@@ -66,7 +66,7 @@ def test_the_mode_follows_the_login(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.setenv(name, "to be forgotten")  # so that monkeypatch takes back what is set below
         monkeypatch.delenv(name)
-    monkeypatch.setattr("train.supervised.method.wandb.login", lambda **asked: login)
+    monkeypatch.setattr("wandb.login", lambda **asked: login)
     prepare_wandb("shapes", tmp_path / "run")
     assert os.environ.get("WANDB_MODE") == mode
     assert os.environ["WANDB_PROJECT"] == "shapes"
@@ -78,7 +78,7 @@ def test_what_is_set_stays_and_nobody_is_asked(tmp_path: Path, monkeypatch: pyte
     def asked(**keywords: object) -> bool:
         raise AssertionError("wandb was asked")
 
-    monkeypatch.setattr("train.supervised.method.wandb.login", asked)
+    monkeypatch.setattr("wandb.login", asked)
     for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.setenv(name, "mine")
     prepare_wandb("shapes", tmp_path)
