@@ -13,8 +13,11 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +161,78 @@ def decode(image: EncodedImage, record: str) -> Image.Image:
     """
     with opened(image, record) as found:
         return upright_rgb(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PatchTokens:
+    """Tokens of images that are scaled as a whole: one for each square of `side` pixels, their area between two limits."""
+
+    min_pixels: int = MIN_PIXELS_OF_BACKBONE
+    max_pixels: int = MAX_PIXELS_OF_BACKBONE
+    side: int = TOKEN_SIDE
+    how: ClassVar[str] = ""
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Tokens of the smallest and of the largest image."""
+        return ceil(self.min_pixels / self.side**2), max(1, self.max_pixels // self.side**2)
+
+    def __call__(self, sizes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+        """Return the tokens of images of these (height, width), int64 of shape (images,)."""
+        sides = resized(sizes, self.min_pixels, self.max_pixels, self.side) // self.side
+        return np.asarray(sides[:, 0] * sides[:, 1])
+
+
+@dataclass(frozen=True, slots=True)
+class TileTokens:
+    """Tokens of images that are cut into square tiles, of equally many tokens each; several have one of the whole image too."""
+
+    min_tiles: int
+    """As the two of an image processor: without the tile of the whole image."""
+    max_tiles: int
+    side: int
+    """Pixels."""
+    tokens: int
+    """Of a tile."""
+
+    @property
+    def how(self) -> str:
+        """In words."""
+        if self.max_tiles == 1:
+            return f"one tile of {self.side} x {self.side} pixels, "
+        return f"{self.min_tiles} to {self.max_tiles} tiles of {self.side} x {self.side} pixels, several with one of the whole, "
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Tokens of the smallest and of the largest image."""
+        low, high = (tiles + (tiles > 1) for tiles in (self.min_tiles, self.max_tiles))
+        return low * self.tokens, high * self.tokens
+
+    def __call__(self, sizes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+        """Return the tokens of images of these (height, width), int64 of shape (images,)."""
+        tiles = tiled(sizes, self.min_tiles, self.max_tiles, self.side)
+        return (tiles + (tiles > 1)) * self.tokens
+
+
+ImageTokens = PatchTokens | TileTokens
+"""How many tokens images of given sizes become; a backbone decides which."""
+DEFAULT_IMAGE_TOKENS = PatchTokens()
+"""Qwen2.5-VL's, where no backbone is named."""
+
+
+def tiled(sizes: npt.NDArray[np.uint32], low: int, high: int, side: int) -> npt.NDArray[np.int64]:
+    """Return into how many tiles InternVL's processor cuts images: those in rows and columns whose aspect ratio is the nearest.
+
+    Of equally near ones the largest that has less than twice the image's area, or the smallest. `sizes` are as in `resized`.
+    """
+    shapes = [(columns, rows) for columns in range(1, high + 1) for rows in range(1, high + 1) if low <= columns * rows <= high]
+    height, width = sizes.astype(np.float64).T
+    nearest, found = np.full(len(sizes), np.inf), np.ones(len(sizes), np.int64)
+    for columns, rows in sorted(shapes, key=lambda shape: shape[0] * shape[1]):
+        away = np.abs(width / height - columns / rows)
+        better = (away < nearest) | ((away == nearest) & (width * height > 0.5 * side**2 * columns * rows))
+        nearest, found = np.minimum(nearest, away), np.where(better, columns * rows, found)
+    return found
 
 
 def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int, side: int = TOKEN_SIDE) -> npt.NDArray[np.int64]:

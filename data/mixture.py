@@ -26,7 +26,7 @@ from data.config.section import Processes, Ratio, Records, Section
 from data.config.validation import read_section
 from data.console import plain_console
 from data.errors import RecordError, UserError
-from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, TOKEN_SIDE
+from data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
 from data.preference import Preference
 from data.preparation.card import DataCard, card_of
 from data.preparation.filters import FilterConfig, apply, read_fingerprints
@@ -99,22 +99,15 @@ class Mixture:
     bytes a record; the object pickles for worker processes.
     """
 
-    def __init__(
-        self,
-        config: MixtureConfig,
-        *,
-        min_pixels: int = MIN_PIXELS_OF_BACKBONE,
-        max_pixels: int = MAX_PIXELS_OF_BACKBONE,
-        token_side: int = TOKEN_SIDE,
-    ) -> None:
+    def __init__(self, config: MixtureConfig, image_tokens: ImageTokens = DEFAULT_IMAGE_TOKENS) -> None:
         """Open the sources, and read through those that were never read before.
 
-        `min_pixels` and `max_pixels` are the backbone's limits per image, `token_side` squared are the pixels of a token.
+        `image_tokens` counts what images become in the backbone; the default is Qwen2.5-VL's.
 
         Raises: UserError, and under the strict policy RecordError.
         """
         self.config = config
-        self.pixels = (min_pixels, max_pixels, token_side)
+        self.image_tokens = image_tokens
         fingerprints = read_fingerprints(config.filters.leave_out)
         parts = []
         for section in config.sources:
@@ -125,7 +118,7 @@ class Mixture:
                 index, reasons = None, np.zeros(len(source), np.uint8)
                 if not source.generated:
                     index = scan(source, config.bad_records, config.cache_folder, config.workers or os.cpu_count() or 1)
-                    reasons = apply(config.filters, index, fingerprints, self.pixels)
+                    reasons = apply(config.filters, index, fingerprints, self.image_tokens)
             except UserError as error:
                 error.args = (f"{error}{advice(section, config.cache_folder)}",)
                 raise
@@ -195,7 +188,7 @@ class Mixture:
 
         A record of a generated source is taken for an average one.
         """
-        found = np.concatenate([part.lengths(self.pixels) for part in self.parts])
+        found = np.concatenate([part.lengths(self.image_tokens) for part in self.parts])
         known = ~np.isnan(found[:, 0])
         found[~known] = found[known].mean(axis=0) if known.any() else 1.0
         return found
@@ -206,7 +199,7 @@ class Mixture:
         for stage in self.stages:
             for pool, count in stage:
                 drawn[pool.config.label] += count
-        sources = [card_of(part, drawn[part.config.label], self.pixels) for part in self.parts]
+        sources = [card_of(part, drawn[part.config.label], self.image_tokens) for part in self.parts]
         return DataCard(sources, self.epoch_size, self.config.digest)
 
     def _stages(self) -> list[list[tuple[Pool, int]]]:

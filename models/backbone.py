@@ -43,12 +43,12 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
     Raises CheckpointError where files, the chat template or the tokens of images are missing.
     """
     path = resolve(config.path)
-    pixels = {"min_pixels": config.min_pixels, "max_pixels": config.max_pixels}
     settings = _read_config(tower or config)
     family = family_of(settings.model_type)
+    limits = family.images.arguments(settings.vision_config, config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=config.revision)
-        image_processor = family.parts().image_processor.from_pretrained(path, revision=config.revision, **pixels)
+        image_processor = family.parts().image_processor.from_pretrained(path, revision=config.revision, **limits)
     except OSError as error:
         raise _unreadable(path, "its tokenizer and preprocessor files", error) from error
     absent = [token for token in family.marks if token not in tokenizer.get_vocab()]
@@ -131,7 +131,8 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     """Let a loaded model (any class of its family) take packed rows; padded calls and `generate` work as before."""
     check_transformers(model.config.model_type)
     register()
-    model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": VISION[kernel]})
+    planned = family_of(model.config.model_type).images.planned
+    model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": VISION[kernel] if planned else "sdpa"})
 
 
 def compute_in_half(model: Any, device: torch.device) -> None:
@@ -146,8 +147,8 @@ def freeze(model: Any, parts: Sequence[str]) -> None:
     family = family_of(model.config.model_type)
     tower = model.model.get_submodule(family.tower)
     modules = {
-        "vision_tower": [module for name, module in tower.named_children() if name not in family.projector],
-        "projector": [tower.get_submodule(name) for name in family.projector],
+        "vision_tower": [part for name, part in tower.named_children() if f"{family.tower}.{name}" not in family.projector],
+        "projector": [model.model.get_submodule(name) for name in family.projector],
         "language_model": filter(None, [model.model.language_model, model.get_output_embeddings()]),
     }
     for part in parts:
@@ -165,6 +166,7 @@ def _read_config(config: BackboneConfig) -> Any:
         raise CheckpointError(f"{path}: there is no config.json. Give a complete checkpoint folder.")
     family = family_of(found.get("model_type"), path)
     settings = family.parts().config.from_dict(found)
+    family.read_config(settings, found)
     if "sliding_attention" in settings.text_config.to_dict().get("layer_types", ()):
         raise CheckpointError(f"{path}: sliding-window attention is switched on; set use_sliding_window to false in config.json")
     return settings
@@ -195,7 +197,7 @@ def _unreadable(path: str, what: str, error: OSError) -> CheckpointError:
 
 def not_quantised(family: Family) -> list[str]:
     """Return what stays as it is: the vision tower with its projector, whose errors every text token sees, and both heads."""
-    return [f"model.{family.tower}", "head", "lm_head"]
+    return [*(f"model.{name}" for name in family.vision_modules), "head", "lm_head"]
 
 
 def nf4_arguments(dtype: torch.dtype, device: torch.device, family: Family) -> dict[str, Any]:

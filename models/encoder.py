@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,25 +70,23 @@ class Encoder:
         self.config = config
         family, vision = family_of(model_config.model_type), model_config.vision_config
         self.vision = family.vision_tokens(vision, tokenizer.convert_tokens_to_ids(list(family.marks)))
-        self.vision_text = family.vision_text
-        self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(family.vision_text))
+        self.vision_text = tuple(token for token in family.vision_text if token in tokenizer.get_vocab())
+        self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(self.vision_text))
         self.end_of_turn: int = assistant_turn(tokenizer)["end"]
-        made = image_processor.patch_size, image_processor.temporal_patch_size, image_processor.merge_size
-        wanted = vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size
-        if made != wanted:
+        family.images.refuse(image_processor, vision)
+        self._read = partial(family.images.read, vision=vision)
+        self.image_tokens = family.images.tokens(vision, config)
+        shown = _template(tokenizer, ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "-"}]},), False)
+        start, image, _ = family.marks
+        if shown.count(image) != 1:
             raise UserError(
-                f"the image processor makes patches of {made[0]} pixels and {made[1]} frames, {made[2]} x {made[2]} to a token; "
-                f"the vision tower takes {wanted[0]}, {wanted[1]} and {wanted[2]}. Take this backbone's preprocessor_config.json."
+                f"the chat template writes {shown.count(image)} {image} for an image; required is one, which the encoder repeats "
+                f"for each token of the image. Take the tokenizer files of a {family.title} model that was trained to chat."
             )
+        self.writes_marks = start in shown
         self.control_tokens = tuple(one.content for one in tokenizer.added_tokens_decoder.values() if one.special)
         if token := control_token(config.system_prompt or "", self.control_tokens):
             raise UserError(f"backbone.system_prompt contains {token!r}, a special token of the tokenizer, not text: remove it.")
-
-    @property
-    def token_side(self) -> int:
-        """Pixels on a side of the square of an image that becomes one token."""
-        side: int = self.image_processor.patch_size * self.image_processor.merge_size
-        return side
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
         """Write tokenizer and image processor beside a checkpoint, as transformers reads them; keywords go to both.
@@ -184,8 +183,7 @@ class Encoder:
         pixels: Any = None
         grids: tuple[tuple[int, int, int], ...] = ()
         if images:
-            patches = self.image_processor(images=list(images), return_tensors="pt")
-            pixels, grids = patches["pixel_values"], tuple(tuple(grid) for grid in patches["image_grid_thw"].tolist())
+            pixels, grids = self._read(self.image_processor(images=list(images), return_tensors="pt"))
         pads = [frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids]
         return self._shared([self._tokenise(conversation, pads, read) for conversation in conversations], pixels, grids)
 
@@ -209,7 +207,7 @@ class Encoder:
         return pack(groups, self.vision)
 
     def _tokenise(self, conversation: Sequence[Span], pads: Sequence[int], read: StoredRead | None) -> Continuation:
-        """Return a whole conversation, with as many image tokens for each image as `pads` says."""
+        """Return a whole conversation, with as many image tokens for each image as `pads` says, between marks."""
         whole = "".join(span.text for span in conversation)
         if read == "last_token":  # the template's newline, which `render` drops
             closed = _template(self.tokenizer, ANSWERED, False)
@@ -222,9 +220,11 @@ class Encoder:
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         for token, offset in zip(found["input_ids"], found["offset_mapping"], strict=True):
-            times = next(counts) if token == self.vision.image else 1
-            ids += [token] * times
-            offsets += [offset] * times
+            new = [token] * next(counts) if token == self.vision.image else [token]
+            if token == self.vision.image and not self.writes_marks:
+                new = [self.vision.start, *new, self.vision.end]
+            ids += new
+            offsets += [offset] * len(new)
         borders = pairwise(accumulate((len(span.text) for span in conversation), initial=0))
         ranges = list(zip(conversation, borders, strict=True))
         loss_tokens = _covering(offsets, [place for span, place in ranges if span.loss])

@@ -19,7 +19,7 @@ from models.config import SamplingConfig
 from models.distributed import max_over_ranks
 from models.families.table import family_of
 from models.packing.decoding import DecodePlan
-from models.packing.groups import Group, PackedBatch
+from models.packing.groups import Group, PackedBatch, as_taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _State:
     cache: Any
     """Keys and values of what was generated; all are equally long."""
     positions: Tensor
-    """(3, C) int64: position ids of the next token."""
+    """(axes, C) int64: position ids of the next token."""
     hidden: Tensor
     """(C, H): last hidden states."""
     seen: Tensor | None = None
@@ -121,7 +121,7 @@ def generate(
         state.hidden = model.model(
             input_ids=tokens[:, None],
             attention_mask=state.prompt,
-            position_ids=state.positions[..., None],
+            position_ids=as_taken(state.positions)[..., None],
             past_key_values=state.cache,
             use_cache=True,
         ).last_hidden_state[:, 0]

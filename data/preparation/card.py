@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from data.images import ImageTokens
 from data.preparation.faults import told
 from data.preparation.split import SourceSplit
 from data.storage.files import write_whole
@@ -107,8 +108,8 @@ def _cells(name: str, counts: Mapping[str, Any], left_out: str, repeats: str = "
     ]
 
 
-def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int, int]) -> SourceCard:
-    """Return the card of one source; `drawn` is its number of records in an epoch, `pixels` as `image_tokens` takes them."""
+def card_of(part: SourceSplit, drawn: int, count: ImageTokens) -> SourceCard:
+    """Return the card of one source; `drawn` is its number of records in an epoch, `count` counts the tokens of images."""
     sample = part.rows[np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)]
     index, places = part.known(sample)
     rows, scale = index.rows[places], len(part.rows) / max(1, len(places))
@@ -116,7 +117,7 @@ def card_of(part: SourceSplit, drawn: int, pixels: tuple[int, int, int]) -> Sour
     counts = {
         "multimodal": rows["images"] > 0,
         "images": rows["images"],
-        "image_tokens": index.image_tokens(*pixels)[places],
+        "image_tokens": index.image_tokens(count)[places],
         "text_tokens": rows["text_tokens"],
     }
     return SourceCard(

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from data.config.section import Count, Section
 from data.errors import UserError
+from data.images import ImageTokens
 from data.preparation.row_index import IDENTICAL, MARKERS, REASONS, REFUSAL, RowIndex
 
 SCHEME, WRITER = "Fingerprints in which an image counts by its content", "found by eval/overlap.py"
@@ -33,11 +34,11 @@ class FilterConfig(Section):
 
 
 def apply(
-    config: FilterConfig, index: RowIndex, fingerprints: npt.NDArray[np.uint64], pixels: tuple[int, int, int]
+    config: FilterConfig, index: RowIndex, fingerprints: npt.NDArray[np.uint64], count: ImageTokens
 ) -> npt.NDArray[np.uint8]:
     """Return for each row the index into REASONS after the filters; a row counts under the first filter that it fails.
 
-    `fingerprints` are those of `read_fingerprints`, `pixels` as `image_tokens` takes them.
+    `fingerprints` are those of `read_fingerprints`, `count` counts the tokens of images.
     """
     rows, gap, limit = index.rows, config.length_gap, config.max_tokens
     reasons = np.array(rows["reason"])
@@ -46,7 +47,7 @@ def apply(
         "markers": config.markers & ((rows["flags"] & MARKERS) > 0),
         "refusal": config.refusals & ((rows["flags"] & REFUSAL) > 0),
         "length_gap": gap is not None and rows["chosen"] > gap * rows["rejected"].astype(np.float64),
-        "too_long": limit is not None and rows["text_tokens"] + index.image_tokens(*pixels) > limit,
+        "too_long": limit is not None and rows["text_tokens"] + index.image_tokens(count) > limit,
         "overlap": np.isin(rows["pair_key"], fingerprints),
     }
     for name, hit in rules.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.images import MAX_PIXELS_OF_BACKBONE, MIN_PIXELS_OF_BACKBONE, TOKEN_SIDE, image_size
+from data.images import DEFAULT_IMAGE_TOKENS, image_size
 from data.preference import Preference, validate
 from data.preparation.faults import told
 from data.preparation.filters import FilterConfig, apply
@@ -31,8 +31,7 @@ def inspect(place: Path, images: str | None, cache: Path, workers: int) -> Itera
     config = configured(**fit.settings)
     source = config.open(cache)
     index = scan(source, BadRecordConfig(limit=1.0), cache, workers)
-    pixels = MIN_PIXELS_OF_BACKBONE, MAX_PIXELS_OF_BACKBONE, TOKEN_SIDE
-    part = SourceSplit.of(config, source, index, apply(FilterConfig(), index, np.empty(0, np.uint64), pixels))
+    part = SourceSplit.of(config, source, index, apply(FilterConfig(), index, np.empty(0, np.uint64), DEFAULT_IMAGE_TOKENS))
     several = f", up to {config.records_per_row} records each" if config.records_per_row > 1 else ""
     yield f"{place}: {len(source) // config.records_per_row:,} rows in the format `{fit.type}`{several} (docs/data_formats.md)"
     if fit.unread:

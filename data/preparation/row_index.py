@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import ImageError, LeftOut, RecordError
-from data.images import TOKEN_SIDE, image_size, resized
+from data.images import ImageTokens, image_size
 from data.preference import Preference, texts, validate, visible
 from data.preparation.faults import count_faults
 from data.sources.shared.base import Source
@@ -98,10 +98,9 @@ class RowIndex:
         """The number of rows that cannot be used."""
         return int(np.isin(self.rows["reason"], SKIPPED).sum())
 
-    def image_tokens(self, min_pixels: int, max_pixels: int, side: int = TOKEN_SIDE) -> npt.NDArray[np.int64]:
+    def image_tokens(self, count: ImageTokens) -> npt.NDArray[np.int64]:
         """Return the number of image tokens of each row, int64 of shape (rows,)."""
-        sides = resized(self.sizes, min_pixels, max_pixels, side) // side
-        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(sides[:, 0] * sides[:, 1])])
+        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(count(self.sizes))])
         ends = np.cumsum(self.rows["images"], dtype=np.int64)
         return np.asarray(total[ends] - total[ends - self.rows["images"]])
 

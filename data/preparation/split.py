@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import UserError
-from data.images import grey_like
+from data.images import ImageTokens, grey_like
 from data.preference import Preference, validate
 from data.preparation.row_index import REASONS, RowIndex, index_rows
 from data.preparation.sampling import Indices, Pool, quotas
@@ -67,11 +67,11 @@ class SourceSplit:
         text_only = self.row_index.rows["images"][self.rows] == 0
         return [replace(whole, text_only=kind, indices=indices[text_only == kind]) for kind in (False, True)]
 
-    def lengths(self, pixels: tuple[int, int, int]) -> npt.NDArray[np.float64]:
+    def lengths(self, count: ImageTokens) -> npt.NDArray[np.float64]:
         """Return estimated text tokens and image tokens of each training row, (rows, 2); NaN for a generated source."""
         if self.row_index is None:
             return np.full((len(self.rows), 2), np.nan)
-        found = np.stack([self.row_index.rows["text_tokens"], self.row_index.image_tokens(*pixels)], axis=1)
+        found = np.stack([self.row_index.rows["text_tokens"], self.row_index.image_tokens(count)], axis=1)
         return found[self.rows].astype(np.float64)
 
     def prompt_keys(self, rows: Indices) -> npt.NDArray[np.uint64]:

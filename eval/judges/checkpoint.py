@@ -19,7 +19,7 @@ from eval.judges.packed_inference import Packed
 from models.adapters import base_of, is_adapter, with_adapters
 from models.backbone import compute_in_half, load_encoder
 from models.config import HUB_ID, BackboneConfig
-from models.families.table import FAMILIES
+from models.families.table import FAMILIES, family_of
 from models.portable.reward import IncompleteCheckpointError
 
 KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
@@ -154,9 +154,7 @@ def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
             return card.backbone.model_copy(update={"path": str(path), "revision": None, "freeze": [], **known})
         whole = path / "processor_config.json"  # other trainers write this one, and older releases the other
         sees = read_json(whole)["image_processor"] if whole.is_file() else read_json(path / "preprocessor_config.json")
-        size = sees.get("size") or {}
-        ends = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
-        pixels = {name: sees.get(name) or size[end] for name, end in ends.items()}
+        pixels = family_of(settings.get("model_type"), path).images.limits(sees)
         return BackboneConfig(path=str(path), system_prompt=settings.get("system_prompt"), **known, **pixels)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(

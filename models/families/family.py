@@ -9,9 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from pydantic import Field
+
+from data.images import ImageTokens
+from models.config import BackboneConfig
+from models.families.images import PATCHES, Images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,9 +45,21 @@ class Parameters:
         return self.vision_tower + self.projector + self.language_model
 
 
+class Tower(Protocol):
+    """What a plan asks of the numbers of a `vision_config`."""
+
+    @property
+    def depth(self) -> int:
+        """Blocks."""
+
+    @property
+    def width(self) -> int:
+        """Numbers of a patch's hidden state."""
+
+
 @dataclass(frozen=True, slots=True)
 class TowerShape:
-    """The numbers of `vision_config` that every family has, called as they are there."""
+    """The numbers of `vision_config` that every Qwen family has, called as they are there."""
 
     hidden_size: Size = 1280
     depth: Size = 32
@@ -70,6 +86,9 @@ class Shape(ABC):
     A family's own has its own `vision_config`, and what else its parameters depend on.
     """
 
+    images: ClassVar[Images] = PATCHES
+    """How the family sees images."""
+
     hidden_size: Size
     num_hidden_layers: Size
     num_attention_heads: Size
@@ -77,7 +96,7 @@ class Shape(ABC):
     intermediate_size: Size
     vocab_size: Size
     tie_word_embeddings: bool = False
-    vision_config: TowerShape = TowerShape()
+    vision_config: Tower = TowerShape()
 
     @abstractmethod
     def count(self) -> Parameters:
@@ -97,10 +116,15 @@ class Shape(ABC):
         """Numbers of an attention head of the language model."""
         return self.hidden_size // self.num_attention_heads
 
+    def image_tokens(self, limits: BackboneConfig) -> ImageTokens:
+        """Return how many tokens images become; raises UserError for limits that no image can keep."""
+        return self.images.tokens(self.vision_config, limits)
+
     @property
-    def side(self) -> int:
-        """Pixels on a side of the square of an image that becomes one token."""
-        return self.vision_config.patch_size * self.vision_config.spatial_merge_size
+    def patches_per_token(self) -> int:
+        """Patches of an image that become one token."""
+        merge, _ = self.images.sizes(self.vision_config)
+        return merge**2
 
     def language_model(self, *, bias: bool, head_norms: bool) -> tuple[int, int]:
         """Return the language model's parameters and its `projections`: `bias` at q, k and v, norms of queries and keys."""
@@ -155,12 +179,27 @@ class Family:
     """text_config to the numbers of an attention head."""
     tower: str = "visual"
     """Where the vision tower lies in the backbone."""
-    projector: tuple[str, ...] = ("merger",)
-    """Its parts that map patches to tokens."""
+    projector: tuple[str, ...] = ("visual.merger",)
+    """What maps patches to tokens, in the tower or beside it."""
+    blocks: tuple[str, tuple[str, str, str]] = ("visual.blocks", ("mlp", "norm1", "norm2"))
+    """Where the tower's blocks lie, and what in each works on every patch by itself."""
+    read_config: Callable[[Any, Mapping[str, Any]], None] = lambda config, found: None
+    """(configuration, config.json) corrects what transformers reads otherwise than it was meant; raises CheckpointError for a
+    variant that does not work."""
     lora_targets: str
     """A pattern of the names of modules that get adapters."""
     probe: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
     """What the text and vision configurations of `models.compatibility`'s two layers need besides their common sizes."""
+
+    @property
+    def images(self) -> Images:
+        """How it sees images."""
+        return self.shape.images
+
+    @property
+    def vision_modules(self) -> tuple[str, ...]:
+        """The modules of the backbone in which tower and projector lie."""
+        return tuple(dict.fromkeys(name.split(".")[0] for name in (self.tower, *self.projector)))
 
     @property
     def vision_text(self) -> tuple[str, ...]:
@@ -171,7 +210,5 @@ class Family:
         """Return how images stand in a row, with the ids of `marks`."""
         from models.packing.groups import VisionTokens
 
-        start, image, end = ids
-        numbers = vision_config.in_channels * vision_config.temporal_patch_size * vision_config.patch_size**2
-        plan = partial(self.tower_plan, vision_config)
-        return VisionTokens(start, image, end, vision_config.spatial_merge_size, numbers, plan, self.parts().positions)
+        smallest, plan = self.images.smallest(vision_config), partial(self.tower_plan, vision_config)
+        return VisionTokens(*ids, *self.images.sizes(vision_config), smallest, plan, self.parts().positions)

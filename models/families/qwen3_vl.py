@@ -124,7 +124,7 @@ FAMILY = Family(
     reserved=("<|video_pad|>",),
     tower_plan=tower_plan,
     head_size=lambda text: int(text.head_dim),
-    projector=("merger", "deepstack_merger_list"),
+    projector=("visual.merger", "visual.deepstack_merger_list"),
     lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
     probe=({"head_dim": 8}, {"out_hidden_size": 8, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}),
 )

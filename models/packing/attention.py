@@ -111,14 +111,21 @@ class VisionPlan:
     """`cu_seqlens` and the like: who attends to whom. The first are frames of images; others divide these."""
     tower: Mapping[str, int]
     """The numbers of the tower's configuration on which the plan depends."""
+    tile: tuple[int, int, int] | None = None
+    """Channels, height and width of what the tower takes as a batch: it attends inside each, and nothing is worked out."""
 
-    def model_inputs(self) -> dict[str, Any]:
-        """Return the keyword arguments under which the backbone hands everything to its vision tower."""
+    def model_inputs(self, pixels: Tensor, grids: Tensor) -> dict[str, Any]:
+        """Return the keyword arguments of the backbone for a row's pixels (patches, numbers) and grids (I, 3).
+
+        Under those of the plan the backbone hands everything to its vision tower.
+        """
+        if self.tile is not None:
+            return {"pixel_values": pixels.view(-1, *self.tile)}
         found: dict[str, Any] = {f"image_{name}": tensor for name, tensor in self.tensors.items()}
         for name, segments in self.segments.items():
             found[f"image_{name}"] = segments.ends
             found[f"image_max_{name.removeprefix('cu_').removesuffix('s')}"] = max(segments.lengths)
-        return found | {"image_plan": self}
+        return {"pixel_values": pixels, "image_grid_thw": grids, **found, "image_plan": self}
 
     def check(self, config: Any) -> None:
         """Raise UserError unless the plan was made for a tower of this configuration."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import torch
@@ -45,10 +45,12 @@ class VisionTokens:
     """An LM token covers merge_size x merge_size patches."""
     patch_size: int
     """Numbers in a patch: channels x frames x height x width."""
+    smallest: tuple[int, int, int]
+    """Grid of the smallest image."""
     tower_plan: Callable[[Tensor], VisionPlan]
     """Grids (I, 3) to what the vision tower takes ready-made."""
     positions: Callable[[Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]]
-    """(prompt, image token, grids, merge size) to the prompt's position ids (3, tokens), and the next position on all axes."""
+    """(prompt, image token, grids, merge size) to the prompt's position ids (axes, tokens), and the next position on all axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Group:
     pixel_values: Tensor | None = None
     """(patches, patch_size) float32, the images one after another; None without an image."""
     grids: tuple[tuple[int, int, int], ...] = ()
-    """Frames, rows and columns of patches, for every image."""
+    """Frames (or tiles), rows and columns of patches, for every image."""
 
     @property
     def tokens(self) -> int:
@@ -95,13 +97,14 @@ class Group:
 
 
 def filler_group(vision: VisionTokens) -> Group:
-    """Return a blank image of one LM token between its marks, without continuation: it costs 3 tokens and changes nothing.
+    """Return the smallest image, blank, between its marks, without continuation: it changes nothing.
 
-    A row without an image takes one, so that the vision tower runs on every rank; a rank without work runs a row of it.
+    It costs 3 tokens, or of a family with tiles a tile's. A row without an image takes one, so that the vision tower runs on
+    every rank; a rank without work runs a row of it.
     """
-    patches = vision.merge_size**2
-    blank = torch.zeros(patches, vision.patch_size)
-    return Group((vision.start, vision.image, vision.end), (), blank, ((1, vision.merge_size, vision.merge_size),))
+    patches = prod(vision.smallest)
+    ids = (vision.start, *[vision.image] * (patches // vision.merge_size**2), vision.end)
+    return Group(ids, (), torch.zeros(patches, vision.patch_size), (vision.smallest,))
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class PackedBatch:
     input_ids: Tensor
     """(1, T) int64."""
     position_ids: Tensor
-    """(3, 1, T) int64: frame, row and column, as M-RoPE counts them."""
+    """(axes, 1, T) int64: frame, row and column, as M-RoPE counts them, or one place."""
     plan: AttentionPlan
     pixel_values: Tensor
     """(P, patch_size) float32."""
@@ -164,12 +167,10 @@ class PackedBatch:
         """Return the keyword arguments of the backbone's forward."""
         return {
             "input_ids": self.input_ids,
-            "position_ids": self.position_ids,
+            "position_ids": as_taken(self.position_ids),
             "attention_mask": self.plan,
-            "pixel_values": self.pixel_values,
-            "image_grid_thw": self.image_grid_thw,
             "use_cache": False,
-            **self.vision.model_inputs(),
+            **self.vision.model_inputs(self.pixel_values, self.image_grid_thw),
         }
 
     def score_inputs(self) -> dict[str, Any]:
@@ -233,9 +234,19 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
 
 
 def positions(group: Group, vision: VisionTokens) -> Tensor:
-    """Return the position ids of a group, (3, tokens) int64; no model is needed, so a loader worker can do it."""
+    """Return the position ids of a group, (axes, tokens) int64; no model is needed, so a loader worker can do it."""
     own, after = vision.positions(group.prompt_ids, vision.image, group.grids, vision.merge_size)
-    return torch.cat([own, *(torch.arange(after, after + n).expand(3, -1) for n in group.lengths[1:])], dim=1)
+    return torch.cat([own, *(torch.arange(after, after + n).expand(len(own), -1) for n in group.lengths[1:])], dim=1)
+
+
+def as_taken(positions: Tensor) -> Tensor:
+    """Return position ids (axes, …) as a model takes them: a model that counts one place has no dimension for it."""
+    return positions[0] if len(positions) == 1 else positions
+
+
+def in_order(prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int) -> tuple[Tensor, int]:
+    """Return the place of every token of a prompt, (1, tokens) int64, and the next: images are counted like text."""
+    return torch.arange(len(prompt))[None], len(prompt)
 
 
 def mrope(prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int) -> tuple[Tensor, int]:

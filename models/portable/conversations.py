@@ -26,9 +26,10 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoTokenizer, ProcessorMixin, Qwen2VLImageProcessorPil
+from transformers import AutoTokenizer, PreTrainedConfig, ProcessorMixin
 
-from .decoding import upright_rgb  # relative, because that file travels too
+from .decoding import upright_rgb  # relative, because these files travel too
+from .images import images_of
 
 Picture = Image.Image | bytes | Path
 """An image, opened or encoded, or where it lies."""
@@ -151,7 +152,8 @@ class RewardProcessor(ProcessorMixin):  # type: ignore[misc]
     def from_pretrained(cls, path: Any, **kwargs: Any) -> Any:
         """Load both parts from a checkpoint folder or hub id."""
         kept = {name: kwargs[name] for name in ("revision", "token", "cache_dir", "local_files_only") if name in kwargs}
-        return cls(Qwen2VLImageProcessorPil.from_pretrained(path, **kept), AutoTokenizer.from_pretrained(path, **kept))
+        images = images_of(PreTrainedConfig.get_config_dict(path, **kept)[0]["model_type"])
+        return cls(images.processor.from_pretrained(path, **kept), AutoTokenizer.from_pretrained(path, **kept))
 
 
 def padded_batch(
@@ -179,8 +181,8 @@ def padded_batch(
             opened = [upright(one) for one in pictures]
         except BROKEN as error:
             raise ConversationError(f"an image cannot be read: {error}") from error
-        vision = dict(image_processor(images=opened, return_tensors="pt"))
-        pads = (vision["image_grid_thw"].prod(1) // image_processor.merge_size**2).tolist()
+        made, images_here = image_processor(images=opened, return_tensors="pt"), images_of(config.model_type)
+        vision, pads = images_here.inputs(made), images_here.tokens(config, made)
     begun = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     rows = [_row(config, tokenizer, begun, turns, response, pads) for response in responses]
     length = max(len(ids) for ids, _ in rows)
@@ -195,7 +197,10 @@ def padded_batch(
 def _row(
     config: Any, tokenizer: Any, begun: str, turns: list[dict[str, Any]], response: str, pads: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the ids of a whole conversation, and 1 for each token of the response; image tokens as many as `pads` says."""
+    """Return the ids of a whole conversation, and 1 for each token of the response; image tokens as many as `pads` says.
+
+    They stand between marks, which some families' chat templates do not write.
+    """
     answer = {"role": "assistant", "content": [{"type": "text", "text": response}]}
     whole = tokenizer.apply_chat_template([*turns, answer], tokenize=False)
     if not whole.startswith(begun + response):
@@ -205,11 +210,11 @@ def _row(
     found = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
     if found["input_ids"].count(config.image_token_id) != len(pads):
         raise ConversationError(f"{len(pads)} images, but another number of image places in the text of the conversation")
-    counts = iter(pads)
+    counts, marks = iter(pads), tokenizer.convert_tokens_to_ids(list(images_of(config.model_type).marks))
     ids: list[int] = []
     own: list[int] = []
     for token, (start, end) in zip(found["input_ids"], found["offset_mapping"], strict=True):
-        times = next(counts) if token == config.image_token_id else 1
-        ids += [token] * times
-        own += [int(end > len(begun) and start < len(begun) + len(response))] * times
+        new = [*marks[:1], *[token] * next(counts), *marks[1:]] if token == config.image_token_id else [token]
+        ids += new
+        own += [int(end > len(begun) and start < len(begun) + len(response))] * len(new)
     return ids, own

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .language_model import LabelModel, LanguageModel, Qwen2VLLanguageModel, Qwen3VLLanguageModel
+from .language_model import InternVLLanguageModel, LabelModel, LanguageModel, Qwen2VLLanguageModel, Qwen3VLLanguageModel
 from .reward import RewardHead, mean_by_owner, pooled
 
 
@@ -62,3 +62,7 @@ class Qwen2VLCriticRewardModel(Critic, Qwen2VLLanguageModel):
 
 class Qwen3VLCriticRewardModel(Critic, Qwen3VLLanguageModel):
     """On Qwen3-VL."""
+
+
+class InternVLCriticRewardModel(Critic, InternVLLanguageModel):
+    """On InternVL."""

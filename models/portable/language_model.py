@@ -14,13 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import (
+    InternVLForConditionalGeneration,
     PreTrainedModel,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
 )
 
-from .reward import CompleteCheckpoint, refuse_wrong_images, token_kinds  # relative: this file travels with a critic
+from .images import images_of, refuse_wrong_images  # relative: this file travels with a critic
+from .reward import RELEASED_TILES, CompleteCheckpoint
 
 CHUNK = 1024
 """Labels whose logits exist at one time: 1024 x 152,064 in fp32 are 0.6 GB."""
@@ -86,7 +88,7 @@ class LabelModel(CompleteCheckpoint):
         if ids is None or kwargs.get("mm_encoder_outputs") or (cache is not None and cache.get_seq_length()):
             return kwargs
         refuse_wrong_images(self.config, **{**kwargs, "input_ids": ids})
-        return {"mm_token_type_ids": token_kinds(self.config, ids), **kwargs}
+        return {**images_of(self.config.model_type).kinds(self.config, ids), **kwargs}
 
 
 def forward_of(stock: type[PreTrainedModel]) -> Callable[..., Any]:
@@ -117,7 +119,15 @@ class Qwen3VLLanguageModel(LabelModel, Qwen3VLForConditionalGeneration):  # type
     forward = forward_of(Qwen3VLForConditionalGeneration)
 
 
+class InternVLLanguageModel(LabelModel, InternVLForConditionalGeneration):  # type: ignore[misc]
+    """InternVL."""
+
+    forward = forward_of(InternVLForConditionalGeneration)
+    released_layout = RELEASED_TILES
+
+
 # The saved config names the class; to everybody else these are the stock models.
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
 Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
 Qwen3VLLanguageModel.__name__ = Qwen3VLForConditionalGeneration.__name__
+InternVLLanguageModel.__name__ = InternVLForConditionalGeneration.__name__

@@ -22,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
+    InternVLModel,
+    InternVLPreTrainedModel,
     PreTrainedModel,
     Qwen2_5_VLModel,
     Qwen2_5_VLPreTrainedModel,
@@ -34,6 +36,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .conversations import padded_batch  # relative, because these files travel too
 from .decoding import upright_rgb
+from .images import images_of, refuse_wrong_images
 
 RELEASED_LAYOUT = {
     r"^visual": "model.visual",
@@ -42,6 +45,12 @@ RELEASED_LAYOUT = {
 }
 """Names in the released Qwen2-VL and Qwen2.5-VL checkpoints, and of ms-swift's head -> names in the current classes, which pass
 unchanged."""
+RELEASED_TILES = {
+    r"^language_model\.model": "model.language_model",
+    r"^language_model\.lm_head": "lm_head",
+    r"^(vision_tower|multi_modal_projector)": r"model.\1",
+}
+"""The same of InternVL 3, whose 3.5 has the current names."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -106,6 +115,7 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
     The second half matters on resume: what is saved in the released layout, a plain `load_state_dict` skips silently.
     """
 
+    released_layout = RELEASED_LAYOUT
     decode = staticmethod(upright_rgb)
     """How training and evaluation decode: what `Image.open` gives becomes upright RGB, for the image processor."""
 
@@ -117,7 +127,7 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
 
         Raises IncompleteCheckpointError naming the tensors that are missing, unexpected or of another shape.
         """
-        kwargs.setdefault("key_mapping", RELEASED_LAYOUT)
+        kwargs.setdefault("key_mapping", cls.released_layout)
         kwargs["ignore_mismatched_sizes"] = True  # reported by us, with the missing ones, instead of one by one
         with held_report() as held:
             model, info = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
@@ -224,7 +234,8 @@ class ScalarReward(CompleteCheckpoint):
         (B, 1) fp32. A head that reads the mean needs `response_mask` (B, T), 1 on the response's own tokens. Raises
         ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
         """
-        inputs = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw, "use_cache": False, **backbone}
+        images = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
+        inputs = {**{name: given for name, given in images.items() if given is not None}, "use_cache": False, **backbone}
         if read_positions is None or read_owners is None:
             return SequenceClassifierOutput(
                 logits=self.scores(pooled(self, input_ids, attention_mask, response_mask, **inputs))[:, None]
@@ -273,10 +284,11 @@ class Qwen3VLScalarRewardModel(ScalarReward, Qwen3VLPreTrainedModel):  # type: i
     stock = Qwen3VLModel
 
 
-def token_kinds(config: Any, input_ids: Tensor) -> Tensor:
-    """0 for text, 1 for an image, 2 for a video: without it the stock model silently counts positions in 1-D."""
-    kinds: Tensor = (input_ids == config.image_token_id).int() + 2 * (input_ids == config.video_token_id).int()
-    return kinds
+class InternVLScalarRewardModel(ScalarReward, InternVLPreTrainedModel):  # type: ignore[misc]
+    """On InternVL."""
+
+    stock = InternVLModel
+    released_layout = RELEASED_TILES
 
 
 def mean_by_owner(hidden: Tensor, positions: Tensor, owners: Tensor, count: int) -> Tensor:
@@ -284,26 +296,6 @@ def mean_by_owner(hidden: Tensor, positions: Tensor, owners: Tensor, count: int)
     total = hidden.new_zeros(count, hidden.shape[1], dtype=torch.float32).index_add(0, owners, hidden[positions].float())
     reads = torch.zeros(count, device=hidden.device).index_add(0, owners, torch.ones_like(owners, dtype=torch.float32))
     return total / reads[:, None]
-
-
-def refuse_wrong_images(
-    config: Any, input_ids: Tensor, pixel_values: Tensor | None = None, image_grid_thw: Tensor | None = None, **other: Any
-) -> None:
-    """Raise ValueError for a video, and unless the runs of image tokens in `input_ids` (B, T) are the images given, in order."""
-    if other.get("pixel_values_videos") is not None or (input_ids == config.video_token_id).any():
-        raise ValueError("a video was given; this model was trained on images only: give single frames as images")
-    placeholder = input_ids == config.image_token_id
-    number = (placeholder & ~F.pad(placeholder[:, :-1], (1, 0))).flatten().cumsum(0)[placeholder.flatten()]
-    found = number.unique_consecutive(return_counts=True)[1].tolist()
-    patches = [] if image_grid_thw is None else image_grid_thw.prod(1).tolist()
-    wanted = [count // config.vision_config.spatial_merge_size**2 for count in patches]
-    if found != wanted or sum(patches) != (0 if pixel_values is None else len(pixel_values)):
-        raise ValueError(
-            f"the conversations hold {len(found)} image placeholders, of {found[:9]} tokens, but pixel_values holds "
-            f"{0 if pixel_values is None else len(pixel_values)} patches and image_grid_thw {len(wanted)} images, of "
-            f"{wanted[:9]} tokens; they must be the same, in order. An image whose pixels are missing would be scored as "
-            "noise: pass both as the image processor returns them, and write the image token once for each token of the image"
-        )
 
 
 def reads(config: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor | None = None) -> Tensor:
@@ -348,7 +340,7 @@ def pooled(model: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor 
     """
     refuse_wrong_images(model.config, input_ids, **inputs)
     where = reads(model.config, input_ids, mask, response)
-    inputs = {"mm_token_type_ids": token_kinds(model.config, input_ids), "use_cache": False, **inputs}
+    inputs = {**images_of(model.config.model_type).kinds(model.config, input_ids), "use_cache": False, **inputs}
     hidden = model.model(input_ids=input_ids, attention_mask=mask, **inputs).last_hidden_state
     owners, places = where.nonzero(as_tuple=True)
     return mean_by_owner(hidden.flatten(0, 1), owners * hidden.shape[1] + places, owners, len(hidden))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from data.errors import RecordError, UserError
-from data.images import decode
+from data.images import PatchTokens, decode
 from data.mixture import Mixture
 from data.preference import Preference
 from data.preparation.row_index import pair_key
@@ -149,7 +149,7 @@ def test_filters_count_what_they_leave_out(tmp_path: Path) -> None:
     assert [record.identity for record in everything(found)] == ["one:0", "one:7", "one:9"]
     adds_up(found)
     assert len(mixture(tmp_path, sources, filters={"markers": False, "identical": False})) == 10
-    assert Mixture(found.config, max_pixels=28 * 28 * 100).card().sources[0].left_out.get("too_long") is None
+    assert Mixture(found.config, PatchTokens(max_pixels=28 * 28 * 100)).card().sources[0].left_out.get("too_long") is None
 
 
 def test_the_card_counts_tokens_and_longer_responses(tmp_path: Path) -> None:

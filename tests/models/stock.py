@@ -10,6 +10,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from models.encoder import Span
+from models.families.table import FAMILIES
 from tests.models import tiny
 
 Case = tuple[list[Image], list[tuple[Span, ...]]]
@@ -18,21 +19,24 @@ Case = tuple[list[Image], list[tuple[Span, ...]]]
 
 def padded_inputs(cases: Sequence[Case], side: str = "right", family: str = tiny.FAMILY) -> dict[str, Tensor]:
     """Give every conversation of `cases` a row of its own, with its own copy of the images."""
-    tokenizer, processor = tiny.tokenizer(), tiny.image_processor(family=family)
+    tokenizer, processor = tiny.tokenizer(family), tiny.image_processor(family=family)
     texts, images = [], []
     for pictures, conversations in cases:
-        for conversation in conversations:
+        for conversation in tiny.written_for(family, conversations):
             text = "".join(span.text for span in conversation)
             for picture in pictures:
                 images.append(processor(images=[picture], return_tensors="pt"))
-                count = int(images[-1]["image_grid_thw"].prod()) // 4
-                text = text.replace("<|image_pad|>", "<|placeholder|>" * count, 1)
-            texts.append(text.replace("<|placeholder|>", "<|image_pad|>"))
+                if family == "internvl":  # as its processor writes it, 4 tokens a tile
+                    count = 4 * int(images[-1].pop("num_patches"))
+                    text = text.replace("<IMG_CONTEXT>", f"<img>{'<|placeholder|>' * count}</img>", 1)
+                else:
+                    count = int(images[-1]["image_grid_thw"].prod()) // 4
+                    text = text.replace("<|image_pad|>", "<|placeholder|>" * count, 1)
+            texts.append(text.replace("<|placeholder|>", FAMILIES[family].marks[1]))
     rows = tokenizer(texts, padding=True, padding_side=side, return_tensors="pt", add_special_tokens=False)
     inputs = {"input_ids": rows["input_ids"], "attention_mask": rows["attention_mask"]}
-    if images:
-        inputs["pixel_values"] = torch.cat([image["pixel_values"] for image in images])
-        inputs["image_grid_thw"] = torch.cat([image["image_grid_thw"] for image in images])
+    for name in images[0] if images else ():
+        inputs[name] = torch.cat([image[name] for image in images])
     return inputs
 
 
@@ -45,6 +49,10 @@ def backbone(weights: Any) -> Any:
 
 def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """Last hidden states (B, T, H) of the stock model, with the token kinds it needs for M-RoPE."""
-    kinds = (inputs["input_ids"] == model.config.image_token_id).int()
-    states: Tensor = model(**inputs, mm_token_type_ids=kinds).last_hidden_state
+    states: Tensor = model(**inputs, **kinds(model.config, inputs["input_ids"])).last_hidden_state
     return states
+
+
+def kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
+    """Return which tokens are an image's, of a family that counts these otherwise."""
+    return {} if config.model_type == "internvl" else {"mm_token_type_ids": (ids == config.image_token_id).int()}

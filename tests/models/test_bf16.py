@@ -51,7 +51,9 @@ def ours(kind: str, folder: Path, dtype: Any, family: str) -> tuple[Tensor, ...]
     load: Any = {"scalar": load_scalar, "critic": load_critic, "judge": load_language_model}[kind]
     model = load(config, **({} if kind == "judge" else {"fresh_head": False})).eval()
     encoder = tiny.encoder(family)
-    batch = encoder.pack([encoder.encode(pictures, turns, "end_of_turn") for pictures, turns in cases(kind)])
+    batch = encoder.pack(
+        [encoder.encode(pictures, tiny.written_for(family, turns), "end_of_turn") for pictures, turns in cases(kind)]
+    )
     inputs = {"scalar": batch.score_inputs, "critic": batch.joint_inputs, "judge": batch.label_inputs}[kind]()
     found = model(**inputs)
     return with_gradient(model.model, found if kind == "critic" else (found,))

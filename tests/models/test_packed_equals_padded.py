@@ -55,8 +55,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def packed_scores(model: ScalarReward, cases: list[stock.Case], read: StoredRead = "end_of_turn") -> Tensor:
-    encoder = tiny.encoder(model.config.model_type)
-    groups = [encoder.encode(images, conversations, read) for images, conversations in cases]
+    family = model.config.model_type
+    encoder = tiny.encoder(family)
+    groups = [encoder.encode(images, tiny.written_for(family, turns), read) for images, turns in cases]
     scores = model(**encoder.pack(groups).score_inputs())
     assert isinstance(scores, Tensor)
     return scores
@@ -127,8 +128,13 @@ def test_mean_is_the_mean_over_the_response(model: ScalarReward) -> None:
 
 
 def test_a_filler_changes_neither_scores_nor_gradients(model: ScalarReward) -> None:
-    encoder = tiny.encoder(model.config.model_type)
-    groups = [encoder.encode(*case(1, 2), "end_of_turn"), encoder.encode(*case(0, 2), "end_of_turn")]
+    family = model.config.model_type
+    encoder = tiny.encoder(family)
+    images, turns = case(1, 2)
+    groups = [
+        encoder.encode(images, tiny.written_for(family, turns), "end_of_turn"),
+        encoder.encode(*case(0, 2), "end_of_turn"),
+    ]
     model.zero_grad()
     wanted = model(**encoder.pack(groups).score_inputs())
     torch.autograd.backward(weigh(wanted))

@@ -6,6 +6,7 @@ Without a name it is Qwen2.5-VL.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import Qwen2Tokenizer
 
 from models.config import BackboneConfig
-from models.encoder import Encoder
+from models.encoder import Encoder, Span
 from models.families.table import FAMILIES
 
 SPECIAL = [
@@ -43,23 +44,37 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+# InternVL's: the encoder writes the marks around an image.
+TILES_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for content in message['content'] %}{% if content['type'] == 'image' %}<IMG_CONTEXT>\n"
+    "{% elif content['type'] == 'video' %}<video>\n{% elif content['type'] == 'text' %}{{ content['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+OWN = {"internvl": (["<img>", "</img>", "<IMG_CONTEXT>", "<video>"], TILES_TEMPLATE)}
+"""Special tokens of families beside Qwen's, at the end of the vocabulary, and their chat template."""
+
 CORPUS = ["You are a helpful assistant.", "system user assistant", "What is in the picture? A red square and a blue circle."]
 
 
 @cache
-def tokenizer() -> Any:
-    """Return a byte-level BPE tokenizer with some merges, Qwen's special tokens and Qwen2.5-VL's chat template."""
+def tokenizer(family: str = "") -> Any:
+    """Return a byte-level BPE tokenizer with some merges, Qwen's special tokens and Qwen2.5-VL's chat template, or `OWN`."""
+    special, template = OWN.get(family, ([], CHAT_TEMPLATE))
     learner = Tokenizer(BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     learner.train_from_iterator(CORPUS * 3, BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False))
     learned = json.loads(learner.to_str())["model"]
     merges = [tuple(pair) for pair in learned["merges"]]
-    found = Qwen2Tokenizer(vocab=learned["vocab"], merges=merges, extra_special_tokens=SPECIAL[1:])
-    found.chat_template = CHAT_TEMPLATE
+    found = Qwen2Tokenizer(vocab=learned["vocab"], merges=merges, extra_special_tokens=[*SPECIAL[1:], *special])
+    found.chat_template = template
     return found
 
 
+QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 FAMILY = "qwen2_5_vl"
 VISION: dict[str, dict[str, Any]] = {
     "qwen2_5_vl": {
@@ -81,39 +96,59 @@ VISION: dict[str, dict[str, Any]] = {
         "deepstack_visual_indexes": [0, 1],
         "num_position_embeddings": 64,
     },
+    "internvl": {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": [56, 56],
+        "attention_bias": True,
+    },
 }
 """Sizes of the vision towers."""
 TEXT: dict[str, dict[str, Any]] = {
     "qwen3_vl": {
         "head_dim": 16,
         "rope_parameters": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_theta": 10000.0},
-    }
+    },
+    "internvl": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
 }
 """What a language model has besides the common sizes."""
 
 
 def image_processor(min_pixels: int = 784, max_pixels: int = 28 * 28 * 16, family: str = FAMILY) -> Any:
     """Return the family's image processor without torchvision."""
-    patch = config(family).vision_config.patch_size
-    return FAMILIES[family].parts().image_processor(min_pixels=min_pixels, max_pixels=max_pixels, patch_size=patch)
+    limits = BackboneConfig(path="tiny", min_pixels=min_pixels, max_pixels=max_pixels)
+    vision, row = config(family).vision_config, FAMILIES[family]
+    tile = {"size": {"height": 56, "width": 56}}
+    shape = {"patch_size": vision.patch_size} if row.images.planned else tile
+    return row.parts().image_processor(**row.images.arguments(vision, limits), **shape)
 
 
 def encoder(family: str = FAMILY, **changes: Any) -> Encoder:
     """Return an encoder on the tiny processor; `changes` are settings of the backbone section."""
     settings = BackboneConfig(path="tiny", dtype="float32", **changes)
-    return Encoder(tokenizer(), image_processor(family=family), settings, config(family))
+    return Encoder(tokenizer(family), image_processor(family=family), settings, config(family))
+
+
+def written_for(family: str, conversations: list[tuple[Span, ...]]) -> list[tuple[Span, ...]]:
+    """Return conversations that were rendered for Qwen2.5-VL as the family's template writes their images."""
+    if family not in OWN:
+        return conversations
+    return [tuple(replace(span, text=span.text.replace(QWEN_IMAGE, "<IMG_CONTEXT>\n")) for span in one) for one in conversations]
 
 
 def config(family: str = FAMILY, **changes: Any) -> Any:
     """Return a backbone's configuration of 2 + 2 layers or so and width 32; `changes` go to the outer config."""
-    ids = dict(zip(SPECIAL, tokenizer().convert_tokens_to_ids(SPECIAL), strict=True))
+    own = tokenizer(family)
+    ids = dict(zip(SPECIAL, own.convert_tokens_to_ids(SPECIAL), strict=True))
     text = {
         "hidden_size": 32,
         "intermediate_size": 48,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "vocab_size": len(tokenizer()),
+        "vocab_size": len(own),
         "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0},
         "bos_token_id": ids["<|endoftext|>"],
         "eos_token_id": ids["<|im_end|>"],
@@ -125,7 +160,9 @@ def config(family: str = FAMILY, **changes: Any) -> Any:
         "vision_start_token_id": ids["<|vision_start|>"],
         "vision_end_token_id": ids["<|vision_end|>"],
     }
-    kind = FAMILIES[family].parts().config
+    if family in OWN:
+        marks = {"image_token_id": own.convert_tokens_to_ids(FAMILIES[family].marks[1])}
+    kind, changes = FAMILIES[family].parts().config, {"tie_word_embeddings": False} | changes
     return kind(text_config=text | TEXT.get(family, {}), vision_config=dict(VISION[family]), **marks, **changes)
 
 

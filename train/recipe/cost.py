@@ -89,14 +89,14 @@ class StepCost:
 
 def record_tokens(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     """Return the assumed tokens of a record's image and of its text."""
-    return min(IMAGE_TOKENS, recipe.backbone.max_pixels // shape.side**2), TEXT_TOKENS
+    return min(IMAGE_TOKENS, shape.image_tokens(recipe.backbone).bounds[1]), TEXT_TOKENS
 
 
 def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
     """Return what a step of the recipe costs on `ranks` GPUs at each ZeRO stage; writing and evaluation come on top."""
     parts, (total, learned) = shape.count(), trained(recipe, shape)
     image, words = record_tokens(recipe, shape)
-    patches = image * shape.vision_config.spatial_merge_size**2
+    patches = image * shape.patches_per_token
     layers = parts.language_model - shape.vocab_size * shape.hidden_size
     adapters, frozen = recipe.optim.lora is not None, recipe.backbone.freeze
     a_token = 4 if adapters or "language_model" in frozen else 6
@@ -120,7 +120,7 @@ def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
 def full_row(recipe: Recipe, shape: Shape) -> tuple[int, int, int]:
     """Return how many assumed records fill a row, at least one, and the row's tokens and vision patches."""
     image, words = record_tokens(recipe, shape)
-    patches = image * shape.vision_config.spatial_merge_size**2
+    patches = image * shape.patches_per_token
     budget = ROW_TOKENS if recipe.optim.token_budget == "auto" else recipe.optim.token_budget
     records = max(1, budget // (image + words + ceil(PATCH_COST * patches)))
     return records, records * (image + words), records * patches

@@ -153,11 +153,12 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     """Return what is said about the backbone: checkpoint, size, what is trained, image size."""
     backbone, lora = recipe.backbone, recipe.optim.lora
     limits = backbone.min_pixels, backbone.max_pixels
-    tokens = " to ".join(f"{ceil(pixels / shape.side**2):,}" for pixels in limits) if shape else UNKNOWN
+    seen = shape.image_tokens(backbone) if shape else None
+    tokens = f"{seen.how}{seen.bounds[0]:,} to {seen.bounds[1]:,} tokens" if seen else f"{UNKNOWN} tokens"
     sizes = [f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M" for n in (trained(recipe, shape) if shape else ())]
     return [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
-        f"images of {limits[0]:,} to {limits[1]:,} pixels: {tokens} tokens each",
+        f"images of {limits[0]:,} to {limits[1]:,} pixels: {tokens} each",
         f"{sizes[0]} parameters, {sizes[1]} of them trained" if sizes else "",
         f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}" if lora else "",
         f"frozen: {', '.join(backbone.freeze)}" if backbone.freeze else "",

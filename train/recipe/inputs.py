@@ -12,11 +12,11 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from data.errors import UserError
+from data.errors import CheckpointError, UserError
 from data.preparation.filters import read_fingerprints
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
-from models.config import HUB_ID, checkpoint_at
+from models.config import HUB_ID, BackboneConfig, checkpoint_at
 from models.families.table import BACKBONES
 from train.recipe.memory import shape_of
 from train.recipe.methods import CheckpointJudge, JudgeTerm, PolicyConfig, StableReinforceConfig
@@ -100,6 +100,7 @@ def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
         elif message := refusal(Path(path).exists):  # too long a name, which nothing will ever have
             yield message, key
     looks: list[tuple[str, Callable[[], object]]] = [(key, partial(look_at_model, path)) for key, path in models(recipe)]
+    looks.append(("backbone.max_pixels", partial(look_at_limits, recipe.backbone)))
     looks += [(key, source.look) for key, source in file_sources(recipe)]
     for number, benchmark in enumerate(recipe.evaluation.benchmarks):
         looks.append((f"evaluation.benchmarks.{number}", partial(BENCHMARKS[benchmark.name].look, benchmark)))
@@ -122,6 +123,16 @@ def look_at_model(path: str) -> None:
     for what, names in NEEDED.items():
         if not any(found.is_file() for name in names for found in folder.glob(name)):
             raise UserError(f"{folder} holds no file {' or '.join(names)}, so that it lacks {what}; required is {BACKBONES}")
+
+
+def look_at_limits(backbone: BackboneConfig) -> None:
+    """Raise UserError for limits of an image's pixels that the backbone, where it is at hand, cannot keep."""
+    try:
+        shape = shape_of(backbone.path)
+    except CheckpointError:
+        return  # `look_at_model` says it
+    if shape is not None:
+        shape.image_tokens(backbone)
 
 
 def look_at_checkpoint(resume: str) -> None:

@@ -126,7 +126,7 @@ def padded_inputs(groups: Sequence[Group], vision: VisionTokens) -> tuple[dict[s
 
 def vision_tokens(config: Any) -> VisionTokens:
     """Return how images stand in a row of a model of `config`."""
-    ids = config.vision_start_token_id, config.image_token_id, config.vision_end_token_id
+    ids = 0, config.image_token_id, 1  # which marks stand around an image costs nothing; no text holds these
     return family_of(config.model_type).vision_tokens(config.vision_config, ids)
 
 

@@ -79,9 +79,7 @@ class Method(ABC):
 
     def open_mixture(self) -> Mixture:
         """Open the recipe's sources, with a line for each that lost records and the reasons."""
-        backbone = self.recipe.backbone
-        limits = {"min_pixels": backbone.min_pixels, "max_pixels": backbone.max_pixels, "token_side": self.encoder.token_side}
-        mixture = Mixture(self.recipe.data, **limits)
+        mixture = Mixture(self.recipe.data, self.encoder.image_tokens)
         for part in mixture.parts:
             if part.left_out and rank() == 0:
                 reasons = ", ".join(f"{reason} {count:,}" for reason, count in part.left_out.items())

@@ -30,8 +30,8 @@ VECTORS = "_vectors"
 EXPECTED = "5.17 to 5.23"
 SHOWN = 3
 """Parameters that an error names."""
-TOWERS = {family.tower for family in FAMILIES.values()}
-"""What families call the vision tower."""
+VISION = {name for family in FAMILIES.values() for name in family.vision_modules}
+"""What families call the vision tower, and a projector beside it."""
 Evaluate = Callable[[nn.Module, int], dict[str, float]]
 """(wrapped model, global step) -> figures named `benchmark/figure`; called on all ranks together."""
 
@@ -39,7 +39,7 @@ Evaluate = Callable[[nn.Module, int], dict[str, float]]
 def part_of(name: str) -> str:
     """Return `head`, `vision` or `language` for a parameter's name, with or without the wrappers of PEFT and DDP."""
     parts = name.split(".")
-    return "head" if "head" in parts else "vision" if TOWERS & set(parts) else "language"
+    return "head" if "head" in parts else "vision" if VISION & set(parts) else "language"
 
 
 def parameter_groups(named: Iterable[tuple[str, nn.Parameter]], config: OptimConfig) -> list[dict[str, Any]]:
@@ -85,8 +85,9 @@ def element_wise(backbone: Any) -> Iterator[nn.Module]:
     for layer in backbone.language_model.layers:
         yield from (layer.mlp, layer.input_layernorm, layer.post_attention_layernorm)
     yield backbone.language_model.norm
-    for block in backbone.get_submodule(family_of(backbone.config.model_type).tower).blocks:
-        yield from (block.mlp, block.norm1, block.norm2)
+    blocks, parts = family_of(backbone.config.model_type).blocks
+    for block in backbone.get_submodule(blocks):
+        yield from (block.get_submodule(part) for part in parts)
 
 
 def compile_layers(backbone: Any) -> None:

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.errors import UserError
-from data.images import resized
+from data.images import PatchTokens, resized
 from data.preference import Preference
 from data.preparation import scan as preparation
 from data.preparation.faults import told
@@ -198,7 +198,7 @@ def test_image_tokens_of_rows_are_those_of_their_images(
     expected = [
         sum(int(resized(np.array([size], np.uint32), min_pixels, max_pixels).prod()) // 28**2 for size in row) for row in images
     ]
-    assert RowIndex(rows, sizes, {}).image_tokens(min_pixels, max_pixels).tolist() == expected
+    assert RowIndex(rows, sizes, {}).image_tokens(PatchTokens(min_pixels, max_pixels)).tolist() == expected
     assert resized(sizes, min_pixels, max_pixels).shape == sizes.shape
 
 

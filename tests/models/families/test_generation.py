@@ -13,9 +13,9 @@ from models.config import BackboneConfig, SamplingConfig
 from models.families.table import FAMILIES
 from models.generation import WritingCost, generate
 from tests.models import stock, tiny
-from tests.models.test_generation import CASES, END, FORBIDDEN, LIMIT, NAMES
+from tests.models.test_generation import CASES, END, LIMIT, NAMES
 
-LIKELY = {"qwen2_5_vl": (7, 4.75), "qwen2_vl": (13, 4.0), "qwen3_vl": (2, 3.0)}
+LIKELY = {"qwen2_5_vl": (7, 4.75), "qwen2_vl": (13, 4.0), "qwen3_vl": (2, 3.0), "internvl": (0, 3.5)}
 """A seed, and how much likelier the end of turn is made, so that continuations end at different lengths."""
 
 
@@ -34,15 +34,18 @@ def backbone(folder: Path, family: str) -> Any:
 def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(tmp_path: Path, family: str) -> None:
     plain, encoder = backbone(tmp_path, family), tiny.encoder(family)
     critic = load_critic(BackboneConfig(path=str(tmp_path), dtype="float32")).eval()
-    batch, sampling = encoder.pack([encoder.encode(*case, None) for case in CASES]), SamplingConfig(max_new_tokens=LIMIT)
-    found = iter(generate(critic, batch, end=END, forbidden=FORBIDDEN, sampling=sampling, seeds=NAMES))
+    batch, sampling = (
+        encoder.pack([encoder.encode(pictures, tiny.written_for(family, turns), None) for pictures, turns in CASES]),
+        SamplingConfig(max_new_tokens=LIMIT),
+    )
+    found = iter(generate(critic, batch, end=END, forbidden=encoder.vision_ids, sampling=sampling, seeds=NAMES))
     lengths = []
     options: dict[str, Any] = {"max_new_tokens": LIMIT, "do_sample": False, "eos_token_id": END, "pad_token_id": END}
     for images, conversations in CASES:
         for spans in conversations:
             one, inputs = next(found), stock.padded_inputs([(images, [spans])], family=family)
-            kinds = (inputs["input_ids"] == plain.config.image_token_id).int()
-            ids = plain.generate(**inputs, mm_token_type_ids=kinds, suppress_tokens=FORBIDDEN, **options)
+            kinds = stock.kinds(plain.config, inputs["input_ids"])
+            ids = plain.generate(**inputs, **kinds, suppress_tokens=encoder.vision_ids, **options)
             new = ids[0, inputs["input_ids"].shape[1] :].tolist()
             wanted = new[: new.index(END)] if END in new else new
             assert list(one.ids) == wanted

@@ -97,4 +97,5 @@ def test_a_batch_travels_small_and_moves() -> None:
     stays = {name for name, value in vars(moved).items() if isinstance(value, Tensor) and value.device.type != "meta"}
     assert stays == {"image_grid_thw"}
     assert moved.plan.key_index.device.type == "meta"
-    assert {one.device.type for one in moved.vision.model_inputs().values() if isinstance(one, Tensor)} == {"meta"}
+    inputs = moved.vision.model_inputs(moved.pixel_values, moved.pixel_values)
+    assert {one.device.type for one in inputs.values() if isinstance(one, Tensor)} == {"meta"}

@@ -42,7 +42,8 @@ def groups(encoder: Encoder) -> list[Group]:
 
 
 def without_plan(batch: PackedBatch) -> dict[str, Any]:
-    return {name: value for name, value in batch.score_inputs().items() if name not in batch.vision.model_inputs()}
+    planned = batch.vision.model_inputs(batch.pixel_values, batch.image_grid_thw).keys() - {"pixel_values", "image_grid_thw"}
+    return {name: value for name, value in batch.score_inputs().items() if name not in planned}
 
 
 def test_the_tower_computes_the_same_bits_from_the_plan(model: ScalarRewardModel) -> None:

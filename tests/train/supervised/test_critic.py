@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerControl, TrainerState
 
 from data.errors import UserError
+from data.images import PatchTokens
 from data.mixture import Mixture, MixtureConfig
 from data.preference import Preference
 from data.prompts import critiques_of
@@ -40,7 +41,7 @@ from train.supervised.trainer import first
 
 WORLD = ShapesWorld("demo", 0, "train")
 OWN = ("the model's words on the first.", "its words on the second.")
-PIXELS = {"min_pixels": 784, "max_pixels": 3136}
+PIXELS = PatchTokens(784, 3136)
 
 
 def config(**changes: Any) -> CriticConfig:
@@ -201,7 +202,7 @@ def store(folder: Path, **changes: Any) -> CritiqueStore:
 
 def mixture(rows: int = 16) -> Mixture:
     source = {"type": "shapes", "level": "demo", "rows": rows}
-    return Mixture(MixtureConfig.model_validate({"sources": [source]}), **PIXELS)
+    return Mixture(MixtureConfig.model_validate({"sources": [source]}), PIXELS)
 
 
 def own_steps(kept: CritiqueStore, records: Mixture, steps: int) -> StepDataset:

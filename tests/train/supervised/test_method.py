@@ -12,6 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from data.images import PatchTokens
 from eval.judges.checkpoint import TOKEN_BUDGET
 from models.packing.groups import PATCH_COST
 from tests.data.mixtures import mixture, project, row
@@ -62,8 +63,7 @@ def test_records_that_were_left_out_are_printed_with_the_reasons(tmp_path: Path)
     sources = [project(tmp_path, "one", rows), project(tmp_path, "two", [row("fifth")])]
     text = io.StringIO()
     config = mixture(tmp_path, sources).config
-    recipe = SimpleNamespace(backbone=SimpleNamespace(min_pixels=784, max_pixels=3136), data=config)
-    encoder = SimpleNamespace(token_side=28)
+    recipe, encoder = SimpleNamespace(data=config), SimpleNamespace(image_tokens=PatchTokens(784, 3136))
     stub: Any = SimpleNamespace(recipe=recipe, encoder=encoder, console=Console(file=text, width=125))
     Method.open_mixture(stub)
     assert text.getvalue() == "one: 2 of 4 records left out: markers 2\n"
