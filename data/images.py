@@ -11,20 +11,20 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from data.decoding import ImageModeError, orientation, upright_rgb
-from data.errors import ImageError
+from data.errors import ImageError, UserError
 from data.preference import EncodedImage
 from data.video import ADVICE, is_video, is_video_name
 
@@ -195,6 +195,30 @@ class TileTokens:
     tokens: int
     """Of a tile."""
 
+    @classmethod
+    def within(cls, min_pixels: int, max_pixels: int, side: int, tokens: int) -> "TileTokens":
+        """Return as many tiles as the limits of an image's pixels allow, that of the whole image counted.
+
+        So `max_pixels` buys as many tokens as of a backbone that scales images as a whole. There is no size between two numbers
+        of tiles, and no image becomes less than a tile. Raises UserError where no number fits.
+        """
+        area = side**2
+        low, high = ceil(min_pixels / area), max_pixels // area
+        if high < 1:
+            raise UserError(
+                f"backbone.max_pixels is {max_pixels:,}, but this backbone sees an image as tiles of {side} x {side} pixels, at "
+                f"least one: give {area:,} or more. From {3 * area:,} on there are two tiles, with one of the whole "
+                "image beside them."
+            )
+        least, most = low - (low > 2), high - 1 if high > 2 else 1
+        if least > most:
+            raise UserError(
+                f"backbone.min_pixels {min_pixels:,} and max_pixels {max_pixels:,}: no number of tiles of {side} x {side} "
+                f"pixels, with one of the whole image beside several, lies between. Lower min_pixels to {area:,}, which is one "
+                f"tile, or raise max_pixels to {3 * area:,}."
+            )
+        return cls(least, most, side, tokens)
+
     @property
     def how(self) -> str:
         """In words."""
@@ -218,6 +242,26 @@ ImageTokens = PatchTokens | TileTokens
 """How many tokens images of given sizes become; a backbone decides which."""
 DEFAULT_IMAGE_TOKENS = PatchTokens()
 """Qwen2.5-VL's, where no backbone is named."""
+
+
+def image_tokens_of(config: Mapping[str, Any], min_pixels: int, max_pixels: int) -> ImageTokens:
+    """Return how many tokens images become in a backbone whose config.json is `config`, whatever its family.
+
+    A tower for tiles has the size of an image in it, and a model that makes fewer tokens of their patches says by what; others
+    merge squares of patches. Where a number is not there it is that of the first models. Raises: UserError for limits that no
+    image can keep, KeyError for a config.json without a vision tower.
+    """
+    vision = config["vision_config"]
+    patch = _one(vision.get("patch_size", 14))
+    if "downsample_ratio" in config:
+        side = _one(vision["image_size"])
+        return TileTokens.within(min_pixels, max_pixels, side, round(side / patch * config["downsample_ratio"]) ** 2)
+    return PatchTokens(min_pixels, max_pixels, patch * vision.get("spatial_merge_size", 2))
+
+
+def _one(side: int | Sequence[int]) -> int:
+    """Return the side of a square that is given by one number or by height and width."""
+    return side if isinstance(side, int) else side[0]
 
 
 def tiled(sizes: npt.NDArray[np.uint32], low: int, high: int, side: int) -> npt.NDArray[np.int64]:

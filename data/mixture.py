@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import sys
 from collections import Counter
@@ -26,7 +27,15 @@ from data.config.section import Processes, Ratio, Records, Section
 from data.config.validation import read_section
 from data.console import plain_console
 from data.errors import RecordError, UserError
-from data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
+from data.images import (
+    DEFAULT_IMAGE_TOKENS,
+    MAX_PIXELS_OF_BACKBONE,
+    MIN_PIXELS_OF_BACKBONE,
+    TOKEN_SIDE,
+    ImageTokens,
+    PatchTokens,
+    image_tokens_of,
+)
 from data.preference import Preference
 from data.preparation.card import DataCard, card_of
 from data.preparation.filters import FilterConfig, apply, read_fingerprints
@@ -38,6 +47,7 @@ from data.preparation.split import SourceSplit, SplitRecords, hold_out
 from data.sources.table import AnySource
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "data"
+EMBEDDED = Path(__file__).resolve().parents[1] / "models" / "embedded"
 T = TypeVar("T")
 
 
@@ -232,10 +242,20 @@ class Mixture:
         return pools
 
 
+class _Seen(BaseModel):
+    """What decides how many tokens an image becomes."""
+
+    path: str = "embedded"
+    revision: str | None = None
+    min_pixels: int = MIN_PIXELS_OF_BACKBONE
+    max_pixels: int = MAX_PIXELS_OF_BACKBONE
+
+
 class _DataOfRecipe(BaseModel):
     """What commands on data read of a recipe; they leave its other sections alone."""
 
     data: MixtureConfig
+    backbone: _Seen = _Seen()
 
 
 def section_of(recipe: Path) -> MixtureConfig:
@@ -244,6 +264,34 @@ def section_of(recipe: Path) -> MixtureConfig:
     Raises: RecipeError with everything that is wrong with it.
     """
     return read_section(recipe, _DataOfRecipe).data
+
+
+def image_tokens_of_recipe(recipe: Path) -> tuple[ImageTokens, str]:
+    """Return how many tokens images become in a recipe's backbone, and what is to be said about it.
+
+    The backbone's config.json is read where it lies, or fetched from the hub; raises UserError for limits that it cannot keep.
+    """
+    seen = read_section(recipe, _DataOfRecipe).backbone
+    limits = seen.min_pixels, seen.max_pixels
+    folder = EMBEDDED if seen.path == "embedded" else Path(seen.path).expanduser()
+    try:
+        file = folder / "config.json" if folder.is_dir() else _fetched_config(seen.path, seen.revision)
+        config = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        return PatchTokens(*limits), (
+            f"image tokens are counted by {TOKEN_SIDE} x {TOKEN_SIDE} pixels, which may not be those of {seen.path}: its "
+            f"config.json cannot be read ({type(error).__name__}: {str(error).splitlines()[0]}). A run counts by its backbone."
+        )
+    if not isinstance(config, dict) or not isinstance(config.get("vision_config"), dict):
+        raise UserError(f"backbone.path: {file} is no config.json of a model that sees images.")
+    return image_tokens_of(config, *limits), ""
+
+
+def _fetched_config(hub: str, revision: str | None) -> Path:
+    """Fetch 1 kB; a hub that does not answer, or has no such model, is an OSError or a ValueError."""
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(hub, "config.json", revision=revision))
 
 
 def main() -> None:
@@ -262,7 +310,8 @@ def main() -> None:
             for line in inspect(place, options.images, CACHE, os.cpu_count() or 1):
                 print(line)
             return
-        mixture = Mixture(section_of(options.recipe))
+        image_tokens, note = image_tokens_of_recipe(options.recipe)
+        mixture = Mixture(section_of(options.recipe), image_tokens)
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     card = mixture.card()
@@ -273,6 +322,10 @@ def main() -> None:
     for source in card.sources:
         for message in source.messages:
             console.print(f"bad: {message}", style="yellow")
+    low, high = image_tokens.bounds
+    console.print(f"an image is {image_tokens.how}{low:,} to {high:,} tokens")
+    if note:
+        console.print(note, style="yellow")
     console.print(f"{len(mixture):,} records to train on, {card.epoch_size:,} an epoch; saved as {target}")
 
 

@@ -210,5 +210,6 @@ class Family:
         """Return how images stand in a row, with the ids of `marks`."""
         from models.packing.groups import VisionTokens
 
+        (start, image, end), (merge, numbers) = ids, self.images.sizes(vision_config)
         smallest, plan = self.images.smallest(vision_config), partial(self.tower_plan, vision_config)
-        return VisionTokens(*ids, *self.images.sizes(vision_config), smallest, plan, self.parts().positions)
+        return VisionTokens(start, image, end, merge, numbers, smallest, plan, self.parts().positions)

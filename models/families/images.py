@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from data.errors import UserError
@@ -37,7 +36,7 @@ class Images(ABC):
         """Return the image processor's keywords for the recipe's limits; raises UserError as `tokens`."""
 
     @abstractmethod
-    def limits(self, saved: Mapping[str, Any]) -> dict[str, int]:
+    def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return `min_pixels` and `max_pixels` of a saved image processor; raises KeyError where it does not say."""
 
     @abstractmethod
@@ -70,7 +69,7 @@ class PatchImages(Images):
         """Return the image processor's keywords."""
         return {"min_pixels": limits.min_pixels, "max_pixels": limits.max_pixels}
 
-    def limits(self, saved: Mapping[str, Any]) -> dict[str, int]:
+    def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the limits of a saved image processor, in either way of writing them."""
         size, ends = saved.get("size") or {}, {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
         return {name: saved.get(name) or size[end] for name, end in ends.items()}
@@ -117,40 +116,24 @@ class Tile:
 class TileImages(Images):
     """Cut into square tiles, in rows and columns near to the image's aspect ratio, several with one of the whole: InternVL.
 
-    The limits of a recipe count all tiles, so that `max_pixels` buys as many tokens of every family. There is no size between
-    two numbers of tiles, and no image becomes less than a tile.
+    The limits of a recipe count all tiles: `TileTokens.within`.
     """
 
     planned = False
     MERGE = 2
-    """Patches on a side of a token: what all released models have; `TileImages` refuses others by `downsample_ratio`."""
+    """Patches on a side of a token, as in all released models; others are refused."""
 
-    def tokens(self, vision: Any, limits: BackboneConfig) -> ImageTokens:
+    def tokens(self, vision: Any, limits: BackboneConfig) -> TileTokens:
         """Return how many tokens images become."""
         tile = Tile.of(vision)
-        low, high = ceil(limits.min_pixels / tile.side**2), limits.max_pixels // tile.side**2
-        if high < 1:
-            raise UserError(
-                f"backbone.max_pixels is {limits.max_pixels:,}, but this backbone sees an image as tiles of {tile.side} x "
-                f"{tile.side} pixels, at least one: give {tile.side**2:,} or more. From {3 * tile.side**2:,} on there are "
-                "two tiles, with one of the whole image beside them."
-            )
-        least, most = low - (low > 2), high - 1 if high > 2 else 1
-        if least > most:
-            raise UserError(
-                f"backbone.min_pixels {limits.min_pixels:,} and max_pixels {limits.max_pixels:,}: no number of tiles of "
-                f"{tile.side} x {tile.side} pixels, with one of the whole image beside several, lies between. "
-                f"Lower min_pixels to {tile.side**2:,}, which is one tile, or raise max_pixels to {3 * tile.side**2:,}."
-            )
-        return TileTokens(least, most, tile.side, (tile.patches // self.MERGE) ** 2)
+        return TileTokens.within(limits.min_pixels, limits.max_pixels, tile.side, (tile.patches // self.MERGE) ** 2)
 
     def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
         """Return the image processor's keywords; released ones cut only where their processor tells them to."""
         found = self.tokens(vision, limits)
-        assert isinstance(found, TileTokens)
         return {"crop_to_patches": True, "min_patches": found.min_tiles, "max_patches": found.max_tiles}
 
-    def limits(self, saved: Mapping[str, Any]) -> dict[str, int]:
+    def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the limits of a saved image processor, whose tile of the whole image counts too."""
         low, high = (tiles + (tiles > 1) for tiles in (saved["min_patches"], saved["max_patches"]))
         area = saved["size"]["height"] ** 2

@@ -120,7 +120,7 @@ PUBLISHED = {
 
 def parts() -> Parts:
     """Return what imports torch."""
-    from transformers import AutoModel, GotOcr2ImageProcessorPil, InternVLConfig, InternVLVisionModel
+    from transformers import GotOcr2ImageProcessorPil, InternVLConfig, InternVLVisionModel, Qwen2Model
 
     from models.packing.groups import in_order
     from models.portable.critic import InternVLCriticRewardModel
@@ -128,7 +128,7 @@ def parts() -> Parts:
     from models.portable.reward import InternVLScalarRewardModel
 
     ours = InternVLScalarRewardModel, InternVLCriticRewardModel, InternVLLanguageModel
-    return Parts(InternVLConfig, *ours, (AutoModel.from_config, InternVLVisionModel), GotOcr2ImageProcessorPil, in_order)
+    return Parts(InternVLConfig, *ours, (Qwen2Model, InternVLVisionModel), GotOcr2ImageProcessorPil, in_order)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:

@@ -113,6 +113,11 @@ def test_the_data_of_every_recipe_is_understood(recipe: Path) -> None:
     assert section_of(recipe).sources
 
 
+LARGER = {"vision_config": {"patch_size": 16, "spatial_merge_size": 2}}
+"""Tokens of 32 x 32 pixels: 60 x 40 pixels grow to 192 x 128, and with tokens of 28 x 28 to 196 x 140, which are 35."""
+TILED = {"downsample_ratio": 0.5, "vision_config": {"image_size": [56, 56], "patch_size": [14, 14]}}
+
+
 def test_the_plan_prints_and_saves_the_card_from_any_folder(two: list[dict[str, Any]], tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
@@ -132,6 +137,18 @@ def test_the_plan_prints_and_saves_the_card_from_any_folder(two: list[dict[str, 
         "image_tokens": 25 * 6,  # 60 x 40 pixels grow to 84 x 56
         "text_tokens": card["total"]["text_tokens"],
     }
+    assert "an image is 4 to 1,280 tokens" in done.stdout, "without a backbone, Qwen2.5-VL's"
+    backbone = tmp_path / "backbone"
+    backbone.mkdir()
+    for config, limits, tokens in ((LARGER, {"min_pixels": 20000}, 6 * 4), (TILED, {"max_pixels": 7 * 56**2}, 7 * 4)):
+        (backbone / "config.json").write_text(json.dumps(config))
+        section = {"path": str(backbone), **limits}
+        recipe.write_text(json.dumps(json.loads(recipe.read_text()) | {"backbone": section}))
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert json.loads((tmp_path / "card.json").read_text())["total"]["image_tokens"] == 25 * tokens, done.stdout
+    assert "1 to 6 tiles of 56 x 56 pixels, several with one of the whole, 4 to 28 tokens" in done.stdout
+    (backbone / "config.json").unlink()
+    assert "may not be those of" in subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     recipe.write_text("data: {sources: [{type: project}]}")
     failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert failed.returncode == 1

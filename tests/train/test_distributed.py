@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from models.families.table import FAMILIES
 from tests.models import tiny
 from tests.train import worker
 from tests.train.conftest import CURVES
@@ -47,6 +48,36 @@ def test_steps_equal_those_of_one_process_with_one_row(descended: Path, stage: s
     for step, line in enumerate(found):
         assert {name: line[name] for name in EQUAL} == pytest.approx({name: expected[step][name] for name in EQUAL}, abs=1e-6)
     assert any(line["grad_norm"] > 0.4 for line in found)  # so the clipping took part
+
+
+FEWER = "titi" + "itit" + "tttt" + "tiit"
+OTHERS = [family for family in FAMILIES if family != tiny.FAMILY]
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train every other family on one rank, and on two under ZeRO-2 and ZeRO-3; all share the starts of their ranks."""
+    folder = tmp_path_factory.mktemp("families")
+    recipes = {family: worker.prepare(folder / family, family) for family in OTHERS}
+    alone = [(recipe, [(str(folder / family / "alone"), "none", 10**6)]) for family, recipe in recipes.items()]
+    run_ranks(folder / "one", worker.descend_all, alone, FEWER, ranks=1)
+    cases = [
+        (recipe, [(str(folder / family / stage), stage, BUDGET) for stage in STAGES[1:]]) for family, recipe in recipes.items()
+    ]
+    run_ranks(folder / "two", worker.descend_all, cases, FEWER)
+    return folder
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+@pytest.mark.parametrize("family", OTHERS)
+def test_steps_of_every_family_equal_those_of_one_process(families: Path, family: str, stage: str) -> None:
+    alone, sharded = families / family / "alone", families / family / stage
+    assert difference(alone, families / family / "base") > 1e-3
+    assert difference(alone, sharded) < 1e-6
+    expected, found = lines(alone), lines(sharded)
+    assert len(found) == len(FEWER) // 4
+    for line, other in zip(found, expected, strict=True):
+        assert {name: line[name] for name in EQUAL} == pytest.approx({name: other[name] for name in EQUAL}, abs=1e-6)
 
 
 def test_the_rows_of_the_ranks_are_unequal() -> None:

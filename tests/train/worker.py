@@ -43,16 +43,16 @@ workers: 0
 """A run of six steps, an epoch and a half, on pictures of at most four tokens."""
 
 
-def prepare(folder: Path) -> Path:
-    """Write a backbone whose reward head is not yet at rest, and a recipe for it; return the recipe's path."""
+def prepare(folder: Path, family: str = tiny.FAMILY) -> Path:
+    """Write a backbone of the family whose reward head is not yet at rest, and a recipe for it; return the recipe's path."""
     from models.backbone import load_scalar
 
     folder.mkdir(parents=True, exist_ok=True)
-    tiny.checkpoint(folder / "backbone")
+    tiny.checkpoint(folder / "backbone", family=family)
     model = load_scalar(BackboneConfig(path=str(folder / "backbone"), dtype="float32"), HeadConfig())
     tiny.stir(model.head, 0.3)
     model.save_pretrained(folder / "base")
-    tiny.encoder().save_pretrained(folder / "base")
+    tiny.encoder(family).save_pretrained(folder / "base")
     path = folder / "recipe.yaml"
     path.write_text(RECIPE.format(folder=folder), encoding="utf-8")
     return path
@@ -146,12 +146,13 @@ class Written:
     """
 
     kinds: str
+    family: str = tiny.FAMILY
 
     def __len__(self) -> int:
         return len(self.kinds)
 
     def __getitem__(self, index: int) -> TrainingExample:
-        encoder = tiny.encoder(max_pixels=784 * 4)
+        encoder = tiny.encoder(self.family, max_pixels=784 * 4)
         kind = self.kinds[index]
         words = {"l": "What is in the picture? " * 12, "s": "?"}.get(kind, "What is in the picture? " * (1 + index % 3))
         question: Any = {"type": "text", "text": words}
@@ -178,14 +179,24 @@ class PlainTrainer(PackedTrainer):
         return self.optimizer
 
 
-def descend(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, str, int]]) -> None:
-    """Train on the records `kinds`, four a step, once for each case (folder, DeepSpeed's name, token budget), and save."""
-    deepspeed = any(name != NONE for _, name, _ in cases)
+Case = tuple[str, str, int]
+"""Folder, DeepSpeed's name, token budget."""
+
+
+def descend(recipe_path: Path, kinds: str, cases: Sequence[Case]) -> None:
+    """Train on the records `kinds`, four a step, once for each case, and save."""
+    descend_all([(recipe_path, cases)], kinds)
+
+
+def descend_all(recipes: Sequence[tuple[Path, Sequence[Case]]], kinds: str) -> None:
+    """Do what `descend` does for each of `recipes`, all with DeepSpeed or none of them, in one start of the ranks."""
+    deepspeed = any(name != NONE for _, cases in recipes for _, name, _ in cases)
     with run_environment(seed=0, deterministic=False, deepspeed=deepspeed):
-        descend_each(recipe_path, kinds, cases)
+        for recipe_path, cases in recipes:
+            descend_each(recipe_path, kinds, cases)
 
 
-def descend_each(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, str, int]]) -> None:
+def descend_each(recipe_path: Path, kinds: str, cases: Sequence[Case]) -> None:
     """Do what `descend` does, inside the ranks' surroundings."""
     for folder, name, budget in cases:
         os.environ["ACCELERATE_USE_DEEPSPEED"] = str(name != NONE).lower()
@@ -197,12 +208,13 @@ def _descend(recipe_path: Path, kinds: str, folder: str, deepspeed: str, budget:
     changes = ["optim.learning_rate=0.01", "evaluation.benchmarks=[]", "evaluation.best_metric=null", "optim.schedule=constant"]
     changes += ["optim.warmup_ratio=0", "optim.max_grad_norm=0.4", f"deepspeed={deepspeed}", f"output.folder={folder}"]
     recipe = read_recipe(recipe_path, changes)
-    arguments = training_arguments(recipe, steps)
+    arguments, model = training_arguments(recipe, steps), make_model(recipe)
+    family: str = model.config.model_type
     trainer = PlainTrainer(
         objective=PairwiseScores(NaiveConfig(type="naive")),
         steps=StepDataset(
-            Written(kinds),
-            tiny.encoder().pack,
+            Written(kinds, family),
+            tiny.encoder(family).pack,
             records_per_step=4,
             steps=steps,
             token_budget=budget,
@@ -210,7 +222,7 @@ def _descend(recipe_path: Path, kinds: str, folder: str, deepspeed: str, budget:
             world_size=world_size(),
         ),
         optim=recipe.optim,
-        model=make_model(recipe),
+        model=model,
         args=arguments,
     )
     trainer.train()

@@ -61,8 +61,11 @@ def pair_loss(chosen: Tensor, rejected: Tensor, margin: Tensor | None = None, ze
 
 
 def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
-    """Return the sums over pairs that `score_report` turns into figures; `chosen`, `rejected` are (pairs,) fp32."""
-    difference, both = chosen - rejected, torch.cat([chosen, rejected])
+    """Return the sums over pairs that `score_report` turns into figures; `chosen`, `rejected` are (pairs,) fp32.
+
+    Rewards are summed in fp64: their variance is a small difference of two large sums where they are nearly alike.
+    """
+    difference, both = chosen - rejected, torch.cat([chosen, rejected]).double()
     return {
         "right": (difference > 0).sum(),
         "tied": (difference == 0).sum(),
