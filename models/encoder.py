@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +73,6 @@ class Encoder:
         self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(self.vision_text))
         self.end_of_turn: int = assistant_turn(tokenizer)["end"]
         family.images.refuse(image_processor, vision)
-        self._read = partial(family.images.read, vision=vision)
         self.image_tokens = family.images.tokens(vision, config)
         shown = _template(tokenizer, ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "-"}]},), False)
         start, image, _ = family.marks
@@ -183,7 +181,7 @@ class Encoder:
         pixels: Any = None
         grids: tuple[tuple[int, int, int], ...] = ()
         if images:
-            pixels, grids = self._read(self.image_processor(images=list(images), return_tensors="pt"))
+            pixels, grids = self.vision.read(self.image_processor(images=list(images), return_tensors="pt"), self.vision)
         pads = [frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids]
         return self._shared([self._tokenise(conversation, pads, read) for conversation in conversations], pixels, grids)
 

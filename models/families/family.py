@@ -15,7 +15,7 @@ from pydantic import Field
 
 from data.images import ImageTokens
 from models.config import BackboneConfig
-from models.families.images import PATCHES, Images
+from models.families.images import PATCHES, ImageLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +86,7 @@ class Shape(ABC):
     A family's own has its own `vision_config`, and what else its parameters depend on.
     """
 
-    images: ClassVar[Images] = PATCHES
+    images: ClassVar[ImageLayout] = PATCHES
     """How the family sees images."""
 
     hidden_size: Size
@@ -154,6 +154,8 @@ class Parts(NamedTuple):
     """transformers' classes of the language model without a head and of the vision tower, which are probed at start."""
     image_processor: Any
     """transformers' class that needs no torchvision."""
+    read_images: Callable[[Any, VisionTokens], tuple[Tensor, tuple[tuple[int, int, int], ...]]]
+    """What the image processor made to pixels (patches, numbers) float32 and the grid of each image."""
     positions: Callable[[Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]]
     """(prompt, its image token, the images' grids, merge size) to the prompt's position ids, (axes, tokens) int64, and the
     position after it on all axes."""
@@ -192,7 +194,7 @@ class Family:
     """What the text and vision configurations of `models.compatibility`'s two layers need besides their common sizes."""
 
     @property
-    def images(self) -> Images:
+    def images(self) -> ImageLayout:
         """How it sees images."""
         return self.shape.images
 
@@ -211,5 +213,5 @@ class Family:
         from models.packing.groups import VisionTokens
 
         (start, image, end), (merge, numbers) = ids, self.images.sizes(vision_config)
-        smallest, plan = self.images.smallest(vision_config), partial(self.tower_plan, vision_config)
-        return VisionTokens(start, image, end, merge, numbers, smallest, plan, self.parts().positions)
+        smallest, plan, parts = self.images.smallest(vision_config), partial(self.tower_plan, vision_config), self.parts()
+        return VisionTokens(start, image, end, merge, numbers, smallest, parts.read_images, plan, parts.positions)

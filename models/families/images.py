@@ -9,19 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data.errors import UserError
 from data.images import ImageTokens, PatchTokens, TileTokens
 from models.config import BackboneConfig
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-Grids = tuple[tuple[int, int, int], ...]
-
-
-class Images(ABC):
+class ImageLayout(ABC):
     """What a family's images become. `vision` is a `vision_config`, transformers' or that of a `Shape`."""
 
     planned: bool
@@ -51,12 +46,8 @@ class Images(ABC):
     def refuse(self, image_processor: Any, vision: Any) -> None:
         """Raise UserError where the image processor makes other patches than the vision tower takes."""
 
-    @abstractmethod
-    def read(self, made: Any, vision: Any) -> tuple[Tensor, Grids]:
-        """Return what the image processor made as pixels (patches, numbers) float32, and the grid of each image."""
 
-
-class PatchImages(Images):
+class PatchLayout(ImageLayout):
     """Scaled as a whole, to sides that are multiples of a token's: Qwen2-VL to Qwen3-VL."""
 
     planned = True
@@ -92,10 +83,6 @@ class PatchImages(Images):
                 f"the vision tower takes {wanted[0]}, {wanted[1]} and {wanted[2]}. Take this backbone's preprocessor_config.json."
             )
 
-    def read(self, made: Any, vision: Any) -> tuple[Tensor, Grids]:
-        """Return the pixels and grids as they are."""
-        return made["pixel_values"], tuple(tuple(grid) for grid in made["image_grid_thw"].tolist())
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -113,7 +100,7 @@ class Tile:
         return cls(sides[0], sides[0] // sides[1])
 
 
-class TileImages(Images):
+class TileLayout(ImageLayout):
     """Cut into square tiles, in rows and columns near to the image's aspect ratio, several with one of the whole: InternVL.
 
     The limits of a recipe count all tiles: `TileTokens.within`.
@@ -159,10 +146,5 @@ class TileImages(Images):
                 f"vision tower takes tiles of {tile.side} x {tile.side}. Take this backbone's preprocessor_config.json."
             )
 
-    def read(self, made: Any, vision: Any) -> tuple[Tensor, Grids]:
-        """Return tiles (N, channels, side, side) as rows of as many numbers as patches have: `VisionPlan` undoes it."""
-        side, (_, numbers) = Tile.of(vision).patches, self.sizes(vision)
-        return made["pixel_values"].reshape(-1, numbers), tuple((count, side, side) for count in made["num_patches"].tolist())
 
-
-PATCHES, TILES = PatchImages(), TileImages()
+PATCHES, TILES = PatchLayout(), TileLayout()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from data.errors import CheckpointError
 from models.families.family import Family, Parameters, Parts, Shape, Size
-from models.families.images import TILES, Images, Tile
+from models.families.images import TILES, ImageLayout, Tile
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +64,7 @@ class InternVLTowerShape:
 class InternVLShape(Shape):
     """q, k and v have a bias in Qwen2's language model, queries and keys norms in Qwen3's."""
 
-    images: ClassVar[Images] = TILES
+    images: ClassVar[ImageLayout] = TILES
 
     model_type: Literal["qwen2", "qwen3"] = "qwen2"
     """The language model's."""
@@ -122,13 +122,13 @@ def parts() -> Parts:
     """Return what imports torch."""
     from transformers import GotOcr2ImageProcessorPil, InternVLConfig, InternVLVisionModel, Qwen2Model
 
-    from models.packing.groups import in_order
+    from models.packing.groups import in_order, tiles_as_grids
     from models.portable.critic import InternVLCriticRewardModel
     from models.portable.language_model import InternVLLanguageModel
     from models.portable.reward import InternVLScalarRewardModel
 
     ours = InternVLScalarRewardModel, InternVLCriticRewardModel, InternVLLanguageModel
-    return Parts(InternVLConfig, *ours, (Qwen2Model, InternVLVisionModel), GotOcr2ImageProcessorPil, in_order)
+    return Parts(InternVLConfig, *ours, (Qwen2Model, InternVLVisionModel), GotOcr2ImageProcessorPil, tiles_as_grids, in_order)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:

@@ -75,13 +75,13 @@ def parts() -> Parts:
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLTextModel, Qwen2VLImageProcessorPil
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel as VisionTower
 
-    from models.packing.groups import mrope
+    from models.packing.groups import grids_as_made, mrope
     from models.portable.critic import CriticRewardModel
     from models.portable.language_model import LanguageModel
     from models.portable.reward import ScalarRewardModel
 
     ours, stock = (ScalarRewardModel, CriticRewardModel, LanguageModel), (Qwen2_5_VLTextModel, VisionTower)
-    return Parts(Qwen2_5_VLConfig, *ours, stock, Qwen2VLImageProcessorPil, mrope)
+    return Parts(Qwen2_5_VLConfig, *ours, stock, Qwen2VLImageProcessorPil, grids_as_made, mrope)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:

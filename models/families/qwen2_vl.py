@@ -75,13 +75,13 @@ def parts() -> Parts:
     from transformers import Qwen2VLConfig, Qwen2VLImageProcessorPil, Qwen2VLTextModel
     from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel as VisionTower
 
-    from models.packing.groups import mrope
+    from models.packing.groups import grids_as_made, mrope
     from models.portable.critic import Qwen2VLCriticRewardModel
     from models.portable.language_model import Qwen2VLLanguageModel
     from models.portable.reward import Qwen2VLScalarRewardModel
 
     ours = Qwen2VLScalarRewardModel, Qwen2VLCriticRewardModel, Qwen2VLLanguageModel
-    return Parts(Qwen2VLConfig, *ours, (Qwen2VLTextModel, VisionTower), Qwen2VLImageProcessorPil, mrope)
+    return Parts(Qwen2VLConfig, *ours, (Qwen2VLTextModel, VisionTower), Qwen2VLImageProcessorPil, grids_as_made, mrope)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:

@@ -87,13 +87,13 @@ def parts() -> Parts:
     """Return what imports torch."""
     from transformers import Qwen2VLImageProcessorPil, Qwen3VLConfig, Qwen3VLTextModel, Qwen3VLVisionModel
 
-    from models.packing.groups import mrope
+    from models.packing.groups import grids_as_made, mrope
     from models.portable.critic import Qwen3VLCriticRewardModel
     from models.portable.language_model import Qwen3VLLanguageModel
     from models.portable.reward import Qwen3VLScalarRewardModel
 
     ours = Qwen3VLScalarRewardModel, Qwen3VLCriticRewardModel, Qwen3VLLanguageModel
-    return Parts(Qwen3VLConfig, *ours, (Qwen3VLTextModel, Qwen3VLVisionModel), Qwen2VLImageProcessorPil, mrope)
+    return Parts(Qwen3VLConfig, *ours, (Qwen3VLTextModel, Qwen3VLVisionModel), Qwen2VLImageProcessorPil, grids_as_made, mrope)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:

@@ -36,7 +36,7 @@ def cost(tokens: int, patches: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VisionTokens:
-    """How an image stands in a row: the tokenizer's ids around it, the shapes of its patches, and the family's two functions."""
+    """How an image stands in a row: the tokenizer's ids around it, the shapes of its patches, and the family's functions."""
 
     start: int
     image: int
@@ -47,6 +47,8 @@ class VisionTokens:
     """Numbers in a patch: channels x frames x height x width."""
     smallest: tuple[int, int, int]
     """Grid of the smallest image."""
+    read: Callable[[Any, VisionTokens], tuple[Tensor, tuple[tuple[int, int, int], ...]]]
+    """What the image processor made to `Group.pixel_values` and `Group.grids`."""
     tower_plan: Callable[[Tensor], VisionPlan]
     """Grids (I, 3) to what the vision tower takes ready-made."""
     positions: Callable[[Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]]
@@ -237,6 +239,17 @@ def positions(group: Group, vision: VisionTokens) -> Tensor:
     """Return the position ids of a group, (axes, tokens) int64; no model is needed, so a loader worker can do it."""
     own, after = vision.positions(group.prompt_ids, vision.image, group.grids, vision.merge_size)
     return torch.cat([own, *(torch.arange(after, after + n).expand(len(own), -1) for n in group.lengths[1:])], dim=1)
+
+
+def grids_as_made(made: Any, vision: VisionTokens) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
+    """Return patches and grids of an image processor that makes them."""
+    return made["pixel_values"], tuple(tuple(grid) for grid in made["image_grid_thw"].tolist())
+
+
+def tiles_as_grids(made: Any, vision: VisionTokens) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
+    """Return tiles (N, channels, side, side) as rows of as many numbers as patches have, which `VisionPlan` undoes."""
+    _, rows, columns = vision.smallest
+    return made["pixel_values"].reshape(-1, vision.patch_size), tuple((n, rows, columns) for n in made["num_patches"].tolist())
 
 
 def as_taken(positions: Tensor) -> Tensor:

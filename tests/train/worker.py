@@ -208,8 +208,8 @@ def _descend(recipe_path: Path, kinds: str, folder: str, deepspeed: str, budget:
     changes = ["optim.learning_rate=0.01", "evaluation.benchmarks=[]", "evaluation.best_metric=null", "optim.schedule=constant"]
     changes += ["optim.warmup_ratio=0", "optim.max_grad_norm=0.4", f"deepspeed={deepspeed}", f"output.folder={folder}"]
     recipe = read_recipe(recipe_path, changes)
-    arguments, model = training_arguments(recipe, steps), make_model(recipe)
-    family: str = model.config.model_type
+    model: Any = make_model(recipe)
+    family, arguments = model.config.model_type, training_arguments(recipe, steps)
     trainer = PlainTrainer(
         objective=PairwiseScores(NaiveConfig(type="naive")),
         steps=StepDataset(
