@@ -129,7 +129,10 @@ def test_a_run_whose_checkpoints_are_gone_keeps_the_answers_of_its_last_step(run
         shutil.copy(run / name, other)
     (found,) = read_run(other).questions
     assert list(found.files) == [30]
-    assert found.steps[30] == found.steps[30] | stored(run, "checkpoint-30")
+    shutil.copytree(run / "checkpoint-10", other / "checkpoint-10")
+    (found,) = read_run(other).questions
+    assert list(found.files) == [30, 10]
+    assert found.steps[30] == stored(run, "checkpoint-30")
 
 
 def test_new_answers_are_news_to_watch(run: Path) -> None:
