@@ -1,7 +1,8 @@
-"""Write a report: one HTML page about a run or a sweep that needs no other file and no network.
+"""Write a report: one HTML page about a run, a sweep or a list of runs that needs no other file and no network.
 
 python eval/report.py runs/shapes/naive                              # writes runs/shapes/naive/report.html
 python eval/report.py runs/shapes/naive --output naive.html
+python eval/report.py runs/shapes/ablations/rewards                  # the folder of a list of train/ablate.py
 python eval/report.py runs/shapes/naive --watch                      # beside a run: writes it anew as figures come, to its end
 """
 
@@ -16,22 +17,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from data.errors import UserError
 from data.storage.files import write_whole
 from eval.cli import command
-from eval.reporting.content import LOG, SWEEP, read_run, read_sweep
+from eval.reporting.content import ABLATION, LOG, SWEEP, read_run, read_sweep
+from eval.reporting.lists import list_page
 from eval.reporting.page import page
 
 SECONDS, REST = 10.0, 4.0
 """Between two looks at a run; and how many times as long as a page took to write there is none."""
-SHOWN = (LOG, "provenance.json", "checkpoint-*/trainer_state.json", "checkpoint-*/eval/**/*.json", "completions/*.parquet")
+SHOWN = (
+    *(LOG, "provenance.json", "completions/*.parquet", "checkpoint-*/trainer_state.json", "checkpoint-*/eval/**/*.json"),
+    *("checkpoint-*/answers/*.json", "start/answers/*.json"),
+)
 """The files of a run that change what its page shows."""
 
 
 def write_report(folder: Path, output: Path, *, live: bool = False) -> None:
-    """Write the page of a run or sweep folder, whole or not at all.
+    """Write the page of the folder of a run, a sweep or a list of runs, whole or not at all.
 
     Raises: UserError for a folder that no page can be made of.
     """
-    read = read_sweep if (folder / SWEEP).is_file() else read_run
-    write_whole(output, page(read(folder), live=live))
+    if (folder / ABLATION).is_file():
+        write_whole(output, list_page(folder))
+    else:
+        read = read_sweep if (folder / SWEEP).is_file() else read_run
+        write_whole(output, page(read(folder), live=live))
 
 
 def watch(folder: Path, output: Path) -> None:
@@ -79,20 +87,23 @@ def goes_on(folder: Path) -> bool:
 def main() -> None:
     """Read the command line and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="RUN_OR_SWEEP")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run, a sweep, or a list of train/ablate.py")
     parser.add_argument("--output", type=Path, help="write the page here; the default is report.html in the folder")
     parser.add_argument("--watch", action="store_true", help="follow a run to its end, writing the page whenever it has news")
     options = parser.parse_args()
     output = options.output or options.folder / "report.html"
     with command():
         if options.watch:
-            if (options.folder / SWEEP).is_file():
-                raise UserError(f"{options.folder} is a sweep, which has news only once it is over. --watch follows a run.")
+            for kind, file in (("sweep", SWEEP), ("list of runs", ABLATION)):
+                if (options.folder / file).is_file():
+                    raise UserError(
+                        f"{options.folder} is a {kind}, whose file {file} has no end to wait for. --watch follows a run."
+                    )
             with suppress(KeyboardInterrupt):
                 watch(options.folder, output)
             return
         if not options.folder.is_dir():
-            raise UserError(f"{options.folder}: there is no such folder. Give the folder of a run or of a sweep.")
+            raise UserError(f"{options.folder}: there is no such folder. Give the folder of a run, a sweep or a list of runs.")
         write_report(options.folder, output)
     print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")
 

@@ -38,6 +38,7 @@ from data.console import plain_console
 from data.errors import UserError
 from data.storage.files import write_json, write_whole
 from eval.reporting.charts import COLOURS, panels
+from eval.reporting.lists import GAINS
 from eval.results.best_of import best_of, in_group_auc
 from eval.results.result import read_result
 from eval.results.statistics import Correlation, correlation, crossed_bootstrap, paired_bootstrap
@@ -47,12 +48,6 @@ from train.recipe.parsing import parse_options, read_recipe
 
 PARADIGMS = {"naive": "Naive-RM", "critic": "critic", "language_model": "judge", "stable_reinforce": "judge"}
 """A method's kind of reward model."""
-GAINS = {
-    "best_of_gain": "best-of-N gain",
-    "rl_greedy_gain": "RL gain, greedy",
-    "rl_sampled_gain": "RL gain, sampled",
-}
-"""What a model is worth: the key of a mean with its interval, and how it is called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What a report is made of, read from a run folder or from the output folder of a sweep: log, provenance and results."""
 
 import json
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -12,6 +13,7 @@ import pyarrow  # type: ignore[import-untyped]
 from pyarrow import parquet
 from pydantic import ValidationError
 
+from data.config.layers import read_yaml
 from data.errors import UserError
 from data.storage.files import read_json
 from eval.benchmarks.table import BenchmarkConfig
@@ -20,7 +22,9 @@ from eval.results.predictions import OWN, read_predictions
 from eval.results.result import Result, read_result
 from eval.results.store import step_of
 
-PROVENANCE, STATE, BEST, SWEEP = "provenance.json", "trainer_state.json", "best", "sweep.json"
+PROVENANCE, STATE, BEST = "provenance.json", "trainer_state.json", "best"
+SWEEP, ABLATION = "sweep.json", "ablation.json"
+"""What makes a folder that of a sweep, and that of a list of train/ablate.py."""
 LOG = "log.jsonl"
 """Every line of a run's log as it comes; the states of checkpoints have it too, up to their step."""
 TABLES = "completions"
@@ -31,6 +35,12 @@ PROMPTS = 4
 """Prompts shown of a table: the first one, then those whose judgements earned most differently."""
 JUDGEMENTS = 4
 """Different judgements shown of a prompt, from the best to the worst paid."""
+START = "start"
+"""The folder with what was measured before training."""
+FIGURES = {"greedy": "greedy", "sampled": "sampled", "best": "best of {}", "pass": "pass@{}", "majority": "majority of {}"}
+"""The accuracies of a policy's answers, and what each is called with the number of sampled answers."""
+LOGGED = re.compile(rf"eval_([^/]+)/({'|'.join(FIGURES)})")
+"""What the log has of them."""
 EARNED = {"judgement": ("result", "consistency", "format"), "answer": ("right", "judge", "format")}
 """The column of what a judge's judgement or a policy's answer earned, and those of its parts; the first is 0 for a wrong one."""
 
@@ -63,6 +73,19 @@ class ReportedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionSet:
+    """What a policy's answers to a set of questions are worth; see `summary` in eval/running/answering.py."""
+
+    name: str
+    steps: dict[int, Row]
+    """The figures by step, 0 being the start; of a checkpoint that was rotated away the means, from the log."""
+    files: dict[int, Path]
+    """The answers to each question, a line a question, by step."""
+    source: Any
+    """Where the questions come from, as the recipe says it; None without a recipe."""
+
+
+@dataclass(frozen=True, slots=True)
 class Content:
     """Everything that a page shows."""
 
@@ -84,6 +107,10 @@ class Content:
     """Examples of what an RL run sampled."""
     benchmarks: Sequence[BenchmarkConfig] = ()
     """Where the run's recipe says that the benchmarks lie."""
+    questions: Sequence[QuestionSet] = ()
+    """Of a policy."""
+    best: int | None = None
+    """The step of the run's best checkpoint, where there is one."""
 
 
 def read_run(folder: Path) -> Content:
@@ -101,11 +128,13 @@ def read_run(folder: Path) -> Content:
     checkpoints = [_checkpoint(title, place, order, problems) for place in places]
     evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.outcomes]
     log = _lines(folder / LOG, problems) if (folder / LOG).is_file() else _log(places, problems)
-    if not log and not evaluated:
+    questions = question_sets(folder, places, log, problems)
+    if not log and not evaluated and not questions:
         inside = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise UserError(
             f"{folder}: nothing to report; found is {inside}. {' '.join(problems)} Required is a run folder with "
-            f"checkpoint-N/{STATE} or checkpoint-N/eval/*.json, or the output folder of a sweep with its {SWEEP}."
+            f"checkpoint-N/{STATE}, checkpoint-N/eval/*.json or checkpoint-N/answers/*.json, the output folder of a sweep "
+            f"with its {SWEEP}, or that of a list with its {ABLATION}."
         )
     best = (folder / BEST).resolve().name
     shown = next((one for one in evaluated if one.name == best), (evaluated or checkpoints)[-1])
@@ -128,6 +157,8 @@ def read_run(folder: Path) -> Content:
         log,
         rollouts(folder, problems),
         run.benchmarks if run else (),
+        questions,
+        step_of(Path(best)),
     )
 
 
@@ -146,6 +177,31 @@ def _checkpoint(run: str, place: Path, order: Sequence[str], problems: list[str]
         else:
             checkpoint.ablations.setdefault(result.benchmark, {})[images] = result
     return checkpoint
+
+
+def question_sets(folder: Path, places: Sequence[Path], log: Sequence[Row], problems: list[str]) -> list[QuestionSet]:
+    """Return what a policy's answers at its start and at every checkpoint are worth; a file that is broken goes to `problems`.
+
+    What lies in the run folder itself belongs to its last step: train/ablate.py keeps it there when checkpoints go.
+    """
+    steps: dict[str, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    files: dict[str, dict[int, Path]] = defaultdict(dict)
+    for line in log:
+        for match in filter(None, map(LOGGED.fullmatch, line)):
+            steps[match[1]][int(line["step"])][match[2]] = {"mean": line[match[0]]}
+    last = max((int(line["step"]) for line in log), default=0)
+    for step, place in [(0, folder / START), (last, folder), *((step_of(place) or last, place) for place in places)]:
+        for file in sorted((place / "answers").glob("*.json")):
+            try:
+                steps[file.stem][step] = read_json(file)
+            except json.JSONDecodeError as error:
+                problems.append(f"{file} is left out, it is no JSON: {error}. Was the run killed while it was saving?")
+                continue
+            if (rows := file.with_suffix(".jsonl")).is_file():
+                files[file.stem][step] = rows
+    recipe = read_yaml(folder / RECIPE).plain() if steps and (folder / RECIPE).is_file() else None
+    sources = {source.get("name") or source["type"]: source for source in recipe["evaluation"]["questions"]} if recipe else {}
+    return [QuestionSet(name, dict(sorted(by_step.items())), files[name], sources.get(name)) for name, by_step in steps.items()]
 
 
 def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
@@ -203,7 +259,7 @@ def rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
     steps = {file: file.stem.rpartition("_")[2] for file in (folder / TABLES).glob("completions_*.parquet")}
     files = {int(step): file for file, step in steps.items() if step.isdecimal()}
     found = []
-    for step in _spread(sorted(files), STAGES):
+    for step in spread(sorted(files), STAGES):
         try:
             rows = parquet.read_table(files[step]).to_pylist()
         except (pyarrow.ArrowInvalid, OSError) as error:
@@ -243,11 +299,11 @@ def _prompt(block: Sequence[Row]) -> dict[str, Any]:
         "judgements": len(block),
         "different": len(different),
         "right": sum(row[EARNED[kind][0]] > 0 for row in block),
-        "shown": _spread(sorted(different, key=lambda row: -row["earned"]), JUDGEMENTS),
+        "shown": spread(sorted(different, key=lambda row: -row["earned"]), JUDGEMENTS),
     }
 
 
-def _spread(items: Sequence[Any], most: int) -> list[Any]:
+def spread(items: Sequence[Any], most: int) -> list[Any]:
     """Return up to `most` of the items: the first, the last and those at equal distances between them."""
     places = {round((len(items) - 1) * part / (most - 1)) for part in range(most)} if items else ()
     return [items[place] for place in sorted(places)]

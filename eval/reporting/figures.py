@@ -180,11 +180,7 @@ def steps(content: Content) -> list[Chart]:
         at = sorted({step for scores in runs.values() for step in scores})
         x = Axis.numbers(at, "step", at if len(at) <= TICKS else None)
         chart = Chart(name, x, Axis.shares([*heights, CHANCE, level]))
-        for style, (run, scores) in zip(cycle(STYLES), runs.items()):
-            chart.path([(step, score[0]) for step, score in sorted(scores.items())], f"line {style}")
-            for step, score in sorted(scores.items()):
-                chart.dot(step, score, style, f"{run}, step {step}: {_words(score)}")
-            chart.legend.append((f"line {style}", run))
+        lines(chart, {run: sorted(scores.items()) for run, scores in runs.items()}, words_of)
         chart.level(CHANCE, GUESSING)
         if blind:
             chart.level(level, f"best without content: {BLIND[blind]}, {percent(round(level, 3))}", "level blind")
@@ -192,7 +188,17 @@ def steps(content: Content) -> list[Chart]:
     return charts
 
 
-def _words(score: Score, rows: str = "") -> str:
+def lines(chart: Chart, found: Mapping[str, Sequence[tuple[float, Score]]], form: Callable[[Score], str]) -> None:
+    """Draw a line for each name through values at places on the x axis, with the intervals of those that have one."""
+    for style, (name, points) in zip(cycle(STYLES), found.items()):
+        chart.path([(x, score[0]) for x, score in points], f"line {style}")
+        for x, score in points:
+            chart.dot(x, score, style, f"{name}, {chart.x.label} {plain(x)}: {form(score)}")
+        chart.legend.append((f"line {style}", name))
+
+
+def words_of(score: Score, rows: str = "") -> str:
+    """Return an accuracy as a text, with its interval if it has one."""
     accuracy, *interval = score
     return f"{100 * accuracy:.1f} %{rows}" + (f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else "")
 
@@ -235,7 +241,7 @@ def _dots(chart: Chart, scores: Mapping[Any, Accuracy | Bin], form: Callable[[fl
     for x, score in scores.items():
         if x is not None and score.n:
             known = score.accuracy or 0.0, score.low or 0.0, score.high or 0.0
-            chart.dot(x, known, "s0", f"{form(x)}: {_words(known, f' of {score.n:,}')}")
+            chart.dot(x, known, "s0", f"{form(x)}: {words_of(known, f' of {score.n:,}')}")
     return chart
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from data.errors import UserError
 from data.pages.template import render
+from eval.reporting.answers import shown_questions
 from eval.reporting.content import Content, Outcome
 from eval.reporting.examples import shown_rows
 from eval.reporting.figures import BLIND, best_baseline, curves, diagnosis, steps
@@ -20,10 +21,11 @@ SCRIPTS = ("page.js", "live.js")
 PACKAGES = "torch transformers deepspeed accelerate trl peft"
 """What stands at the top of the page; all installed packages stand at its end."""
 SECTIONS = (
-    ("results", "Results", "tables"),
+    ("results", "Results", "results"),
     ("steps", "Checkpoints", "checkpoints"),
     ("diagnosis", "Behind the score", "tables"),
     ("curves", "Training", "curves"),
+    ("answers", "Answers", "questions"),
     ("rollouts", "Rollouts", "rollouts"),
     ("mistakes", "Worst mistakes", "examples"),
     ("examples", "Examples", "examples"),
@@ -47,10 +49,12 @@ def page(content: Content, *, live: bool = False) -> str:
         "steps": steps(content),
         "standings": _standings(content),
         "curves": charts or constant,
+        "questions": [shown_questions(one, content.best) for one in content.questions],
         "rollouts": content.rollouts,
         "examples": examples,
         "provenance": content.provenance,
     }
+    found["results"] = found["tables"] or found["questions"]
     found["checkpoints"] = found["steps"] or found["standings"]
     return render(
         TEMPLATE,

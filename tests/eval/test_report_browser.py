@@ -13,6 +13,7 @@ from data.mixture import Mixture, MixtureConfig
 from eval.report import write_report
 from tests.data.sources.fixtures import write_jsonl
 from tests.eval.browser import Browser, browser
+from tests.eval.made_policies import make_list, make_policy
 from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run, picture
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -135,6 +136,7 @@ def test_the_keyboard_suffices(tab: Browser) -> None:
     assert tab.run(POSITION).startswith("Example 4 of")  # in a text field the arrows move the cursor
 
 
+PAGES = ("report", "samples", "policy", "listed")
 WINDOWS = [(400, False), (400, True), (1400, False), (1400, True)]
 OVERLAPPING = """[...document.querySelectorAll('figure > svg')].flatMap(svg => {
   const card = svg.parentElement.getBoundingClientRect()
@@ -146,6 +148,22 @@ OVERLAPPING = """[...document.querySelectorAll('figure > svg')].flatMap(svg => {
   ]
 })"""
 AXE = "axe.run().then(found => found.violations.map(one => `${one.impact}: ${one.id} in ${one.nodes[0].html}`))"
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(make_policy(tmp_path_factory.mktemp("policy")))
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(make_list(tmp_path_factory.mktemp("list")))
+
+
+def written(folder: Path) -> Path:
+    """Return the page of a folder."""
+    write_report(folder, folder / "report.html")
+    return folder / "report.html"
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +186,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("width", "dark"), WINDOWS)
-@pytest.mark.parametrize("name", ["report", "samples"])
+@pytest.mark.parametrize("name", PAGES)
 def test_everything_is_inside_the_window_and_can_be_read(
     tab: Browser, request: pytest.FixtureRequest, name: str, width: int, dark: bool
 ) -> None:
@@ -188,7 +206,7 @@ def test_everything_is_inside_the_window_and_can_be_read(
 
 
 @pytest.mark.parametrize(("width", "dark"), [WINDOWS[0], WINDOWS[-1]])
-@pytest.mark.parametrize("name", ["report", "samples"])
+@pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing(tab: Browser, request: pytest.FixtureRequest, name: str, width: int, dark: bool) -> None:
     tab.size(width, 900, dark=dark)
     tab.open(request.getfixturevalue(name))
@@ -209,3 +227,14 @@ def test_intervals_are_seen_in_a_narrow_window_and_tables_show_that_they_scroll(
     tab.press("ArrowRight", 39)
     tab.run("new Promise(done => setTimeout(done, 300))")
     assert tab.run("table.scrollLeft") > 0
+
+
+def test_intervals_of_variants_are_seen_in_a_narrow_window(tab: Browser, listed: Path) -> None:
+    tab.size(400, 900)
+    tab.open(listed)
+    tab.run("globalThis.table = document.querySelector('.scroll')")
+    seen = "e => e.getBoundingClientRect().right <= table.getBoundingClientRect().right"
+    assert tab.run(f"[...table.querySelectorAll('.interval, td.drawn')].every({seen})")
+    inside = "m => m.getBoundingClientRect().left >= m.closest('td').getBoundingClientRect().left && "
+    inside += "m.getBoundingClientRect().right <= m.closest('td').getBoundingClientRect().right"
+    assert tab.run(f"[...table.querySelectorAll('td.drawn svg > *')].every({inside})")

@@ -1,0 +1,127 @@
+"""A policy's run and a list of runs as training and measuring leave them, with made-up answers: written by the same writers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from data.preference import Preference
+from data.sources.shapes import ShapesConfig
+from data.storage.files import write_json
+from eval import overoptimisation
+from eval.running.answering import Answers, write_answers
+from eval.running.divergence import Point
+from eval.running.policies import load_questions
+from tests.eval.made_run import HOSTILE
+from train.ablation.table import line, rows
+from train.ablation.variants import Ablation, Run
+from train.predictors import Line, correlations
+from train.recipe.recipe import STAND_IN, Recipe
+
+SOURCE = {"type": "shapes", "name": "scenes", "level": "demo", "split": "benchmark", "rows": 12, "text_only": 0.0}
+RECIPE = {
+    "method": {"type": "policy"},
+    "evaluation": {"questions": [SOURCE], "benchmarks": [], "protocol": {}, "baselines": True},
+}
+VARIANTS = {
+    "shuffled": "rewards.0.shuffled=true",
+    "reward-model": "",
+    "<b>other</b>": "rewards.0.path=a/long/path/of/another/model",
+}
+
+
+def made_answers(number: int, skill: float, samples: int = 4) -> Answers:
+    """Return answers to a question, right with probability `skill`; scores that know a little of it; one of all is markup."""
+    dice = random.Random(f"{number}/{skill}")
+    right = tuple(dice.random() < skill for _ in range(samples + 1))
+    texts = tuple("four circles" if one else f"{dice.randint(1, 2)} circles" for one in right)
+    if number == 0:
+        right, texts = (False, *right[1:]), (HOSTILE, *texts[1:])
+    scores = tuple(one + dice.gauss(0, 1) for one in right)
+    return Answers(tuple((1, 2) for _ in right), texts, right, (number == 0, *(False for _ in right[1:])), scores)
+
+
+def make_policy(folder: Path) -> Path:
+    """Write a policy's run: its start, two checkpoints on disk, one between them that was rotated away."""
+    run, questions = folder / "made-policy", questions_of()
+    for name, skill in (("start", 0.3), ("checkpoint-10", 0.5), ("checkpoint-30", 0.8)):
+        write_answers(run / name / "answers", "scenes", questions, answers_to(questions, skill))
+    (run / "recipe.yaml").write_text(json.dumps(json_recipe()), encoding="utf-8")
+    log = [{"step": step, "loss": 1 / (1 + step), "eval_scenes/greedy": step / 50} for step in (0, 10, 20, 30)]
+    (run / "log.jsonl").write_text("".join(json.dumps(one) + "\n" for one in log), encoding="utf-8")
+    return run
+
+
+def questions_of() -> list[Preference]:
+    """Return the questions."""
+    return load_questions(ShapesConfig.model_validate(SOURCE), Path("unused"))
+
+
+def answers_to(questions: Sequence[Preference], skill: float) -> list[Answers]:
+    """Return answers to all of them."""
+    return [made_answers(number, skill) for number in range(len(questions))]
+
+
+def json_recipe() -> dict[str, object]:
+    """Return a recipe as far as a report reads it."""
+    recipe = Recipe.model_validate(STAND_IN).model_dump(mode="json")
+    return {**recipe, **RECIPE}
+
+
+def make_list(folder: Path) -> Path:
+    """Write a list of three variants, two seeds each, with what was measured of its policies and reward models."""
+    made = Ablation(Path("recipes/made.yaml"), folder, VARIANTS, ())
+    credits = {
+        name: {seed: np.array([float((number * 7 + seed) % 10 < 5 + place) for number in range(40)]) for seed in (0, 1)}
+        for place, name in enumerate(VARIANTS)
+    }
+    lines = [line(name, own, credits["shuffled"] if name != "shuffled" else {}) for name, own in credits.items()]
+    write_json(
+        folder / "ablation.json",
+        {
+            "list": str(made.path),
+            "reference": made.reference,
+            "results": rows(made, {"scenes/greedy": lines, "scenes/sampled": lines}),
+            "missing": [{"variant": "reward-model", "seed": 2, "folder": "elsewhere"}],
+        },
+    )
+    make_overoptimisation(folder / "overoptimisation")
+    make_predictors(folder / "predictors" / "predictors.json")
+    return folder
+
+
+def make_overoptimisation(output: Path) -> None:
+    """Write what eval/overoptimisation.py does."""
+    questions = range(12)
+    points = [
+        Point(run, seed, step, tuple(made_answers(one, skill) for one in questions), tuple((step / 20,) * 4 for _ in questions))
+        for run, seed, step, skill in (
+            ("start", "", 0, 0.4),
+            ("shuffled", "0", 10, 0.3),
+            ("reward-model", "0", 10, 0.6),
+            ("reward-model", "1", 10, 0.65),
+            ("reward-model", "0", 20, 0.5),
+        )
+    ]
+    overoptimisation.report(points, output, "12 questions, 4 answers each, judge made/up")
+
+
+def make_predictors(file: Path) -> None:
+    """Write what train/predictors.py does, with models of three paradigms."""
+    recipe = Recipe.model_validate(STAND_IN)
+    models = []
+    for place, (name, seed) in enumerate((name, seed) for name in ("few", "many", "judge", "critic") for seed in (0, 1)):
+        figures = {"AUC": 0.5 + place / 20, "vl_rewardbench accuracy": 0.6 + place % 3 / 10, "vl_rewardbench ECE": 0.01 * place}
+        gain = 0.02 * place - 0.05
+        gains = {"best_of_gain": (gain, gain - 0.02, gain + 0.02)} | ({"rl_greedy_gain": (gain, -0.1, 0.1)} if seed == 0 else {})
+        models.append(Line(Run(name, seed, recipe), 1000, figures, gains))
+    together = {gain: {name: asdict(one) for name, one in by.items()} for gain, by in correlations(models).items()}
+    plain = [
+        one.plain | {"paradigm": one.run.variant if one.run.variant in ("judge", "critic") else "Naive-RM"} for one in models
+    ]
+    write_json(file, {"models": plain, "correlations": together, "missing": ["judge, seed 2"]})
