@@ -155,13 +155,14 @@ def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
     for name, found in list(tower.named_modules()):
         if not isinstance(found, nn.Conv3d):
             continue
-        if found.kernel_size != found.stride or any(found.padding):
+        size: Any = found.kernel_size
+        if size != found.stride or any(found.padding):
             raise RuntimeError(
                 f"transformers {transformers.__version__}: {name} of the vision tower, {found}, no longer moves from patch to "
                 f"patch. This project is tested with transformers {EXPECTED}; install one of those."
             )
         with torch.device("meta"):
-            made = kind(found.in_channels, found.out_channels, found.kernel_size, found.stride, bias=found.bias is not None)
+            made = kind(found.in_channels, found.out_channels, size, size, bias=found.bias is not None)
         made.weight, made.bias = found.weight, found.bias
         tower.set_submodule(name, made)
 

@@ -266,7 +266,7 @@ def test_a_hub_id_without_network_says_what_to_do(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if "qwen" in name])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-2)])
-def test_patches_are_embedded_by_a_matrix_product(tmp_path: Path, family: str, dtype: str, tolerance: float) -> None:
+def test_patches_are_embedded_by_a_matrix_product(tmp_path: Path, family: str, dtype: Any, tolerance: float) -> None:
     """Output and gradients are the convolution's, whose parameters keep their names."""
     folder = tiny.checkpoint(tmp_path, family=family)
     model = load_scalar(BackboneConfig(path=str(folder), dtype=dtype))

@@ -245,10 +245,10 @@ def test_images_are_decoded_once_for_records_that_follow_one_another_and_never_t
     monkeypatch.setattr("models.encoder.decode", noted)
     one, other = (png(tiny.picture(56, 56, seed)) for seed in (0, 1))
     conversations = [[user("?", 1), text("assistant", answer)] for answer in ("a", "b")]
-    fresh = [tiny.encoder().encode_conversations([image], conversations, None, "r") for image in (one, other)]
+    fresh: list[Any] = [tiny.encoder().encode_conversations([image], conversations, None, "r") for image in (one, other)]
     found = tiny.encoder()
     decoded.clear()
-    groups = [found.encode_conversations([image], conversations, None, "r") for image in (one, one, other, other, one)]
+    groups: list[Any] = [found.encode_conversations([image], conversations, None, "r") for image in (one, one, other, other, one)]
     assert decoded == [one, other, one]
     for group, image in zip(groups, (0, 0, 1, 1, 0), strict=True):
         assert torch.equal(group.pixel_values, fresh[image].pixel_values)

@@ -154,8 +154,8 @@ def split(row: PackedRow, pack: Pack, budget: int) -> list[PackedRow]:
         return [row]
     of_all = [(number, group, one) for number, group in enumerate(unpack(row.batch)) for one in group.continuations]
     counts, records = row.counts.tolist(), []
-    lengths = row.response_tokens.split(counts if len(row.response_tokens) else [0] * row.records)
-    numbers = zip(row.places.split(counts), row.margins.tolist(), lengths, row.own_critiques.tolist(), strict=True)
+    lengths = torch.split(row.response_tokens, counts if len(row.response_tokens) else [0] * row.records)
+    numbers = zip(torch.split(row.places, counts), row.margins.tolist(), lengths, row.own_critiques.tolist(), strict=True)
     for places, margin, tokens, written in numbers:
         found = [of_all[place] for place in places.tolist()]
         number, group, _ = found[0]

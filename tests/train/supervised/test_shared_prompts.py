@@ -35,7 +35,7 @@ from train.supervised.steps import (
 
 ANSWERS = ("A red square, and nothing else.", "A blue circle.", "Red. A", "No picture.")
 WHAT = "What is in the picture?"
-PROMPTS = ((WHAT, ["red.png"]), (WHAT, []), ("A and a blue one?", ["red.png", "wide.png"]))
+PROMPTS: tuple[tuple[str, list[str]], ...] = ((WHAT, ["red.png"]), (WHAT, []), ("A and a blue one?", ["red.png", "wide.png"]))
 STEP = 12
 
 
@@ -96,7 +96,7 @@ def method(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def steps(records: MixtureRecords, ranks: int = 1, rank: int = 0, budget: int = 10**6) -> StepDataset:
-    shape = {"records_per_step": STEP, "steps": 2, "token_budget": budget, "rank": rank, "world_size": ranks}
+    shape: dict[str, Any] = {"records_per_step": STEP, "steps": 2, "token_budget": budget, "rank": rank, "world_size": ranks}
     return StepDataset(records, tiny.encoder().pack, costs=shared_costs(records.mixture), **shape)
 
 
