@@ -11,8 +11,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 from transformers import AutoTokenizer, BitsAndBytesConfig, PreTrainedConfig
 
 from data.errors import CheckpointError, UserError
@@ -21,7 +20,7 @@ from models.config import HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import Encoder, assistant_turn
 from models.families.family import Family
 from models.families.table import BACKBONES, family_of
-from models.packing.attention import TEXT, VISION, Kernel, register
+from models.packing.attention import TEXT, VISION, Kernel, PatchProjection, register
 from models.portable.critic import Critic
 from models.portable.language_model import LabelModel
 from models.portable.reward import ScalarReward
@@ -135,18 +134,6 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     check_transformers(model.config.model_type)
     register()
     model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": VISION[kernel]})
-
-
-class PatchProjection(nn.Conv3d):
-    """The vision towers' patch embedding as the matrix product that it is: a patch is as large as the kernel.
-
-    Parameters and their names are the convolution's. On a CPU it takes 0.4 of the convolution's time in fp32; in bf16 cuDNN's has
-    taken seconds a call with some versions of torch (pytorch#174051).
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Take patches (P, channels, frames, rows, columns) and return (P, width)."""
-        return functional.linear(input.flatten(1), self.weight.flatten(1), self.bias)
 
 
 def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:

@@ -17,9 +17,10 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from data.errors import CheckpointError
 from data.preference import text
 from models import backbone
-from models.backbone import PatchProjection, embed_patches, load_critic, load_encoder, load_language_model, load_scalar
+from models.backbone import embed_patches, load_critic, load_encoder, load_language_model, load_scalar
 from models.config import BackboneConfig, HeadConfig
 from models.families.table import FAMILIES
+from models.packing.attention import PatchProjection
 from models.packing.groups import PackedBatch
 from models.portable.reward import IncompleteCheckpointError, ScalarRewardModel
 from tests.models import tiny
