@@ -118,7 +118,7 @@ def assert_same(found: tuple[dict[str, float], dict[str, Tensor]], wanted: tuple
     assert found[0] == pytest.approx(wanted[0], rel=1e-5, abs=1e-5)
     assert found[1].keys() == wanted[1].keys()
     for name, gradient in wanted[1].items():
-        scale = max(float(gradient.abs().max()), 1e-3)
+        scale = max(float(gradient.abs().max()), 1e-2)  # below it a small sum of large terms is rounded
         assert float((found[1][name] - gradient).abs().max()) < 1e-5 * scale, name
 
 
