@@ -14,6 +14,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -41,7 +42,7 @@ from data.preparation.card import DataCard, card_of
 from data.preparation.filters import FilterConfig, apply, read_fingerprints
 from data.preparation.inspection import inspect
 from data.preparation.recognition import advice
-from data.preparation.sampling import Indices, Pool, StageConfig, apportion, draw, shares
+from data.preparation.sampling import Indices, Pool, StageConfig, apportion, bring_together, draw, shares
 from data.preparation.scan import BadRecordConfig, scan
 from data.preparation.split import SourceSplit, SplitRecords, hold_out
 from data.sources.table import AnySource
@@ -153,18 +154,30 @@ class Mixture:
         """The length of `order(epoch)`, the same in every epoch."""
         return sum(count for stage in self.stages for _, count in stage)
 
-    def order(self, epoch: int) -> Indices:
+    def order(self, epoch: int, together: int = 1) -> Indices:
         """Return the indices of an epoch, in order: int32 of shape (epoch_size,).
 
         A permutation of all records unless repeats, weights, a temperature, a ratio or stages say otherwise; then an
-        index may occur several times, or only in some epochs. Depends on the seed and the epoch alone.
+        index may occur several times, or only in some epochs. Depends on the seed and the epoch alone. Up to `together`
+        records of a stage that share their prompt follow one another.
         """
         stages = []
         for number, stage in enumerate(self.stages):
             generator = np.random.default_rng([self.config.seed, epoch, number])
             drawn = [draw(pool, count, generator) for pool, count in stage]
-            stages.append(generator.permutation(np.concatenate(drawn)))
+            order = generator.permutation(np.concatenate(drawn))
+            stages.append(order if together == 1 else bring_together(order, self.prompts[order], together))
         return np.concatenate(stages)
+
+    @cached_property
+    def prompts(self) -> Indices:
+        """The first training record with each one's prompt and images, (len,) int32; those of generated sources share none."""
+        keys = np.concatenate([part.prompt_keys(part.rows) for part in self.parts])
+        known = np.repeat([not part.source.generated for part in self.parts], [len(part.rows) for part in self.parts])
+        found, places = np.arange(len(self), dtype=np.int32), np.flatnonzero(known)
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        found[places] = places[first[inverse]]
+        return found
 
     def load(self, index: int, use: Callable[[Preference], T]) -> T:
         """Return `use(record)` for training record `index`; under the `skip` policy for the next usable one of its source.

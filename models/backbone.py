@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import load_file
+from torch import nn
 from transformers import AutoTokenizer, BitsAndBytesConfig, PreTrainedConfig
 
 from data.errors import CheckpointError, UserError
-from models.compatibility import check_transformers
+from models.compatibility import EXPECTED, check_transformers
 from models.config import HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import Encoder, assistant_turn
 from models.families.family import Family
 from models.families.table import BACKBONES, family_of
-from models.packing.attention import TEXT, VISION, Kernel, register
+from models.packing.attention import TEXT, VISION, Kernel, PatchProjection, register
 from models.portable.critic import Critic
 from models.portable.language_model import LabelModel
 from models.portable.reward import ScalarReward
@@ -135,6 +137,24 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": VISION[kernel] if planned else "sdpa"})
 
 
+def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
+    """Let the vision tower of a loaded model embed its patches by `kind`, with the same parameters."""
+    tower = model.model.get_submodule(family_of(model.config.model_type).tower)
+    for name, found in list(tower.named_modules()):
+        if not isinstance(found, nn.Conv3d):
+            continue
+        size: Any = found.kernel_size
+        if size != found.stride or any(found.padding):
+            raise RuntimeError(
+                f"transformers {transformers.__version__}: {name} of the vision tower, {found}, no longer moves from patch to "
+                f"patch. This project is tested with transformers {EXPECTED}; install one of those."
+            )
+        with torch.device("meta"):
+            made = kind(found.in_channels, found.out_channels, size, size, bias=found.bias is not None)
+        made.weight, made.bias = found.weight, found.bias
+        tower.set_submodule(name, made)
+
+
 def compute_in_half(model: Any, device: torch.device) -> None:
     """Let a model with fp32 weights compute in bf16: under autocast, also where `generate` calls its parts."""
     for part in filter(None, (model, model.model, model.get_output_embeddings())):
@@ -182,6 +202,7 @@ def _load(name: str, config: BackboneConfig, settings: Any, nf4: bool, **kwargs:
     except OSError as error:
         raise _unreadable(path, "the weights", error) from error
     set_attention(model, config.attention)
+    embed_patches(model)
     freeze(model, config.freeze)
     return model
 

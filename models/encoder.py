@@ -8,6 +8,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from data.errors import RecordError, UserError
 from data.images import decode
 from data.preference import EncodedImage, Message, Preference, control_token, forged, placeholders, text, texts
@@ -20,6 +22,8 @@ from models.packing.groups import Continuation, Group, PackedBatch, pack
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Patches = tuple[Tensor | None, tuple[tuple[int, int, int], ...]]
+"""The pixels of images as a group holds them, and their grids."""
 ANSWERED = (text("user", "-"), text("assistant", "-"))
 """A conversation that shows what the chat template writes around an answer."""
 
@@ -82,6 +86,8 @@ class Encoder:
                 f"for each token of the image. Take the tokenizer files of a {family.title} model that was trained to chat."
             )
         self.writes_marks = start in shown
+        self._last: tuple[tuple[EncodedImage, ...], Patches] = (), (None, ())
+        """The images of the record before, and their patches: pairs of one prompt follow one another."""
         self.control_tokens = tuple(one.content for one in tokenizer.added_tokens_decoder.values() if one.special)
         if token := control_token(config.system_prompt or "", self.control_tokens):
             raise UserError(f"backbone.system_prompt contains {token!r}, a special token of the tokenizer, not text: remove it.")
@@ -165,9 +171,11 @@ class Encoder:
         The last turns of the first `with_loss` conversations carry language-model loss. Raises RecordError as `decode`,
         `render` and `encode` do.
         """
-        decoded = [decode(image, record) for image in images]
+        last = self._last  # once: a server encodes in several threads
+        if tuple(images) != last[0]:
+            self._last = last = tuple(images), self._patches([decode(image, record) for image in images])
         rendered = [self.render(one, loss=i < with_loss) for i, one in enumerate(conversations)]
-        return self.encode(decoded, rendered, read)
+        return self._encode(last[1], rendered, read)
 
     def encode(self, images: Sequence[Image], conversations: Sequence[Sequence[Span]], read: StoredRead | None) -> Group:
         """Tokenise conversations about the same images, and split them where they begin to differ.
@@ -178,24 +186,18 @@ class Encoder:
         Raises RecordError: an image without a place or a place without an image; conversations that differ before
         their last image, or from the first token on; an empty response where `read` needs its tokens.
         """
-        pixels: Any = None
-        grids: tuple[tuple[int, int, int], ...] = ()
-        if images:
-            pixels, grids = self.vision.read(self.image_processor(images=list(images), return_tensors="pt"), self.vision)
+        return self._encode(self._patches(images), conversations, read)
+
+    def _patches(self, images: Sequence[Image]) -> Patches:
+        """Return the patches of `images`, one after another, and the grid of each."""
+        if not images:
+            return None, ()
+        return self.vision.read(self.image_processor(images=list(images), return_tensors="pt"), self.vision)
+
+    def _encode(self, patches: Patches, conversations: Sequence[Sequence[Span]], read: StoredRead | None) -> Group:
+        pixels, grids = patches
         pads = [frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids]
-        return self._shared([self._tokenise(conversation, pads, read) for conversation in conversations], pixels, grids)
-
-    def merge(self, groups: Sequence[Group]) -> Group:
-        """Return groups of equal messages and images as one, with the tokens that `encode` gives all their conversations."""
-        whole = [
-            Continuation((*g.prompt_ids, *c.ids), *(tuple(i + len(g.prompt_ids) for i in own) for own in (c.read, c.loss_tokens)))
-            for g in groups
-            for c in g.continuations
-        ]
-        return self._shared(whole, groups[0].pixel_values, groups[0].grids)
-
-    def _shared(self, whole: Sequence[Continuation], pixels: Any, grids: tuple[tuple[int, int, int], ...]) -> Group:
-        """Return whole conversations as a group."""
+        whole = [self._tokenise(conversation, pads, read) for conversation in conversations]
         cut = self._boundary(whole)
         rest = (Continuation(c.ids[cut:], *(tuple(i - cut for i in own) for own in (c.read, c.loss_tokens))) for c in whole)
         return Group(whole[0].ids[:cut], tuple(rest), pixels, grids)

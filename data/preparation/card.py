@@ -40,10 +40,13 @@ class SourceCard:
     image_tokens: int
     text_tokens: int
     """Estimated at four bytes a token: prompt and both responses."""
+    pairs_a_prompt: float
+    """Kept records for each different prompt with its images."""
+    images_a_prompt: float
     chosen_longer: float
     """Share of the pairs whose chosen response has more characters; ties count half."""
     estimated: bool
-    """The five figures before are scaled up from a sample, because the source is generated."""
+    """The seven figures before are those of a sample, counts scaled up, because the source is generated."""
     messages: list[str]
     """About the skipped records, one for each kind of fault."""
 
@@ -71,14 +74,15 @@ class DataCard:
         """Return the card as a table for the console."""
         caption = "drawn: in an epoch; tokens: of the kept records; longer: share whose chosen response is the longer one"
         table = Table(title="Data card", caption=caption)
-        for heading in ("source", "rows", "left out", "held out", "kept", "drawn", "image : text", "tokens", "longer"):
+        headings = ("source", "rows", "left out", "held out", "kept", "drawn", "image : text", "tokens")
+        for heading in (*headings, "pairs a prompt", "images a prompt", "longer"):
             table.add_column(heading, justify="left" if heading in ("source", "left out") else "right")
         for source in self.sources:
             left_out = "\n".join(f"{name} {count:,}" for name, count in source.left_out.items()) or "-"
             repeats = f" ({source.drawn / source.kept:.2f}x)" if source.kept and source.drawn != source.kept else ""
             mark = "about " if source.estimated else ""
-            longer = f"{mark}{source.chosen_longer:.0%}"
-            table.add_row(*_cells(source.name, vars(source), left_out, repeats, mark), longer)
+            shares = (f"{source.pairs_a_prompt:.2f}", f"{source.images_a_prompt:.2f}", f"{source.chosen_longer:.0%}")
+            table.add_row(*_cells(source.name, vars(source), left_out, repeats, mark), *(mark + share for share in shares))
         left_out = f"{sum(sum(source.left_out.values()) for source in self.sources):,}"
         table.add_section()
         table.add_row(*_cells("total", self.total, left_out))
@@ -113,6 +117,7 @@ def card_of(part: SourceSplit, drawn: int, count: ImageTokens) -> SourceCard:
     sample = part.rows[np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)]
     index, places = part.known(sample)
     rows, scale = index.rows[places], len(part.rows) / max(1, len(places))
+    first = np.unique(rows["prompt_key"], return_index=True)[1]
     longer = (rows["chosen"] > rows["rejected"]) + 0.5 * (rows["chosen"] == rows["rejected"])
     counts = {
         "multimodal": rows["images"] > 0,
@@ -132,6 +137,8 @@ def card_of(part: SourceSplit, drawn: int, count: ImageTokens) -> SourceCard:
         kept=len(part.rows),
         drawn=drawn,
         **{name: round(scale * int(count.sum())) for name, count in counts.items()},
+        pairs_a_prompt=len(rows) / max(1, len(first)),
+        images_a_prompt=float(rows["images"][first].mean()) if len(rows) else 0.0,
         chosen_longer=float(longer.mean()) if len(rows) else 0.0,
         estimated=part.row_index is None,
         messages=told(index.faults),

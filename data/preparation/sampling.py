@@ -78,6 +78,31 @@ def draw(pool: Pool, count: int, generator: np.random.Generator) -> Indices:
     return np.concatenate([np.tile(pool.indices, rounds), extra])
 
 
+def bring_together(order: Indices, prompts: npt.NDArray[np.integer], most: int) -> Indices:
+    """Return `order` with up to `most` records of one prompt after one another, where the first of them was drawn.
+
+    `prompts` has the prompt of every entry of `order`, as a number. A record that an epoch draws again begins other sets, so
+    that it never stands twice in one. Where no two records share a prompt, the order stays as it is.
+    """
+    again = _earlier(order)
+    same = prompts.astype(np.int64) * (int(again.max(initial=0)) + 1) + again
+    _, same = np.unique(same, return_inverse=True)
+    earlier = _earlier(same) // most
+    sets = same.astype(np.int64) * (int(earlier.max(initial=0)) + 1) + earlier
+    _, first, inverse = np.unique(sets, return_index=True, return_inverse=True)
+    return order[np.argsort(first[inverse], kind="stable")]
+
+
+def _earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """Return for each of `values` how many equal ones stand before it, (len,)."""
+    places = np.argsort(values, kind="stable")
+    begins = np.diff(values[places], prepend=-1) != 0
+    number = np.arange(len(values))
+    found = np.empty(len(values), np.int64)
+    found[places] = number - np.maximum.accumulate(np.where(begins, number, 0))
+    return found
+
+
 def quotas(total: int, limits: Sequence[int]) -> list[int]:
     """Return how many of `total` each of several sources gives: equal numbers, short of that where its limit is lower.
 

@@ -21,7 +21,7 @@ from eval.judges.ranking import PackedRanker, Ranking
 from eval.protocol import Candidates
 from eval.serving.limits import RequestLimits
 from eval.serving.metrics import Metrics
-from models.packing.groups import Group
+from models.packing.groups import Group, join
 
 Done = TypeVar("Done")
 
@@ -150,7 +150,7 @@ class Batcher:
 
     def _row(self, waiting: Sequence[Part]) -> Row:
         """Return a row of the first part and of what fits beside it under the token budget, in order of arrival."""
-        encoder, budget = self.ranker.packed.encoder, self.ranker.packed.token_budget
+        budget = self.ranker.packed.token_budget
         groups: dict[object, Group] = {}
         parts: dict[object, list[Part]] = {}
         used = 0
@@ -158,7 +158,7 @@ class Batcher:
             same, own = groups.get(part.prompt), sum(len(one.ids) for one in part.group.continuations)
             if part.found.done() or (groups and used + own > budget):  # nobody waits for it any more, or it cannot fit
                 continue
-            group = part.group if same is None else encoder.merge([same, part.group])
+            group = part.group if same is None else join([same, part.group])
             more = self.ranker.cost(group) - (self.ranker.cost(same) if same else 0)
             if not groups or used + more <= budget:
                 groups[part.prompt], used = group, used + more

@@ -300,6 +300,18 @@ def _take(x: Tensor, index: Tensor, start: int | None) -> Tensor:
     return taken.view(*index.shape, *x.shape[1:]).transpose(1, 2)
 
 
+class PatchProjection(torch.nn.Conv3d):
+    """The vision towers' patch embedding as the matrix product that it is: a patch is as large as the kernel.
+
+    Parameters and their names are the convolution's. On a CPU it takes 0.4 of the convolution's time in fp32; in bf16 cuDNN's has
+    taken seconds a call with some versions of torch (pytorch#174051).
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take patches (P, channels, frames, rows, columns) and return (P, width)."""
+        return F.linear(input.flatten(1), self.weight.flatten(1), self.bias)
+
+
 def flash_windows(
     module: Any,
     query: Tensor,

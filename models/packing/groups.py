@@ -9,9 +9,9 @@ over ranks, and groups packed into rows under a token budget, goes by lengths on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain, takewhile
 from math import ceil, prod
 from typing import Any
 
@@ -96,6 +96,21 @@ class Group:
     def lengths(self) -> tuple[int, ...]:
         """Lengths of the prompt and of the continuations."""
         return len(self.prompt_ids), *(len(continuation.ids) for continuation in self.continuations)
+
+    def _from(self, start: int) -> Iterator[Continuation]:
+        """Yield the continuations as they are where the prompt has but `start` tokens."""
+        rest = self.prompt_ids[start:]
+        for one in self.continuations:
+            moved = (tuple(i + len(rest) for i in own) for own in (one.read, one.loss_tokens))
+            yield Continuation((*rest, *one.ids), *moved)
+
+
+def join(groups: Sequence[Group]) -> Group:
+    """Return groups of equal messages and images as one; its prompt is what all their conversations begin with."""
+    columns = zip(*(group.prompt_ids for group in groups), strict=False)
+    shared = sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, columns))
+    continuations = chain.from_iterable(group._from(shared) for group in groups)
+    return replace(groups[0], prompt_ids=groups[0].prompt_ids[:shared], continuations=tuple(continuations))
 
 
 def filler_group(vision: VisionTokens) -> Group:
@@ -292,17 +307,27 @@ def unpack(batch: PackedBatch) -> list[Group]:
     ]
 
 
-def balance_over_ranks(costs: Sequence[float], ranks: int) -> list[list[int]]:
+def balance_over_ranks(costs: Sequence[float], ranks: int, sizes: Sequence[int] | None = None) -> list[list[int]]:
     """Assign indices to ranks, the largest cost first to the rank with the least load; each rank's indices in their order.
 
-    Every rank gets equally many, or one more than another where they do not divide. Equal costs go round in turn.
+    Every rank gets equally many, or one more than another where they do not divide. Equal costs go round in turn. With `sizes`,
+    `costs` are those of sets of so many neighbouring indices, and a set is divided only where no rank has room for all of it.
     """
-    room = [len(costs) // ranks + (rank < len(costs) % ranks) for rank in range(ranks)]
+    ends = list(accumulate(sizes or [1] * len(costs)))
+    count = ends[-1] if ends else 0
+    room = [count // ranks + (rank < count % ranks) for rank in range(ranks)]
     load, assigned = [0.0] * ranks, [list[int]() for _ in range(ranks)]
-    for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        rank = min((rank for rank in range(ranks) if len(assigned[rank]) < room[rank]), key=lambda rank: load[rank])
-        assigned[rank].append(index)
-        load[rank] += costs[index]
+    for number in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        members = list(range(ends[number - 1] if number else 0, ends[number]))
+        each = costs[number] / len(members)
+        while members:
+            free = [rank for rank in range(ranks) if len(assigned[rank]) < room[rank]]
+            whole = [rank for rank in free if len(assigned[rank]) + len(members) <= room[rank]]
+            rank = min(whole or free, key=lambda rank: load[rank])
+            taken = members[: room[rank] - len(assigned[rank])]
+            assigned[rank] += taken
+            load[rank] += each * len(taken)
+            members = members[len(taken) :]
     return [sorted(indices) for indices in assigned]
 
 

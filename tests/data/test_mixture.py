@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from data.errors import RecordError, UserError
 from data.images import PatchTokens, decode
@@ -150,6 +152,34 @@ def test_filters_count_what_they_leave_out(tmp_path: Path) -> None:
     adds_up(found)
     assert len(mixture(tmp_path, sources, filters={"markers": False, "identical": False})) == 10
     assert Mixture(found.config, PatchTokens(max_pixels=28 * 28 * 100)).card().sources[0].left_out.get("too_long") is None
+
+
+def test_the_card_counts_pairs_and_images_a_prompt(tmp_path: Path) -> None:
+    (tmp_path / "red.png").write_bytes(png("red"))
+    rows = [row("a", images=["red.png"], rejected=f"bad {number}") for number in range(3)] + [row("a"), row("b")]
+    found = mixture(tmp_path, [project(tmp_path, "one", rows)])
+    (card,) = found.card().sources
+    assert (card.pairs_a_prompt, card.images_a_prompt) == (5 / 3, 1 / 3)
+    console = Console(record=True, width=140)
+    console.print(found.card().table())
+    assert "1.67" in console.export_text()
+
+
+def test_pairs_of_one_prompt_follow_one_another_within_their_stage(tmp_path: Path) -> None:
+    (tmp_path / "red.png").write_bytes(png("red"))
+    kinds = [["red.png"]] * 3 + [[]] * 2
+    rows = [row(f"q{number}", images=kind, rejected=f"bad {i}") for number in range(9) for i, kind in enumerate(kinds)]
+    shapes = {"type": "shapes", "level": "demo", "rows": 30}
+    found = mixture(tmp_path, [project(tmp_path, "one", rows), shapes])
+    assert found.order(0, 1).tolist() == found.order(0).tolist()
+    order = found.order(0, 8)
+    assert sorted(order) == list(range(45 + 30))
+    prompts = [(str(found[index].prompt), found[index].images) if index < 45 else index for index in order.tolist()]
+    assert len(list(groupby(prompts))) == len(set(prompts)) == 9 * 2 + 30  # no prompt of the files in two places
+    assert [index for index in order if index >= 45] == [index for index in found.order(0) if index >= 45]
+    stages = [{"name": "first", "modality": "multimodal"}, {"name": "second", "modality": "text"}]
+    staged = mixture(tmp_path, [project(tmp_path, "one", rows)], stages=stages)
+    assert [bool(staged[index].images) for index in staged.order(0, 8).tolist()] == [True] * 27 + [False] * 18
 
 
 def test_the_card_counts_tokens_and_longer_responses(tmp_path: Path) -> None:

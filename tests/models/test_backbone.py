@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from data.errors import CheckpointError
 from data.preference import text
 from models import backbone
-from models.backbone import load_critic, load_encoder, load_language_model, load_scalar
+from models.backbone import embed_patches, load_critic, load_encoder, load_language_model, load_scalar
 from models.config import BackboneConfig, HeadConfig
+from models.families.table import FAMILIES
+from models.packing.attention import PatchProjection
 from models.packing.groups import PackedBatch
 from models.portable.reward import IncompleteCheckpointError, ScalarRewardModel
 from tests.models import tiny
@@ -261,3 +263,32 @@ def test_a_hub_id_without_network_says_what_to_do(monkeypatch: pytest.MonkeyPatc
     for load in (load_scalar, load_language_model, load_encoder):
         with pytest.raises(CheckpointError, match=r"cannot be fetched from the hub.*give its folder"):
             load(BackboneConfig(path="nobody/nothing"))
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if "qwen" in name])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-2)])
+def test_patches_are_embedded_by_a_matrix_product(tmp_path: Path, family: str, dtype: Any, tolerance: float) -> None:
+    """Output and gradients are the convolution's, whose parameters keep their names."""
+    folder = tiny.checkpoint(tmp_path, family=family)
+    model = load_scalar(BackboneConfig(path=str(folder), dtype=dtype))
+    tower, names = model.model.get_submodule(FAMILIES[family].tower), [name for name, _ in model.named_parameters()]
+    assert [type(one) for one in tower.modules() if isinstance(one, nn.Conv3d)] == [PatchProjection]
+    patches, weights, found = torch.randn(12, tiny.encoder(family).vision.patch_size), torch.randn(12, 1), []
+    for kind in (PatchProjection, nn.Conv3d):
+        embed_patches(model, kind)
+        assert [name for name, _ in model.named_parameters()] == names
+        assert type(tower.patch_embed.proj) is kind
+        model.zero_grad()
+        embedded = tower.patch_embed(patches)
+        (embedded.float() * weights).sum().backward()
+        gradients = [one.grad.float() for one in tower.patch_embed.parameters()]
+        found.append([embedded.float().detach(), *gradients])
+    for ours, theirs in zip(*found, strict=True):
+        assert float((ours - theirs).abs().max()) < tolerance * float(theirs.abs().max())
+
+
+def test_a_convolution_that_overlaps_is_refused(tmp_path: Path) -> None:
+    model = load_scalar(at(tiny.checkpoint(tmp_path)))
+    model.model.visual.patch_embed.proj = nn.Conv3d(3, 32, (2, 14, 14), (2, 7, 7))
+    with pytest.raises(RuntimeError, match=r"transformers .*: patch_embed\.proj .* no longer moves from patch to patch"):
+        embed_patches(model)

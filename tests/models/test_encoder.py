@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.errors import ImageError, RecordError, UserError
+from data.images import decode as decode_image
 from data.preference import Message, Preference, text
 from data.synthetic.scenes import png
 from models.config import BackboneConfig, Read
 from models.encoder import Encoder, Span
-from models.packing.groups import Group
+from models.packing.groups import Group, join
 from tests.models import tiny
 
 MARKS = {"<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"}
@@ -215,7 +216,7 @@ def test_a_group_is_the_whole_conversations_cut_once(start: list[str], endings: 
     turns = [message for word in start for message in (user(word), text("assistant", word))][:-1]
     conversations = [encoder.render([*turns, text("assistant", ending)], loss=loss) for ending in endings]
     group = encoder.encode([], conversations, read)
-    assert encoder.merge([encoder.encode([], [one], read) for one in conversations]) == group
+    assert join([encoder.encode([], [one], read) for one in conversations]) == group
     whole = [tiny.tokenizer()(joined(spans), add_special_tokens=False)["input_ids"] for spans in conversations]
     assert [list(ids) for ids in sequences(group)] == whole
     cut = len(group.prompt_ids)
@@ -230,3 +231,26 @@ def test_a_group_is_the_whole_conversations_cut_once(start: list[str], endings: 
         stops += [cut + i for i in (*continuation.read, *continuation.loss_tokens)]
         assert len(ids) == cut + len(continuation.ids)
     assert cut == min(stops) or len({ids[cut] for ids in whole}) > 1
+
+
+def test_images_are_decoded_once_for_records_that_follow_one_another_and_never_taken_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[Any] = []
+
+    def noted(image: Any, record: str) -> Any:
+        decoded.append(image)
+        return decode_image(image, record)
+
+    monkeypatch.setattr("models.encoder.decode", noted)
+    one, other = (png(tiny.picture(56, 56, seed)) for seed in (0, 1))
+    conversations = [[user("?", 1), text("assistant", answer)] for answer in ("a", "b")]
+    fresh: list[Any] = [tiny.encoder().encode_conversations([image], conversations, None, "r") for image in (one, other)]
+    found = tiny.encoder()
+    decoded.clear()
+    groups: list[Any] = [found.encode_conversations([image], conversations, None, "r") for image in (one, one, other, other, one)]
+    assert decoded == [one, other, one]
+    for group, image in zip(groups, (0, 0, 1, 1, 0), strict=True):
+        assert torch.equal(group.pixel_values, fresh[image].pixel_values)
+    assert not torch.equal(fresh[0].pixel_values, fresh[1].pixel_values)
+    assert found.encode_conversations([], [[user("?"), text("assistant", "a")]], None, "r").pixel_values is None

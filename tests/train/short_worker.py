@@ -22,7 +22,7 @@ from train.runs.model import make_model
 from train.supervised.budget import ceiling
 from train.supervised.method import training_arguments
 from train.supervised.objectives import PairwiseScores
-from train.supervised.steps import PackedRow, StepDataset
+from train.supervised.steps import Costs, PackedRow, StepDataset
 
 
 class Short(PairwiseScores):
@@ -52,7 +52,7 @@ def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]],
             changes += ["optim.schedule=constant", "optim.warmup_ratio=0", f"deepspeed={deepspeed}", f"output.folder={folder}"]
             recipe = read_recipe(recipe_path, changes)
             objective, records = Short(limit), Written(kinds)
-            costs = np.array([records[i].group.cost for i in range(len(kinds))]) if dealt else None
+            costs = Costs(np.array([records[i].group.cost for i in range(len(kinds))])) if dealt else None
             shape: dict[str, Any] = {
                 "records_per_step": 4,
                 "steps": ceil(len(kinds) / 4),

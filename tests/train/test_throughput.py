@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScalarRewardModel
 from tests.models import tiny
 from train.speed.measure import (
+    APART,
     COMPILED,
     INFERENCE,
     LOG_PROBABILITIES,
     SHARED,
     STOCK,
     TRAINING,
+    TWO_PAIRS,
     UNSHARED,
     Bench,
     SpeedResult,
@@ -43,6 +46,7 @@ from train.speed.workload import (
     padded_inputs,
     pair_group,
     pair_sizes,
+    two_pairs,
     unshared,
     vision_tokens,
 )
@@ -81,6 +85,27 @@ def test_all_variants_give_the_same_scores(model: CriticRewardModel) -> None:
     assert torch.allclose(found[UNSHARED], found[STOCK], atol=1e-5)
     assert torch.allclose(found[SHARED], found[STOCK], atol=1e-5)
     assert float(found[STOCK].std()) > 1e-4
+
+
+def test_two_pairs_of_a_prompt_learn_in_one_group_what_they_learn_in_two(model: CriticRewardModel) -> None:
+    """Scores, and gradients of all weights relative to each tensor's largest."""
+    made, scores, gradients = bench(model, 4), [], []
+    run = replace(made, groups=two_pairs(made.groups), each=2)
+    assert [len(group.continuations) for group in run.groups] == [4, 4]
+    for variant in (APART, SHARED):
+        scores.append(run.forward(TWO_PAIRS, variant, run.groups)().detach())
+        model.zero_grad()
+        run.call(TWO_PAIRS, variant)()
+        gradients.append({name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None})
+    model.eval()
+    assert scores[0].shape == (8,)
+    assert torch.allclose(scores[0], scores[1], atol=1e-5)
+    assert float(scores[0].std()) > 1e-4
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, one in gradients[0].items():
+        assert float((one - gradients[1][name]).abs().max()) < 1e-5 * max(float(one.abs().max()), 1e-3), name
+    apart, shared = (run.run(TWO_PAIRS, variant) for variant in (APART, SHARED))
+    assert compared([apart, shared])[1].times_unshared == (shared.pairs_per_second or 0) / (apart.pairs_per_second or 1)
 
 
 def test_log_probabilities_are_those_of_every_judgement(model: CriticRewardModel) -> None:

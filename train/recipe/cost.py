@@ -3,8 +3,8 @@
 Arithmetic on stated assumptions, for a plan. Computation is 6 FLOP for each parameter of the language model and token, and of the
 vision tower and patch, of a prompt that is computed once for both responses: 2 each for the forward pass, for the gradients of
 inputs and for those of weights, so 4 where the weights are frozen and 2 in a frozen vision tower. What is computed again under
-activation checkpointing counts as idle time. What DeepSpeed hands to its collectives was counted
-(`tests/train/recipe/test_cost.py`).
+activation checkpointing counts as idle time. Pairs that share a prompt cost less than this says: the data card counts them. What
+DeepSpeed hands to its collectives was counted (`tests/train/recipe/test_cost.py`).
 """
 
 from dataclasses import dataclass

@@ -73,6 +73,7 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
     written = "" if isinstance(recipe.method, NaiveConfig) else "; what is written comes on top"
     console.print(
         f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
+        "every pair with a prompt of its own, for how many share one is known once the data are read; "
         f"rows of {ROW_TOKENS if budget == 'auto' else budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, the same for "
         f"H100 and H200; a GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between nodes; "
         "transfers overlap with computation, so that a step takes the longer of the two. Received in a step: GB (seconds).",

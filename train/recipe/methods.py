@@ -27,6 +27,9 @@ class NaiveConfig(Section):
     """Weight of mean((chosen + rejected)^2), which centres the rewards. BaseReward tried 0.1, 0.01 and 0.001 [Q]."""
     length_normalisation: bool = False
     """Divide both scores by log(tokens + 1) before the loss; BaseReward found no gain [Q]."""
+    pairs_together: Count = 4
+    """Pairs of one prompt and its images that are brought into one step, at most: the prompt is computed once for all of them,
+    and a response once for all that compare it. 1 leaves every pair where it was drawn."""
 
     @property
     def summary(self) -> str:
@@ -80,6 +83,8 @@ class CriticConfig(Section):
     zero_coefficient: Weight = 0.0
     """As in the naive method; the paper has none [Q], its released code 0.01 [Q]."""
     margin: bool = False
+    """As in the naive method."""
+    pairs_together: Count = 4
     """As in the naive method."""
     score_warmup_steps: int = Field(default=0, ge=0, le=10**9)
     """Optimizer steps on the critique loss alone, before the score loss sets in."""

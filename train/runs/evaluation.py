@@ -136,7 +136,9 @@ class HeldOut:
             inside = [self.records[index] for index in indices]
             margins = torch.tensor([record.margin or 0.0 for record in inside])
             lengths = torch.tensor([length for record in inside for length in response_tokens(packed.encoder, record)])
-            row = PackedRow(batch, margins, lengths, torch.zeros(len(inside), dtype=torch.bool)).to(packed.device)
+            counts = torch.tensor(batch.group_sizes)
+            numbers = lengths, torch.zeros(len(inside), dtype=torch.bool), torch.arange(int(counts.sum())), counts
+            row = PackedRow(batch, margins, *numbers).to(packed.device)
             loss, sums = objective.loss(model, row, torch.ones(2, device=packed.device))
             found = {name: float(value) for name, value in sums.items()} | {"loss": float(loss), "records": float(row.records)}
             return [found if number == 0 else {} for number in range(row.records)]

@@ -18,10 +18,11 @@ import torch
 from PIL import Image
 from rich.console import Console
 from rich.table import Column, Table
+from torch import nn
 from torch.utils.data import DataLoader
 
 from data.preference import Preference
-from models.backbone import set_attention
+from models.backbone import embed_patches, set_attention
 from models.build_embedded import train_tokenizer
 from models.config import BackboneConfig
 from models.encoder import Encoder
@@ -38,6 +39,7 @@ from train.speed.workload import (
     judgements_group,
     padded_inputs,
     pair_group,
+    two_pairs,
     unshared,
     vision_tokens,
 )
@@ -47,9 +49,12 @@ from train.supervised.steps import PairEncoder, Step, StepDataset, TrainingExamp
 from train.supervised.trainer import first
 
 STOCK, UNSHARED, SHARED, COMPILED = "stock, padded", "packed, not shared", "packed, shared", "packed, shared, compiled"
+APART = "packed, shared by a pair"
 JUDGEMENTS = 8
 TRAINING, INFERENCE, LOG_PROBABILITIES = "training", "inference", f"log-probabilities of {JUDGEMENTS}"
-"""What is measured: forward and backward; scores; log-probabilities of JUDGEMENTS judgements over the prompt of every pair."""
+TWO_PAIRS = "training, two pairs a prompt"
+"""What is measured: forward and backward; scores; log-probabilities of JUDGEMENTS judgements over the prompt of every pair;
+forward and backward of as many pairs, of which every two have one prompt."""
 WORD = " red"
 PIXELS: dict[str, Any] = {"min_pixels": 28 * 28, "max_pixels": 28 * 28 * 16384}
 
@@ -127,10 +132,12 @@ class Bench:
     groups: Sequence[Group]
     rate: float
     repeats: int
+    each: int = 1
+    """Pairs of a group."""
 
     def run(self, what: str, variant: str, checkpointing: bool = False) -> SpeedResult:
         """Measure one variant, in as few rows as fit."""
-        work = unique_work(self.model, self.groups) * (3 if what == TRAINING else 1)
+        work = unique_work(self.model, self.groups) * (1 if what in (INFERENCE, LOG_PROBABILITIES) else 3)
         for rows in (2**power for power in range(len(self.groups).bit_length())):
             try:
                 if checkpointing:
@@ -142,13 +149,13 @@ class Bench:
                 self.model.zero_grad(set_to_none=True)
                 self.model.gradient_checkpointing_disable()
                 restore_layers(self.model.model)
-            speed, mfu = len(self.groups) / median, work / self.rate / median
+            speed, mfu = self.each * len(self.groups) / median, work / self.rate / median
             return SpeedResult(what, variant, checkpointing, speed, mfu, peak, rows)
         return SpeedResult(what, variant, checkpointing, None, None, None)
 
     def call(self, what: str, variant: str, rows: int = 1) -> Callable[[], None]:
         """Return what is measured, in `rows` equal shares."""
-        training = what == TRAINING
+        training = what in (TRAINING, TWO_PAIRS)
         self.model.train(training)
         forwards = [self.forward(what, variant, self.groups[number::rows]) for number in range(rows)]
 
@@ -158,7 +165,7 @@ class Bench:
                     found = forward()
                 if training:
                     chosen, rejected = found.view(-1, 2).unbind(1)
-                    torch.autograd.backward(pair_loss(chosen, rejected).sum() / len(self.groups))
+                    torch.autograd.backward(pair_loss(chosen, rejected).sum() / (self.each * len(self.groups)))
 
         return step
 
@@ -168,14 +175,17 @@ class Bench:
         if variant == STOCK:
             # transformers' own attention for both towers, which takes no packed rows
             model.set_attn_implementation({"text_config": "sdpa", "vision_config": "sdpa"})
+            embed_patches(model, nn.Conv3d)
             padded, ends = padded_inputs(groups, vision)
             inputs = {name: value.to(model.device) for name, value in padded.items()}
             last = torch.arange(len(ends), device=model.device), ends.to(model.device)
             return lambda: model.scores(model.model(**inputs, use_cache=False).last_hidden_state[last])
         set_attention(model)
+        embed_patches(model)
         if variant == COMPILED:
             compile_layers(model.model)
-        batch = pack(unshared(groups) if variant == UNSHARED else groups, vision).to(model.device)
+        alone = {UNSHARED: 1, APART: 2}.get(variant)
+        batch = pack(groups if alone is None else unshared(groups, alone), vision).to(model.device)
         if what == LOG_PROBABILITIES:
             return lambda: model(**batch.label_inputs())
         return lambda: model(**batch.joint_inputs())[0]
@@ -193,6 +203,8 @@ def variants(options: argparse.Namespace, sizes: Sequence[PairSize], console: Co
     judgements = replace(pairs, groups=[judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)])
     tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
     runs = [(pairs, what, variant, on) for what, on in tasks for variant in (STOCK, UNSHARED, SHARED)]
+    twos = replace(pairs, groups=two_pairs(pairs.groups), each=2)
+    runs += [(twos, TWO_PAIRS, variant, False) for variant in (APART, SHARED)]
     runs += [(judgements, LOG_PROBABILITIES, variant, False) for variant in (UNSHARED, SHARED)]
     runs += [(pairs, what, COMPILED, on) for what, on in tasks if options.compile]
     for bench, what, variant, on in runs:
@@ -206,11 +218,15 @@ def variants(options: argparse.Namespace, sizes: Sequence[PairSize], console: Co
 
 
 def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
-    """Return the results with their ratios to the stock and the unshared variant of the same task."""
+    """Return the results with their ratios to the stock and the unshared variant of the same task.
+
+    Of two pairs a prompt it is the one in which each has the prompt to itself.
+    """
     speed = {(one.what, one.checkpointing, one.variant): one.pairs_per_second for one in results}
     found = []
     for one in results:
-        bases = (speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, UNSHARED))
+        shared_less = APART if one.what == TWO_PAIRS else UNSHARED
+        bases = (speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, shared_less))
         stock, unshared = (one.pairs_per_second / base if one.pairs_per_second and base else None for base in bases)
         found.append(replace(one, times_stock=stock, times_unshared=unshared))
     return found

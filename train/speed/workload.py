@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.backbone import set_attention
+from models.backbone import embed_patches, set_attention
 from models.build_embedded import SPECIAL, architecture
 from models.config import HeadConfig
 from models.families.table import PUBLISHED, family_of
@@ -59,6 +59,7 @@ def build(kind: Any, name: str, device: torch.device, dtype: torch.dtype) -> Any
             if isinstance(module, ScoreLinear):
                 nn.init.normal_(module.weight, std=0.02)
     set_attention(model)
+    embed_patches(model)
     return model
 
 
@@ -99,9 +100,19 @@ def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements
     return replace(pair_group(size, vision, seed), continuations=tuple(made))
 
 
-def unshared(groups: Sequence[Group]) -> list[Group]:
-    """Return every continuation as a group of its own, with its own copy of prompt and image."""
-    return [replace(group, continuations=(one,)) for group in groups for one in group.continuations]
+def two_pairs(pairs: Sequence[Group]) -> list[Group]:
+    """Return half as many groups of two pairs each: one of `pairs` with the responses of the next."""
+    both = zip(pairs[::2], pairs[1::2] or pairs, strict=False)
+    return [replace(one, continuations=one.continuations + other.continuations) for one, other in both]
+
+
+def unshared(groups: Sequence[Group], count: int = 1) -> list[Group]:
+    """Return every `count` continuations as a group of their own, with its own copy of prompt and image."""
+    return [
+        replace(group, continuations=group.continuations[start : start + count])
+        for group in groups
+        for start in range(0, len(group.continuations), count)
+    ]
 
 
 def padded_inputs(groups: Sequence[Group], vision: VisionTokens) -> tuple[dict[str, Tensor], Tensor]:

@@ -8,6 +8,7 @@ folder, and the next start of the run takes it from there.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,8 +17,8 @@ import torch
 from data.errors import UserError
 from data.storage.files import write_whole
 from models.distributed import max_over_ranks, rank
-from models.packing.groups import PATCH_COST, pack_first_fit, unpack
-from train.supervised.steps import Pack, PackedRow, StepDataset, TrainingExample, make_row
+from models.packing.groups import PATCH_COST, unpack
+from train.supervised.steps import Pack, PackedRow, StepDataset, TrainingExample, make_rows
 
 FIRST_BUDGET = 4096
 """Of a run that finds its own, until it has; a CPU keeps it: longer rows are no faster there."""
@@ -151,9 +152,13 @@ def split(row: PackedRow, pack: Pack, budget: int) -> list[PackedRow]:
     """Return `row` as rows within `budget`, itself if it is, or holds but one record."""
     if row.batch.cost <= budget or row.records < 2:
         return [row]
-    groups = unpack(row.batch)
-    lengths = row.response_tokens.reshape(row.records, len(row.response_tokens) // row.records).tolist()
-    numbers = zip(groups, row.margins.tolist(), lengths, row.own_critiques.tolist(), strict=True)
-    records = [TrainingExample(group, margin, tuple(own), own_critiques=written) for group, margin, own, written in numbers]
-    parts = pack_first_fit([group.cost for group in groups], budget)
-    return [make_row([records[i] for i in part], pack) for part in parts]
+    of_all = [(number, group, one) for number, group in enumerate(unpack(row.batch)) for one in group.continuations]
+    counts, records = row.counts.tolist(), []
+    lengths = torch.split(row.response_tokens, counts if len(row.response_tokens) else [0] * row.records)
+    numbers = zip(torch.split(row.places, counts), row.margins.tolist(), lengths, row.own_critiques.tolist(), strict=True)
+    for places, margin, tokens, written in numbers:
+        found = [of_all[place] for place in places.tolist()]
+        number, group, _ = found[0]
+        own = replace(group, continuations=tuple(one for _, _, one in found))
+        records.append(TrainingExample(own, margin, tuple(tokens.tolist()), own_critiques=written, prompt=number))
+    return make_rows(records, pack, budget)

@@ -34,7 +34,7 @@ from models.encoder import Encoder
 from train.recipe.methods import CriticConfig
 from train.supervised.method import SupervisedMethod, unwrapped
 from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
-from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, expected_costs
+from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, shared_costs
 from train.supervised.whole_weights import whole_weights
 
 Critiques = Callable[[Preference], Sequence[str] | None]
@@ -70,7 +70,8 @@ class CriticEncoder:
         group = self.encoder.encode_conversations(
             record.images, conversations, "end_of_turn", record.identity, with_loss=with_loss
         )
-        return TrainingExample(group, record.margin or 0.0, record=record.identity, own_critiques=own is not None)
+        prompt = record.prompt, record.images
+        return TrainingExample(group, record.margin or 0.0, record=record.identity, prompt=prompt, own_critiques=own is not None)
 
 
 class JointCritique(Objective):
@@ -86,8 +87,8 @@ class JointCritique(Objective):
         critique = self.config.cross_entropy_weight * nll / totals[1]
         if not row.records:
             return critique + scores.sum() * 0.0, {}
-        pairs = scores.view(-1, 2)
-        last = torch.tensor(row.batch.group_sizes, device=scores.device).cumsum(0) // 2 - 1
+        pairs = scores.index_select(0, row.places).view(-1, 2)
+        last = row.counts.cumsum(0) // 2 - 1
         chosen, rejected = pairs[last].unbind(1)
         margins = row.margins if self.config.margin else None
         ranking = pair_loss(chosen, rejected, margins, self.config.zero_coefficient).sum()
@@ -119,7 +120,8 @@ def critique_sums(pairs: Tensor, last: Tensor, row: PackedRow) -> dict[str, Tens
     `pairs` (P, 2) fp32 are the scores of all pairs of the row, `last` (records,) int64 those that are trained on.
     """
     right = pairs[:, 0] > pairs[:, 1]
-    true = torch.zeros_like(right).index_fill_(0, row.batch.label_owners // 2, True)
+    learned = right.new_zeros(sum(row.batch.group_sizes)).index_fill_(0, row.batch.label_owners, True)
+    true = learned[row.places].view(-1, 2)[:, 0]
     own = torch.zeros_like(right).index_fill_(0, last[row.own_critiques], True)
     return {
         f"{kind}_{name}": (mask & what).sum()
@@ -257,8 +259,8 @@ class CriticMethod(SupervisedMethod):
             self.store = CritiqueStore(self.folder / "critiques", config, self.recipe.seed)
             self.prepare_step = self.store.load
         self.encode = CriticEncoder(self.encoder, config.writing.request)
-        self.records = MixtureRecords(self.mixture, replace(self.encode, written=self.store))
-        self.costs = expected_costs(self.mixture)
+        self.records = MixtureRecords(self.mixture, replace(self.encode, written=self.store), config.pairs_together)
+        self.costs = shared_costs(self.mixture)
         self.objective = JointCritique(config)
 
     def judge(self, model: Any, *, forgiving: bool = False) -> CriticJudge:

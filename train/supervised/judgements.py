@@ -19,7 +19,7 @@ from train.recipe.methods import LanguageModelConfig
 from train.supervised.lessons import Lessons
 from train.supervised.method import Method, SupervisedMethod, unwrapped
 from train.supervised.objectives import LanguageModelling
-from train.supervised.steps import MixtureRecords, TrainingExample, expected_costs
+from train.supervised.steps import Costs, MixtureRecords, TrainingExample, expected_costs
 
 Indices = npt.NDArray[np.int64]
 
@@ -115,7 +115,7 @@ class LanguageModelMethod(SupervisedMethod):
             self.records = Lessons(config, self.recipe.data.sources[0], self.encoder)
         else:
             self.records = JudgementRecords(self.mixture, self.encode, config.both_orders)
-            self.costs = np.repeat(expected_costs(self.mixture), 2)  # by index: once for either response shown first
+            self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))  # by index: once for either response shown first
 
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""

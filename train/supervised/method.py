@@ -13,8 +13,6 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from accelerate.utils import extract_model_from_parallel
 from peft import PeftModel
@@ -32,7 +30,7 @@ from train.recipe.deepspeed_config import deepspeed_config, stage
 from train.recipe.recipe import Recipe
 from train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
 from train.supervised.objectives import Objective
-from train.supervised.steps import Encode, Records, StepDataset
+from train.supervised.steps import Costs, Encode, Records, StepDataset
 from train.supervised.trainer import PackedTrainer
 from train.supervised.whole_weights import whole_weights
 
@@ -125,8 +123,8 @@ class SupervisedMethod(JudgeMethod):
     records: Records
     encode: Encode
     objective: Objective
-    costs: npt.NDArray[np.float32] | None = None
-    """The expected cost of every record by its index; None for lessons, which are all alike."""
+    costs: Costs | None = None
+    """The expected costs of the records; None for lessons, which are all alike."""
     needs_rationale = False
     """Only records with a rationale have a loss."""
     prepare_step: Callable[[int], None] | None = None

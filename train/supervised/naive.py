@@ -7,7 +7,7 @@ from eval.protocol import Judge
 from train.recipe.methods import NaiveConfig
 from train.supervised.method import SupervisedMethod
 from train.supervised.objectives import PairwiseScores
-from train.supervised.steps import MixtureRecords, PairEncoder, expected_costs
+from train.supervised.steps import MixtureRecords, PairEncoder, shared_costs
 
 
 class NaiveMethod(SupervisedMethod):
@@ -17,9 +17,9 @@ class NaiveMethod(SupervisedMethod):
 
     def prepare(self) -> None:
         """Take pairs, and compare them."""
-        self.encode = PairEncoder(self.encoder, self.recipe.head.read)
-        self.records = MixtureRecords(self.mixture, self.encode)
-        self.costs = expected_costs(self.mixture)
+        self.encode = PairEncoder(self.encoder, self.recipe.head.read, self.config.length_normalisation)
+        self.records = MixtureRecords(self.mixture, self.encode, self.config.pairs_together)
+        self.costs = shared_costs(self.mixture)
         self.objective = PairwiseScores(self.config)
 
     def judge(self, model: Any) -> Judge:

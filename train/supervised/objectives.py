@@ -100,6 +100,7 @@ class PairwiseScores(Objective):
         scores: Tensor = model(**row.batch.score_inputs())
         if not row.records:
             return scores.sum() * 0.0, {}
+        scores = scores.index_select(0, row.places)
         used = length_normalised(scores, row.response_tokens) if self.config.length_normalisation else scores
         margins = row.margins if self.config.margin else None
         chosen, rejected = used.view(-1, 2).unbind(1)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import UserError
-from data.preparation.sampling import Pool, apportion, draw, quotas, shares
+from data.preparation.sampling import Pool, apportion, bring_together, draw, quotas, shares
 from data.sources.project import ProjectConfig
 
 
@@ -44,6 +44,31 @@ def test_quotas_are_equal_up_to_the_limits(limits: list[int], total: int) -> Non
     assert sum(given_out) == total
     largest = max(given_out)
     assert all(number >= largest - 1 or number == limit for number, limit in zip(given_out, limits, strict=True))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=60), st.integers(1, 7))
+def test_records_of_a_prompt_follow_one_another_and_a_record_is_in_a_set_once(drawn: list[tuple[int, int]], most: int) -> None:
+    """A record is (its number, its prompt); a run is the next `most` of a prompt, where the first was drawn."""
+    order = np.array([number * 6 + prompt for number, prompt in drawn], np.int32)
+    left = [int(index) for index in order]
+    expected: list[int] = []
+    while left:
+        run: list[int] = []
+        for place, index in enumerate(left):
+            if index % 6 == left[0] % 6 and index not in [left[one] for one in run] and len(run) < most:
+                run.append(place)
+        expected += [left[place] for place in run]
+        left = [index for place, index in enumerate(left) if place not in run]
+    found = bring_together(order, order % 6, most)
+    assert sorted(found) == sorted(order)
+    assert found.dtype == order.dtype
+    if len(set(order.tolist())) == len(order):
+        assert found.tolist() == expected
+
+
+def test_a_record_that_is_drawn_again_stands_in_another_set() -> None:
+    assert bring_together(np.array([1, 1, 5, 2, 2]), np.array([0, 0, 9, 0, 0]), 4).tolist() == [1, 2, 1, 2, 5]
+    assert bring_together(np.array([3, 4, 3, 3, 4]), np.array([0, 1, 0, 0, 1]), 4).tolist() == [3, 4, 3, 3, 4]
 
 
 def test_shares_follow_size_weight_repeat_and_temperature() -> None:

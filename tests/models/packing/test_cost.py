@@ -30,6 +30,25 @@ def test_equal_costs_go_round_in_turn(count: int, ranks: int) -> None:
     assert balance_over_ranks([7.0] * count, ranks) == [list(range(count))[rank::ranks] for rank in range(ranks)]
 
 
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 6)), max_size=20), st.integers(1, 8))
+def test_sets_stay_whole_where_a_rank_has_room(found: list[tuple[int, int]], ranks: int) -> None:
+    sizes = [size for _, size in found]
+    ranked = balance_over_ranks([cost for cost, _ in found], ranks, sizes)
+    count = sum(sizes)
+    assert sorted(index for indices in ranked for index in indices) == list(range(count))
+    assert max(map(len, ranked)) - min(map(len, ranked)) <= 1
+    if sizes:
+        dearest = max(range(len(found)), key=lambda number: found[number][0])
+        members = set(range(sum(sizes[:dearest]), sum(sizes[: dearest + 1])))
+        room = max(map(len, ranked))
+        assert any(members <= set(indices) for indices in ranked) or len(members) > room
+
+
+def test_sets_by_hand() -> None:
+    assert balance_over_ranks([9, 4, 8, 1], 2, [2, 2, 1, 1]) == [[0, 1, 5], [2, 3, 4]]
+    assert balance_over_ranks([9, 8], 2, [3, 1]) == [[0, 1], [2, 3]]
+
+
 @given(costs, st.integers(1, 6000))
 def test_rows_keep_to_the_budget_unless_one_item_is_larger(found: list[int], budget: int) -> None:
     rows = pack_first_fit(found, budget)

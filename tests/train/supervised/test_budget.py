@@ -51,7 +51,8 @@ def test_a_row_is_cut_into_rows_of_the_same_records() -> None:
 
 def test_the_numbers_of_the_records_go_with_them() -> None:
     whole = row("itti")
-    numbered = PackedRow(whole.batch, torch.arange(4.0), torch.arange(8), torch.tensor([True, False, False, True]))
+    numbers = torch.arange(8), torch.tensor([True, False, False, True]), torch.arange(8), torch.full((4,), 2)
+    numbered = PackedRow(whole.batch, torch.arange(4.0), *numbers)
     parts = split(numbered, tiny.encoder().pack, 1)
     found = sorted((float(part.margins[0]), part.response_tokens.tolist(), bool(part.own_critiques[0])) for part in parts)
     assert found == [(0.0, [0, 1], True), (1.0, [2, 3], False), (2.0, [4, 5], False), (3.0, [6, 7], True)]

@@ -110,5 +110,5 @@ def test_judgements_are_asked_for_under_two_indices_each_and_lessons_are_all_ali
     assert found.mixture is not None
     assert found.costs is not None
     order, pairs = found.records.order(0), expected_costs(found.mixture)
-    assert len(found.costs) == 8 > int(order.max())
-    assert [found.costs[index] for index in order] == [pairs[index // 2] for index in order]
+    assert len(found.costs.records) == 8 > int(order.max())
+    assert [found.costs.records[index] for index in order] == [pairs[index // 2] for index in order]
