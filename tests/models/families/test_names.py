@@ -25,11 +25,14 @@ KNOWN = {
     "data/preference.py": {"im_start", "im_end", "endoftext", "vision_start", "vision_end", "image_pad"},
     "data/video.py": {"video_pad"},
     "eval/benchmarks/vl_rewardbench_scoring.py": {"UnifiedReward's qwen script"},
+    "eval/judges/config.py": {"unified_reward_qwen3vl", "unified_reward_think_qwen3vl"},
+    "eval/judges/released.py": {"qwen2_5_vl", "qwen3_vl", "QWEN2_5", "QWEN3VL", "reward_qwen3vl", "think_qwen3vl"},
+    "eval/judges/released_templates.py": {"UNIFIED_REWARD_THINK_QWEN3VL"},
     "train/recipe/methods.py": {"Qwen/Qwen2.5-VL-7B-Instruct"},
     "train/speed/workload.py": {"Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct"},
 }
-"""Hub ids of defaults; the shapes that speed is measured on; a published script; and
-the data floor, which has no tokenizer: it sieves records and images by what is common, and the encoder by the tokenizer's own."""
+"""Hub ids of defaults; the shapes that speed is measured on; a published script; the reward models that others released, each on
+its family; and the data floor, which has no tokenizer: it sieves records and images by what is common, and the encoder by the tokenizer's own."""
 
 
 def named(text: str) -> set[str]:
