@@ -32,7 +32,8 @@ KNOWN = {
     "train/speed/workload.py": {"Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct"},
 }
 """Hub ids of defaults; the shapes that speed is measured on; a published script; the reward models that others released, each on
-its family; and the data floor, which has no tokenizer: it sieves records and images by what is common, and the encoder by the tokenizer's own."""
+its family; and the data floor, which has no tokenizer: it sieves records and images by what is common, and the encoder by the
+tokenizer's own."""
 
 
 def named(text: str) -> set[str]:
