@@ -40,10 +40,18 @@ class Span:
 
 
 def assistant_turn(tokenizer: Any) -> dict[str, Any]:
-    """Return the tokens that begin an assistant's turn and the one that ends it, as the chat template writes them."""
+    """Return the tokens that begin an assistant's turn and the one that ends it, as the chat template writes them.
+
+    Raises: UserError for a template that writes nothing after an answer.
+    """
     opened, closed = _template(tokenizer, ANSWERED[:1], True), _template(tokenizer, ANSWERED, False)
     begin, ending = opened[len(_template(tokenizer, ANSWERED[:1], False)) :], closed[len(opened) + 1 :]
     first, last = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (begin.rstrip(), ending))
+    if not last:
+        raise UserError(
+            "the chat template writes no token after an assistant's answer; required is one: scores are read there, and answers "
+            "end with it. Take tokenizer files whose template ends each turn with a token of its own."
+        )
     return {"begin": first, "end": last[0]}
 
 

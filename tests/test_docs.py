@@ -25,7 +25,12 @@ from train.recipe.parsing import read_recipe
 
 CLONE = Path(__file__).resolve().parents[1]
 README = CLONE / "README.md"
-PAGES = [README, *sorted((CLONE / "docs").glob("*.md")), *sorted(CLONE.glob("[a-z]*/README.md"))]
+PAGES = [
+    README,
+    *sorted((CLONE / "docs").glob("*.md")),
+    *sorted(CLONE.glob("[a-z]*/README.md")),
+    CLONE / "models/families/README.md",
+]
 SCRIPT = re.compile(r"(?:train|eval|data|models|tests)/[\w/]+\.py")
 LAUNCHERS = ("python", "deepspeed", "torchrun", "accelerate", "srun", "sbatch")
 

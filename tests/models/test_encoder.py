@@ -17,7 +17,7 @@ from data.images import decode as decode_image
 from data.preference import Message, Preference, text
 from data.synthetic.scenes import png
 from models.config import BackboneConfig, Read
-from models.encoder import Encoder, Span
+from models.encoder import Encoder, Span, assistant_turn
 from models.packing.groups import Group, join
 from tests.models import tiny
 
@@ -254,3 +254,13 @@ def test_images_are_decoded_once_for_records_that_follow_one_another_and_never_t
         assert torch.equal(group.pixel_values, fresh[image].pixel_values)
     assert not torch.equal(fresh[0].pixel_values, fresh[1].pixel_values)
     assert found.encode_conversations([], [[user("?"), text("assistant", "a")]], None, "r").pixel_values is None
+
+
+def test_a_template_that_ends_no_turn_is_refused() -> None:
+    tokenizer = deepcopy(tiny.tokenizer())
+    turns = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role }}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
+    )
+    tokenizer.chat_template = turns + "{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}"
+    with pytest.raises(UserError, match="writes no token after an assistant's answer"):
+        assistant_turn(tokenizer)
