@@ -167,7 +167,7 @@ def test_a_generative_judge_goes_the_same_way(world: Path, tmp_path: Path, monke
 
     monkeypatch.setitem(judge_loading.JUDGES, "generative", (GenerativeJudgeConfig, load))
     (tmp_path / "judge").mkdir()
-    config = {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "dtype": "float32"}
+    config = {"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"], "dtype": "float32"}
     (tmp_path / "judge" / "config.json").write_text(json.dumps(config))
     (tmp_path / "judge" / "preprocessor_config.json").write_text('{"min_pixels": 3136, "max_pixels": 3136}')
     main([str(tmp_path / "judge"), "--benchmarks", f"vl_rewardbench={world / 'vl'}", "--protocol", "votes=2"])

@@ -52,7 +52,7 @@ def test_a_folder_that_is_no_judge_ends_the_server_with_a_message(tmp_path: Path
 
 def test_judges_that_run_elsewhere_or_are_several_are_refused(tmp_path: Path) -> None:
     (tmp_path / "judge.yaml").write_text(json.dumps({"type": "ensemble", "members": ["a", "b"]}))
-    with pytest.raises(CheckpointError, match="of the type 'ensemble'; served are scalar, critic and generative"):
+    with pytest.raises(CheckpointError, match="of the type 'ensemble'; served are scalar, critic, generative and released"):
         load_served(tmp_path / "judge.yaml", "x", Runtime(torch.device("cpu")))
 
 

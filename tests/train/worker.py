@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from data.preference import text
 from models.config import BackboneConfig, HeadConfig
@@ -201,6 +202,7 @@ def descend_each(recipe_path: Path, kinds: str, cases: Sequence[Case]) -> None:
     for folder, name, budget in cases:
         os.environ["ACCELERATE_USE_DEEPSPEED"] = str(name != NONE).lower()
         _descend(recipe_path, kinds, folder, name, budget)
+        unset_hf_deepspeed_config()  # else the next model's weights are divided as those of the last one under ZeRO-3
 
 
 def _descend(recipe_path: Path, kinds: str, folder: str, deepspeed: str, budget: int) -> None:

@@ -137,7 +137,7 @@ def padded_inputs(groups: Sequence[Group], vision: VisionTokens) -> tuple[dict[s
 
 def vision_tokens(config: Any) -> VisionTokens:
     """Return how images stand in a row of a model of `config`."""
-    ids = 0, config.image_token_id, 1  # which marks stand around an image costs nothing; no text holds these
+    ids = 1, config.image_token_id, 2  # which marks stand around an image costs nothing; 0 may be padding, whose embedding is 0
     return family_of(config.model_type).vision_tokens(config.vision_config, ids)
 
 

@@ -114,7 +114,7 @@ class LanguageModelMethod(SupervisedMethod):
         if config.target == "lessons":
             self.records = Lessons(config, self.recipe.data.sources[0], self.encoder)
         else:
-            self.records = JudgementRecords(self.mixture, self.encode, config.both_orders)
+            self.records = JudgementRecords(self.mixture, self.encode, both=config.both_orders)
             self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))  # by index: once for either response shown first
 
     def judge(self, model: Any) -> GenerativeJudge:

@@ -127,7 +127,7 @@ def test_steps_that_nobody_knows_are_not_invented(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["backbone.min_pixels=784", "backbone.max_pixels=785"], "images of 784 to 785 pixels: 1 to 2 tokens each"),
+        (["backbone.min_pixels=784", "backbone.max_pixels=785"], "images of 784 to 785 pixels: 1 to 1 tokens each"),
         (["method.zero_coefficient=0.01"], "Bradley-Terry + 0.01 x (chosen + rejected)^2"),
         (["method.margin=true", "method.length_normalisation=true"], "Bradley-Terry + margin + length normalisation"),
         (["method={type: critic, critique: own}"], "critiques: own"),

@@ -274,6 +274,7 @@ KEPT = {
     "model.safetensors",
     "reward.py",
     "conversations.py",
+    "images.py",
     "decoding.py",
     "judge.json",
     "tokenizer.json",
@@ -318,6 +319,8 @@ def test_the_judge_card_is_what_the_recipe_of_an_older_run_gives(tmp_path: Path,
     recipe, folder = read_recipe(path), tmp_path / "checkpoint-3"
     folder.mkdir()
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
+    assert recorded(folder) is None  # a recipe that stands there by itself is no run's
+    (tmp_path / "provenance.json").touch()
     older = recorded(folder)
     write_cards(recipe, DATA, folder, "3 of 3")
     assert "step 3 of 3" in (folder / CARD).read_text(encoding="utf-8")

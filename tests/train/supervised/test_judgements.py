@@ -41,7 +41,7 @@ def test_every_epoch_draws_anew_and_every_rank_alike() -> None:
 
 def judgements(*, both: bool = False) -> JudgementRecords:
     mixture = Mixture(MixtureConfig(sources=[ShapesConfig(type="shapes", level="demo", rows=12, text_only=0.3)]))
-    return JudgementRecords(mixture, JudgementEncoder(tiny.encoder(), "short"), both)
+    return JudgementRecords(mixture, JudgementEncoder(tiny.encoder(), "short"), both=both)
 
 
 def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
