@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +215,7 @@ def draw(rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, float]]
     """Draw true accuracy and score against KL: each run from the start on, and best-of-n."""
     start, runs = rows[0], list(dict.fromkeys(one["run"] for one in rows[1:]))
     with panels(path, ("true accuracy", "score of the reward model")) as (accuracy, score):
-        for run, colour in zip(runs, COLOURS, strict=False):
+        for run, colour in zip(runs, cycle(COLOURS), strict=False):
             own = [start, *(one for one in rows if one["run"] == run)]
             kl = [max(one["kl"]["mean"], 0.0) for one in own]
             for name, style in (("greedy", "--"), ("sampled", "-")):
