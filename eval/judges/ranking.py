@@ -195,14 +195,30 @@ def _scored(candidates: Candidates, found: Sequence[Verdict]) -> Ranking:
 
 
 def tournament_ranker(judge: GenerativeJudge) -> PackedRanker[ShownPair, Judgements]:
-    """Return what ranks by a tournament of a judge, who is asked in both orders."""
+    """Return what ranks by a tournament of a judge, who is asked in both orders.
+
+    At temperature 0 a judge writes of the same two texts what it wrote before: where responses are equal, as a policy's are, every
+    two texts are shown once in each order.
+    """
+    drawn = judge.sampling.temperature > 0
+
+    def shown(candidates: Candidates) -> Iterator[tuple[tuple[str, ...], str, ShownPair]]:
+        for pair in pairs(candidates):
+            for one in showings(pair, judge.protocol):
+                key = f"{pair.key}/{one.first}"
+                yield (key,) if drawn else pair.responses[:: -1 if one.first else 1], key, one
 
     def cut(candidates: Candidates) -> Iterator[tuple[str, ShownPair]]:
-        for pair in pairs(candidates):
-            yield from ((f"{pair.key}/{shown.first}", shown) for shown in showings(pair, judge.protocol))
+        once: dict[tuple[str, ...], tuple[str, ShownPair]] = {}
+        for content, key, one in shown(candidates):
+            once.setdefault(content, (key, one))
+        yield from once.values()
 
     def join(candidates: Candidates, found: Sequence[Judgements]) -> Ranking:
-        return won(candidates, [vote for judgements in found for vote, _, _ in judgements])
+        every = list(shown(candidates))
+        known = dict(zip(dict.fromkeys(content for content, _, _ in every), found, strict=True))
+        texts = ((vote.text, one.first) for content, _, one in every for vote, _, _ in known[content])
+        return won(candidates, [Vote.at(text, first, judge.read(text)) for text, first in texts])
 
     encode = ShownEncoder(judge.packed.encoder, judge.ask)
     return PackedRanker(judge.packed, encode, judge.cost, judge.judgements, Judgements, cut, join, None)

@@ -92,6 +92,20 @@ def test_a_judge_compares_every_two_in_both_orders(checkpoints: dict[str, Path])
         loaded.score("What is it?", ["only one"])
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_equal_responses_are_compared_once_by_a_greedy_judge_only(
+    checkpoints: dict[str, Path], tmp_path: Path, temperature: float
+) -> None:
+    file = tmp_path / "judge.yaml"
+    settings = {"type": "generative", "checkpoint": str(checkpoints["generative"]), "temperature": temperature, "max_new_tokens": 6}
+    file.write_text(json.dumps(settings))
+    loaded = judge(file)
+    five = candidates_of("What is it?", ["b", "a", "b", "a", "b"], pictures(1))
+    assert len(loaded.ranker.split(five)) == (20 if temperature else 4)  # (b, a), (a, b), (b, b), (a, a)
+    every = Tournament(loaded.benchmark(PREFERENCE_FOLDER, ProtocolConfig())).rank([five])
+    assert loaded.ranker.rank([five]) == every
+
+
 def test_a_tournament_counts_what_is_named_and_half_what_cannot_be_read() -> None:
     three = candidates_of("x", ["a", "b", "c"])
     names = {(0, 1): (0, 0), (0, 2): (0, None), (1, 2): (1, 0)}
