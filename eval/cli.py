@@ -93,7 +93,7 @@ class Task:
 
 def add_benchmarks(parser: argparse.ArgumentParser, more: str = "", **settings: Any) -> None:
     """Add `--benchmarks`."""
-    form = "PLACE is `hub`, `embedded` or a path, then ,revision=… ,image_root=… ,type=… ,limit=… ,frames=… as needed"
+    form = "PLACE is `hub`, `embedded` (or -medium, -hard) or a path, then ,revision=… ,image_root=… ,type=… ,limit=… ,frames=… as needed"
     parser.add_argument("--benchmarks", nargs="+", type=benchmark, metavar="NAME=PLACE", help=form + more, **settings)
 
 

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.errors import PredictionsError, UserError
-from eval.benchmarks.benchmark import Location
+from eval.benchmarks.benchmark import EMBEDDED, Location
 from eval.benchmarks.table import BENCHMARKS
 from eval.cli import add_shared, benchmark, command, processes, task_of
 from eval.journal import Journal
@@ -138,7 +138,7 @@ def evaluated_on(predictions: Path) -> Location | None:
     if not beside.is_file():
         return None
     result = read_result(beside)
-    if result.origin != "embedded" and not Path(result.origin).exists():
+    if result.origin not in EMBEDDED and not Path(result.origin).exists():
         return None
     limited = any(note.startswith(LIMITED) for note in result.notes)
     return Location(location=result.origin, limit=result.micro.n + len(result.unavailable) if limited else None)

@@ -176,12 +176,12 @@ EDITIONS = {
 """What writes an edition, and its number of rows."""
 
 
-def edition(name: str) -> Path:
+def edition(name: str, level: str) -> Path:
     """Return the folder of the edition `name` (a key of EDITIONS); it is written into the clone's cache when first asked for."""
-    folder = CACHE / f"demo-{code_digest('data.synthetic.benchmark_files')}"
+    folder = CACHE / f"{level}-{code_digest('data.synthetic.benchmark_files')}"
     if not folder.is_dir():
         with suppress(FileExistsError):  # another process was first, with the same rows
-            write_editions(folder, "demo", 0)
+            write_editions(folder, level, 0)
     return folder / name
 
 

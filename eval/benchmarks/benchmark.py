@@ -25,12 +25,18 @@ RowName = tuple[str, tuple[str, ...]]
 """A row's id, which several may share; with it the better response and the other one, or the row's identity, or nothing."""
 
 
+EMBEDDED = {"embedded": "demo", "embedded-medium": "medium", "embedded-hard": "hard"}
+"""Locations of this project's own editions, and the embedded world's level of each."""
+BUILT_IN = ("hub", *EMBEDDED)
+"""Locations that are no paths."""
+
+
 class Location(Section):
     """Where a benchmark's rows and images lie."""
 
     location: str = "hub"
-    """`hub` (downloaded by its public id), `embedded` (this project's own small edition), or the path of the official
-    file or of a folder that holds it."""
+    """`hub` (downloaded by its public id), `embedded`, `embedded-medium` or `embedded-hard` (this project's own small
+    editions, by the level of their scenes), or the path of the official file or of a folder that holds it."""
     revision: str | None = None
     """Commit, tag or branch on the hub; null takes the current one."""
     image_root: str | None = None
@@ -46,7 +52,7 @@ class Location(Section):
     def _check_settings(self) -> Location:
         if self.revision is not None and self.location != "hub":
             raise ValueError(f"`revision` is for the hub; the location is {self.location!r}, which has none")
-        if self.image_root is not None and self.location in ("hub", "embedded"):
+        if self.image_root is not None and self.location in BUILT_IN:
             raise ValueError(f"`image_root` is for local files; the location is {self.location!r}, which has its images")
         return self
 

@@ -17,6 +17,7 @@ from data.preparation.recognition import advice, candidates, configured, recogni
 from data.sources.shared.files import FilesConfig, shards_problem
 from data.storage.files import content_digest
 from eval.benchmarks.benchmark import (
+    BUILT_IN,
     Benchmark,
     FileFormat,
     LoadedBenchmark,
@@ -38,7 +39,7 @@ UNSORTED = "uncategorised"
 
 def look(where: Location) -> None:
     """Raise UserError unless the location is a path with files that are read."""
-    if where.location in ("hub", "embedded"):
+    if where.location in BUILT_IN:
         raise UserError(
             f"{NAME}: the location is {where.location!r}; required is the path of a file or folder of preference records: this "
             "benchmark is the user's own."

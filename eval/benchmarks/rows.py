@@ -21,7 +21,7 @@ from data.storage.files import content_digest
 from data.storage.tables import Row, open_rows
 from data.synthetic.benchmark_files import edition
 from data.video import ADVICE, COLUMNS, is_video_name
-from eval.benchmarks.benchmark import Known, LoadedBenchmark, Location, Origin, Record, differences
+from eval.benchmarks.benchmark import BUILT_IN, EMBEDDED, Known, LoadedBenchmark, Location, Origin, Record, differences
 from eval.protocol import Example
 
 LISTED, SHOWN = 20, 3
@@ -38,7 +38,7 @@ def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
             return found
     state = "holds none of its files" if place.is_dir() else "is not there"
     raise UserError(
-        f"{what}: {place} {state}. Required is `hub`, `embedded`, the official file itself, or a folder with one of: "
+        f"{what}: {place} {state}. Required is `hub`, `embedded`, `embedded-medium`, `embedded-hard`, the official file itself, or a folder with one of: "
         f"{', '.join(names)}."
     )
 
@@ -106,7 +106,7 @@ class Published:
 
     def look(self, where: Location) -> None:
         """Raise UserError for a local place that holds no file of the benchmark."""
-        if where.location not in ("hub", "embedded"):
+        if where.location not in BUILT_IN:
             find_files(where.location, self.files, self.title)
 
     def load(self, where: Location) -> LoadedBenchmark:
@@ -134,11 +134,11 @@ class Published:
 
                 with fetching(self.title, self.hub):
                     folder = snapshot_download(self.hub, repo_type="dataset", revision=where.revision)
-            elif folder == "embedded":
-                folder = str(edition(self.name))
+            elif folder in EMBEDDED:
+                folder = str(edition(self.name, EMBEDDED[folder]))
             found = find_files(folder, self.files, self.title)
-            if where.location == "embedded":
-                place = "embedded"
+            if where.location in EMBEDDED:
+                place = where.location
             elif where.location != "hub":
                 place = str(found[0] if len(found) == 1 else found[0].parent)
             root = Path(where.image_root).expanduser() if where.image_root else found[0].parent
@@ -243,9 +243,9 @@ def loaded(name: str, examples: Sequence[Example], where: Location, place: str, 
     notes = []
     if where.limit is not None:
         notes.append(f"Limited to {where.limit} rows: not comparable with any published figure.")
-    elif where.location != "embedded" and known:
+    elif where.location not in EMBEDDED and known:
         notes += differences(examples, known)
-    if where.location != "embedded" and (text_only := sum(not example.images for example in rows)):
+    if where.location not in EMBEDDED and (text_only := sum(not example.images for example in rows)):
         notes.append(f"{text_only} of {len(rows)} rows are text only.")
     if unavailable:
         notes.append(

@@ -166,11 +166,11 @@ def test_nothing_is_written_over_and_nothing_half_stays(tmp_path: Path, monkeypa
 
 def test_an_edition_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(editions, "CACHE", tmp_path)
-    first = edition("mm_rlhf_rewardbench")
+    first = edition("mm_rlhf_rewardbench", "demo")
     made = (first / "mm_reward_bench.jsonl").stat().st_mtime_ns
-    assert edition("mm_rlhf_rewardbench") == first
+    assert edition("mm_rlhf_rewardbench", "demo") == first
     assert (first / "mm_reward_bench.jsonl").stat().st_mtime_ns == made
-    assert edition("vl_rewardbench").parent == first.parent
+    assert edition("vl_rewardbench", "demo").parent == first.parent
 
 
 def test_the_sheet_shows_examples(tmp_path: Path) -> None:

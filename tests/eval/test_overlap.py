@@ -155,7 +155,7 @@ def test_the_fingerprints_are_those_of_the_records(tmp_path: Path, benchmark: li
 
 def test_the_command_on_the_embedded_world(tmp_path: Path) -> None:
     write_records(tmp_path / "train", ShapesWorld("demo", 3, "train"), 40)
-    row = VL_REWARDBENCH.load(Location(location=str(edition("vl_rewardbench")))).examples[30]
+    row = VL_REWARDBENCH.load(Location(location=str(edition("vl_rewardbench", "demo")))).examples[30]
     image = row.images[0]
     assert isinstance(image, bytes)
     larger = Image.open(io.BytesIO(image)).convert("RGB").resize((400, 400), Image.Resampling.LANCZOS)

@@ -15,6 +15,7 @@ from pathlib import Path
 from data.errors import CheckpointError, UserError
 from data.preparation.filters import read_fingerprints
 from data.sources.shared.files import FilesConfig
+from eval.benchmarks.benchmark import BUILT_IN
 from eval.benchmarks.table import BENCHMARKS
 from models.config import HUB_ID, BackboneConfig, checkpoint_at
 from models.families.table import BACKBONES
@@ -37,7 +38,7 @@ def paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
         found = {name: dict(source).get(name) for name in ("path", "images")}
         yield from ((f"{key}.{name}", path) for name, path in found.items() if isinstance(path, str))
     for number, benchmark in enumerate(recipe.evaluation.benchmarks):
-        if benchmark.location not in ("hub", "embedded"):
+        if benchmark.location not in BUILT_IN:
             yield f"evaluation.benchmarks.{number}.location", benchmark.location
         if benchmark.image_root is not None:
             yield f"evaluation.benchmarks.{number}.image_root", benchmark.image_root

@@ -34,15 +34,17 @@ def test_every_row_bears_its_name_and_its_rules_read_a_format_that_it_writes() -
 
 
 @pytest.mark.parametrize("name", ["vl_rewardbench", "multimodal_rewardbench", "mm_rlhf_rewardbench"])
-def test_the_embedded_edition_loads_and_scores(name: str) -> None:
-    found = load(BenchmarkConfig(name=name, location="embedded", limit=30))
+@pytest.mark.parametrize("place", ["embedded", "embedded-medium"])
+def test_the_embedded_editions_load_and_score(name: str, place: str) -> None:
+    found = load(BenchmarkConfig(name=name, location=place, limit=30))
     assert len(found.examples) == 30
     assert len({example.key for example in found.examples}) == 30
     assert all(placeholders(example.prompt) == len(example.images) for example in found.examples)
     verdicts = baseline("random", found.examples)
     result = evaluate(found.examples, verdicts, BENCHMARKS[name], ProtocolConfig(), found.origin)
     assert result.micro == result.baselines["random"].micro
-    assert result.origin == "embedded"
+    assert result.origin == place
+    assert load(BenchmarkConfig(name=name, location=result.origin, limit=30)).examples == found.examples
 
 
 BYTES = {"bytes": png(), "path": "short/a.png"}
