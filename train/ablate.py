@@ -14,6 +14,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -25,6 +26,7 @@ from data.console import plain_console
 from data.errors import UserError
 from data.storage.files import write_json
 from eval.results.tables import write_rows
+from train.ablation.costs import Cost, cost_table, costs
 from train.ablation.table import VariantLine, console_table, draw, lines_of, markdown, rows
 from train.ablation.variants import (
     LOG,
@@ -53,12 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             console.print(plan(ablation))
             return
         failed = run_missing(ablation, shlex.split(options.launcher), console)
-        lines = write(ablation)
+        lines, spent = write(ablation)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     for name, found in lines.items():
         console.print(console_table(ablation.reference, name, found))
+    if spent:
+        console.print(cost_table(spent))
     console.print(f"written: {ablation.folder}/ablation.md, ablation.csv, ablation.json and ablation.png", soft_wrap=True)
     if failed:
         sys.exit("\n".join(f"failed: {run}; see {run.folder / LOG}" for run in failed))
@@ -106,24 +110,25 @@ def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -
     return failed
 
 
-def write(ablation: Ablation) -> dict[str, list[VariantLine]]:
-    """Write the tables and the figure of the runs that are complete, and return their lines by benchmark."""
+def write(ablation: Ablation) -> tuple[dict[str, list[VariantLine]], dict[str, Cost]]:
+    """Write the tables and the figure of the runs that are complete; return their lines by benchmark, and what they cost."""
     missing = [run for run in ablation.runs if state(run) != "complete"]
     complete = [run for name in ablation.changes for run in ablation.runs if run.variant == name and run not in missing]
     lines = lines_of(complete, ablation.reference)
-    results = rows(ablation, lines)
-    (ablation.folder / "ablation.md").write_text(markdown(ablation, lines, missing), encoding="utf-8")
+    results, spent = rows(ablation, lines), costs(complete)
+    (ablation.folder / "ablation.md").write_text(markdown(ablation, lines, spent, missing), encoding="utf-8")
     write_rows(results, ablation.folder / "ablation.csv")
     content = {
         "list": str(ablation.path),
         "reference": ablation.reference,
         "results": results,
+        "costs": {name: asdict(one) for name, one in spent.items()},
         "missing": [{"variant": run.variant, "seed": run.seed, "folder": str(run.folder)} for run in missing],
     }
     write_json(ablation.folder / "ablation.json", content)
     if lines:
         draw(lines, ablation.folder / "ablation.png")
-    return lines
+    return lines, spent
 
 
 if __name__ == "__main__":

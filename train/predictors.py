@@ -25,7 +25,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,31 +37,37 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from data.console import plain_console
 from data.errors import UserError
 from data.storage.files import write_json, write_whole
+from eval.protocol import Floats
 from eval.reporting.charts import COLOURS, panels
 from eval.reporting.lists import GAINS
 from eval.results.best_of import best_of, in_group_auc
 from eval.results.result import read_result
 from eval.results.statistics import Correlation, correlation, crossed_bootstrap, paired_bootstrap
 from train.ablation.steps import CLONE, checkpoint_of, keep_settings, run_step, trained
+from train.ablation.table import COLUMNS as VARIANT_COLUMNS
+from train.ablation.table import VariantLine, cells, console_table, line
 from train.ablation.variants import RECIPE, Ablation, Run, alone, end_runs_on_signals, read_ablation, state
 from train.recipe.parsing import parse_options, read_recipe
 
+AUC, BEST = "AUC inside a question", "best of N"
 PARADIGMS = {"naive": "Naive-RM", "critic": "critic", "language_model": "judge", "stable_reinforce": "judge"}
 """A method's kind of reward model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Model:
     """A reward model: its figures, single numbers, and its gains, means with their 95 % intervals over questions."""
 
     run: Run
     questions: int
     figures: dict[str, float]
     gains: dict[str, tuple[float, float, float]]
+    by_question: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Figures of the answers to each question, by its place; AUC where some are right and some wrong."""
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The line as it is written."""
+        """The model as it is written."""
         about = {"variant": self.run.variant, "seed": self.run.seed, "paradigm": paradigm(self.run), "questions": self.questions}
         return {**about, **self.figures, **self.gains}
 
@@ -101,8 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
 
 
-def measured(ablation: Ablation, options: argparse.Namespace) -> list[Line]:
-    """Train the reward models, have them score the answers, train the policies; return a line for each that came to its end."""
+def measured(ablation: Ablation, options: argparse.Namespace) -> list[Model]:
+    """Train the reward models, have them score the answers, train the policies; return those that came to their end."""
     folder = ablation.folder / "predictors"
     if any(state(run) != "complete" for run in ablation.runs):
         seeds = [str(seed) for seed in options.seeds]
@@ -122,26 +128,28 @@ def measured(ablation: Ablation, options: argparse.Namespace) -> list[Line]:
         run_step(options.launcher, "eval/sample.py", [options.policy, str(samples), *asked], samples)
         fewer = folder / f"samples-{options.compared}.jsonl"
         write_whole(fewer, "".join(samples.read_text(encoding="utf-8").splitlines(keepends=True)[: options.compared]))
-        lines = []
+        models = []
         for run in [run for run in ablation.runs if state(run) == "complete"]:
             given = fewer if paradigm(run) == "judge" else samples
             scored = run.folder / f"scored-{given.name}"
             run_step(options.launcher, "eval/score.py", [str(checkpoint_of(run)), str(given), str(scored)], scored)
-            line = of_answers(run, scored)
-            line.figures.update(of_benchmarks(run))
+            model = of_answers(run, scored)
+            model.figures.update(of_benchmarks(run))
             if run.variant in options.pays and run.seed == ablation.runs[0].seed:
-                line.gains.update(of_policy(run, folder / "policies" / run.variant, options, lock))
-            lines.append(line)
-    return lines
+                model.gains.update(of_policy(run, folder / "policies" / run.variant, options, lock))
+            models.append(model)
+    return models
 
 
-def of_answers(run: Run, file: Path) -> Line:
+def of_answers(run: Run, file: Path) -> Model:
     """Return what a model makes of the policy's answers, which it scored into `file`."""
     with file.open(encoding="utf-8") as lines:
         rows = [(row["scores"], row["right"]) for row in map(json.loads, lines)]
-    gains = np.array([best_of(scores, right, len(right)) - sum(right) / len(right) for scores, right in rows])
-    auc = [found for row in rows if (found := in_group_auc(*row)) is not None]
-    return Line(run, len(rows), {"AUC": float(np.mean(auc))} if auc else {}, {"best_of_gain": crossed_bootstrap(gains[None])})
+    best = {place: best_of(scores, right, len(right)) for place, (scores, right) in enumerate(rows)}
+    gains = np.array([best[place] - sum(right) / len(right) for place, (_, right) in enumerate(rows)])
+    auc = {place: found for place, row in enumerate(rows) if (found := in_group_auc(*row)) is not None}
+    figures = {"AUC": float(np.mean(list(auc.values())))} if auc else {}
+    return Model(run, len(rows), figures, {"best_of_gain": crossed_bootstrap(gains[None])}, {AUC: auc, BEST: best})
 
 
 def of_benchmarks(run: Run) -> dict[str, float]:
@@ -170,40 +178,59 @@ def of_policy(run: Run, folder: Path, options: argparse.Namespace, lock: int) ->
     return {f"rl_{figure}_gain": (one.mean, one.low, one.high) for figure, one in differences.items()}
 
 
-def correlations(lines: Sequence[Line]) -> dict[str, dict[str, Correlation]]:
+def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
     """Return for every gain how each figure goes with it, over the models that have both, at least three."""
     found: dict[str, dict[str, Correlation]] = {gain: {} for gain in GAINS}
     for gain, by_figure in found.items():
-        for figure in dict.fromkeys(name for line in lines for name in line.figures):
-            both = [line for line in lines if figure in line.figures and gain in line.gains]
-            x, y = np.array([line.figures[figure] for line in both]), np.array([line.gains[gain][0] for line in both])
-            one = correlation(x, y, [line.run.variant for line in both]) if len(both) > 2 else None
+        for figure in dict.fromkeys(name for model in models for name in model.figures):
+            both = [model for model in models if figure in model.figures and gain in model.gains]
+            x, y = np.array([model.figures[figure] for model in both]), np.array([model.gains[gain][0] for model in both])
+            one = correlation(x, y, [model.run.variant for model in both]) if len(both) > 2 else None
             if one is not None:
                 by_figure[figure] = one
     return found
 
 
-def report(lines: Sequence[Line], ablation: Ablation, folder: Path) -> None:
+def compared(models: Sequence[Model], reference: str) -> dict[str, list[VariantLine]]:
+    """Return the variants by each figure of the answers, over their seeds and the questions that all models scored."""
+    found = {}
+    for figure in (AUC, BEST) if models else ():
+        places = sorted(set.intersection(*(set(model.by_question[figure]) for model in models)))
+        seeds: dict[str, dict[int, Floats]] = {}
+        for model in models:
+            credits = np.array([model.by_question[figure][place] for place in places])
+            seeds.setdefault(model.run.variant, {})[model.run.seed] = credits
+        first = seeds.get(reference, {})
+        if places:
+            found[figure] = [line(name, ours, {} if name == reference else first) for name, ours in seeds.items()]
+    return found
+
+
+def report(models: Sequence[Model], ablation: Ablation, folder: Path) -> None:
     """Print the table of the coefficients and write everything."""
-    together = correlations(lines)
+    together, variants = correlations(models), compared(models, ablation.reference)
     missing = [str(run) for run in ablation.runs if state(run) != "complete"]
     write_json(
         folder / "predictors.json",
         {
-            "models": [line.plain for line in lines],
+            "models": [model.plain for model in models],
             "correlations": {gain: {name: asdict(one) for name, one in by.items()} for gain, by in together.items()},
+            "variants": {name: [asdict(one) for one in found] for name, found in variants.items()},
             "missing": missing,
         },
     )
-    (folder / "predictors.md").write_text(markdown(lines, together, missing), encoding="utf-8")
-    if lines:
-        draw(lines, folder / "predictors.png")
+    text = markdown(models, together, variants, ablation.reference, missing)
+    (folder / "predictors.md").write_text(text, encoding="utf-8")
+    if models:
+        draw(models, folder / "predictors.png")
     console = plain_console(width=None if sys.stdout.isatty() else 120, highlight=False)
     for gain, by_figure in [one for one in together.items() if one[1]]:
         table = Table("figure", "models", "Pearson [95 %]", "Spearman [95 %]", title=GAINS[gain])
         for name, one in by_figure.items():
             table.add_row(name, str(one.models), *coefficients(one))
         console.print(table)
+    for name, found in variants.items():
+        console.print(console_table(ablation.reference, name, found))
     if missing:
         console.print(f"not in the tables: {'; '.join(missing)}", soft_wrap=True)
     console.print(f"written: {folder}/predictors.json, predictors.md and predictors.png", soft_wrap=True)
@@ -214,23 +241,32 @@ def coefficients(one: Correlation) -> list[str]:
     return ["{:+.2f} [{:+.2f}, {:+.2f}]".format(*found) for found in (one.pearson, one.spearman)]
 
 
-def markdown(lines: Sequence[Line], together: Mapping[str, Mapping[str, Correlation]], missing: Sequence[str]) -> str:
-    """Return the table of the models, a table of coefficients for each gain, and what is missing."""
-    figures = list(dict.fromkeys(name for line in lines for name in line.figures))
+def markdown(
+    models: Sequence[Model],
+    together: Mapping[str, Mapping[str, Correlation]],
+    variants: Mapping[str, Sequence[VariantLine]],
+    reference: str,
+    missing: Sequence[str],
+) -> str:
+    """Return tables of the models, of the coefficients for each gain and of the variants for each figure, and what is missing."""
+    figures = list(dict.fromkeys(name for model in models for name in model.figures))
     heads = ["model", "seed", "paradigm", "questions", *figures, *(f"{name} [95 %]" for name in GAINS.values())]
     table = [heads, ["---", "--:", "---", *["--:"] * (len(heads) - 3)]]
-    for line in lines:
-        own = [f"{100 * line.figures[name]:.1f}" if name in line.figures else "–" for name in figures]
+    for model in models:
+        own = [f"{100 * model.figures[name]:.1f}" if name in model.figures else "–" for name in figures]
         gains = [
-            "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * value for value in line.gains[gain])) if gain in line.gains else "–"
+            "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * value for value in model.gains[gain])) if gain in model.gains else "–"
             for gain in GAINS
         ]
-        table.append([line.run.variant, str(line.run.seed), paradigm(line.run), f"{line.questions:,}", *own, *gains])
+        table.append([model.run.variant, str(model.run.seed), paradigm(model.run), f"{model.questions:,}", *own, *gains])
     parts = ["# What reward models are worth to a policy", "All in percent and percentage points.", as_table(table)]
     for gain, by_figure in [one for one in together.items() if one[1]]:
         rows = [["figure", "models", "Pearson [95 %]", "Spearman [95 %]"], ["---", "--:", "--:", "--:"]]
         rows += [[name, str(one.models), *coefficients(one)] for name, one in by_figure.items()]
         parts += [f"## {GAINS[gain]}", as_table(rows)]
+    for name, found in variants.items():
+        rows = [[head.format(reference=reference) for head in VARIANT_COLUMNS], ["---", *["--:"] * 4, "---"], *map(cells, found)]
+        parts += [f"## {name}, by variant ({found[0].n:,} questions)", as_table(rows)]
     if missing:
         parts += ["## Not in the tables", "\n".join(f"- {one}" for one in missing)]
     return "\n\n".join(parts) + "\n"
@@ -241,17 +277,18 @@ def as_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def draw(lines: Sequence[Line], path: Path) -> None:
+def draw(models: Sequence[Model], path: Path) -> None:
     """Draw every model's gains against its AUC and its accuracy on the benchmarks; a paradigm has its colour."""
-    figures = [name for name in dict.fromkeys(name for line in lines for name in line.figures) if name == "AUC" or "acc" in name]
-    gains = [gain for gain in GAINS if any(gain in line.gains for line in lines)]
+    known = dict.fromkeys(name for model in models for name in model.figures)
+    figures = [name for name in known if name == "AUC" or "acc" in name]
+    gains = [gain for gain in GAINS if any(gain in model.gains for model in models)]
     with panels(path, [f"{GAINS[gain]} by {figure}" for gain in gains[:1] for figure in figures]) as drawn:
         for axes, figure in zip(drawn, figures, strict=True):
             for kind, colour in zip(dict.fromkeys(PARADIGMS.values()), COLOURS, strict=False):
-                own = [line for line in lines if paradigm(line.run) == kind and figure in line.figures]
+                own = [model for model in models if paradigm(model.run) == kind and figure in model.figures]
                 if own:
-                    mean, low, high = 100 * np.array([line.gains["best_of_gain"] for line in own]).T
-                    x = [100 * line.figures[figure] for line in own]
+                    mean, low, high = 100 * np.array([model.gains["best_of_gain"] for model in own]).T
+                    x = [100 * model.figures[figure] for model in own]
                     axes.errorbar(x, mean, [mean - low, high - mean], fmt="o", color=colour, alpha=0.8, label=kind)
             axes.axhline(0, color="lightgrey", zorder=0)
             axes.set_xlabel(f"{figure}, %")

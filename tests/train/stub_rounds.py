@@ -48,6 +48,7 @@ def main() -> None:
             accuracy = "0.9" if "good" in str(output) else "0.6"
             (there / "vl_rewardbench.json").write_text((top / "result.json").read_text().replace("0.125", accuracy))
         (there.parent / "complete").touch()
+        write(output / "log.jsonl", [{"step": 2, "train_runtime": 1.0}])
 
 
 def answers(place: Path, right: int) -> None:

@@ -27,6 +27,10 @@ def main() -> None:
     if name in said(lists / "fail"):
         sys.exit("the loss is a teapot")
     save(folder, 2)
+    speed = {"records_per_second": 32.0, "tokens_per_second": 6400.0}
+    judged = {"eval_judging/seconds_per_pair": 0.25, "eval_judging/tokens_per_pair": 9.5}
+    lines = [{"step": 1, **speed}, {"step": 2, **speed}, {"step": 2, **judged}, {"step": 2, "train_runtime": 9.0}]
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def save(folder: Path, step: int) -> None:

@@ -71,7 +71,10 @@ def test_a_list_is_run_once_and_its_table_says_what_it_found(runs: Path, capsys:
     assert -0.5 < one["difference_low"] < -0.25 < one["difference_high"] < 0
     with (out / "ablation.csv").open() as file:
         assert [float(row["accuracy"]) for row in csv.DictReader(file)] == pytest.approx([0.75, 0.5, 0.9])
-    assert "| layers-5 | head.layers=5 | 90.0 [" in (out / "ablation.md").read_text()
+    table = (out / "ablation.md").read_text()
+    assert "| layers-5 | head.layers=5 | 90.0 [" in table
+    assert "| layers-5 | 128 | 200 | 0.0312 | 4 | 0.2500 | 9.5 |" in table
+    assert found["costs"]["layers-1"]["seconds"] == 4.0
     assert (out / "ablation.png").stat().st_size > 1000
     ablate.main(command(runs, "--seeds", "0", "1"))
     assert len(calls(runs)) == 6

@@ -68,6 +68,13 @@ def test_every_model_is_measured_by_the_same_answers(listed: Path, capsys: pytes
     assert models["good", 0]["rl_sampled_gain"][0] == 0
     assert "rl_greedy_gain" not in models["good", 1]  # the first seed pays
     assert found["missing"] == []
+    variants = {one["variant"]: one for one in found["variants"]["AUC inside a question"]}
+    assert {name: (one["n"], one["accuracy"]) for name, one in variants.items()} == {
+        "bad": (2, 0.5),  # the questions that the judge was asked about, too
+        "good": (2, 1.0),
+        "good-judge": (2, 1.0),
+    }
+    assert variants["good"]["difference"]["mean"] == 0.5
     assert found["correlations"]["best_of_gain"] == {}  # which is the same for all models
     folder = listed.parent / "out" / "predictors"
     table = (folder / "predictors.md").read_text()
@@ -111,13 +118,13 @@ def test_what_cannot_be_asked_is_said(listed: Path, capsys: pytest.CaptureFixtur
 def test_a_coefficient_is_over_the_models_that_have_both() -> None:
     """Four models of three variants: AUC goes with the gain, the other figure is known of two, which is too few."""
     known = [(0.5, 0.0, None), (0.6, 0.1, None), (0.7, 0.2, 0.3), (0.9, 0.4, 0.4)]
-    runs = [line_of(auc, gain, other, str(max(place, 1))) for place, (auc, gain, other) in enumerate(known)]
+    runs = [model_of(auc, gain, other, str(max(place, 1))) for place, (auc, gain, other) in enumerate(known)]
     found = predictors.correlations(runs)["best_of_gain"]
     assert list(found) == ["AUC"]
     assert found["AUC"].models == 4
     assert [found["AUC"].pearson[0], found["AUC"].spearman[0]] == pytest.approx([1.0, 1.0])
 
 
-def line_of(auc: float, gain: float, other: float | None, variant: str) -> predictors.Line:
+def model_of(auc: float, gain: float, other: float | None, variant: str) -> predictors.Model:
     figures = {"AUC": auc} | ({} if other is None else {"other": other})
-    return predictors.Line(Run(variant, 0, Recipe.model_validate(STAND_IN)), 10, figures, {"best_of_gain": (gain, 0.0, 0.0)})
+    return predictors.Model(Run(variant, 0, Recipe.model_validate(STAND_IN)), 10, figures, {"best_of_gain": (gain, 0.0, 0.0)})

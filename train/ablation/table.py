@@ -17,6 +17,7 @@ from eval.protocol import Floats
 from eval.reporting.charts import COLOURS, panels
 from eval.results.predictions import credits_by, predictions_in, read_predictions
 from eval.results.statistics import Difference, accuracy_over_seeds, paired_bootstrap, spread
+from train.ablation.costs import COST, COST_COLUMNS, Cost
 from train.ablation.variants import Ablation, Run
 from train.recipe.methods import PolicyConfig
 
@@ -24,7 +25,7 @@ _INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as
 bootstrap over rows and seeds together; with one seed they know of rows only. Spread: the standard deviation over seeds. \
 Differences from {reference} are paired by row and by seed. Each interval stands for itself: among many variants one is the best \
 by luck alone."""
-_COLUMNS = ("variant", "accuracy [95 %]", "spread", "each seed", "minus {reference} [95 %]", "")
+COLUMNS = ("variant", "accuracy [95 %]", "spread", "each seed", "minus {reference} [95 %]", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,23 @@ def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list
     ]
 
 
-def markdown(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], missing: Sequence[Run]) -> str:
-    """Return a table for each benchmark, and the runs that are not in it."""
+def markdown(
+    ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], spent: Mapping[str, Cost], missing: Sequence[Run]
+) -> str:
+    """Return a table for each benchmark, one of the costs, and the runs that are in none."""
     parts = [f"# {ablation.path.stem}", _INTRODUCTION.format(reference=ablation.reference)]
-    variant, *figures = (name.format(reference=ablation.reference) for name in _COLUMNS)
+    variant, *figures = (name.format(reference=ablation.reference) for name in COLUMNS)
     for benchmark, found in lines.items():
         table = [[variant, "changes", *figures], ["---", "---", "--:", "--:", "--:", "--:", "---"]]
         table += [[line.variant, ablation.changes[line.variant], *cells(line)[1:]] for line in found]
         parts += [f"## {benchmark} ({found[0].n} rows)", "\n".join(f"| {' | '.join(row)} |" for row in table)]
+    if spent:
+        table = [
+            [variant, *COST_COLUMNS],
+            ["---", *["--:"] * len(COST_COLUMNS)],
+            *([name, *one.cells] for name, one in spent.items()),
+        ]
+        parts += ["## Cost", COST, "\n".join(f"| {' | '.join(row)} |" for row in table)]
     if missing:
         parts += ["## Not in the tables", "\n".join(f"- {run}: {run.folder}" for run in missing)]
     return "\n\n".join(parts) + "\n"
@@ -136,7 +146,7 @@ def markdown(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], mis
 
 def console_table(reference: str, benchmark: str, lines: Sequence[VariantLine]) -> Table:
     """Return the lines of one benchmark for the console."""
-    variant, *figures, words = (name.format(reference=reference) for name in _COLUMNS)
+    variant, *figures, words = (name.format(reference=reference) for name in COLUMNS)
     numbers = (Column(name, justify="right") for name in figures)
     title, caption = f"{benchmark}, {lines[0].n} rows", "bootstrap over rows and seeds, 95 %"
     table = Table(variant, *numbers, words, title=title, caption=caption)

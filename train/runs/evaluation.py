@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
 from eval.benchmarks.rows import loaded
 from eval.journal import Journal
-from eval.judges.critic import WritingJudge
+from eval.judges.critic import JudgingCost, WritingJudge
 from eval.judges.packed_inference import run_packed
 from eval.results.tables import results_table
 from eval.running.annotation import as_row
@@ -59,12 +60,15 @@ def evaluation(method: Method) -> Evaluate | None:
         suite = replace(suite, benchmarks={**suite.benchmarks, HELD_OUT: held_out.benchmark()})
 
     def evaluate(model: nn.Module, step: int) -> dict[str, float]:
-        judge = method.judge(model)
+        judge, started = method.judge(model), perf_counter()
         with method.whole_weights(model) if isinstance(judge, WritingJudge) else nullcontext():
             results = suite.run(judge, evaluation_folder(folder, step), console)
+        pairs, seconds = sum(result.micro.n for result in results.values()), perf_counter() - started
         if rank() == 0 and results:
             console.print(results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines))
-        cost = judge.spent.figures() if isinstance(judge, WritingJudge) else {}
+        spent = judge.spent if isinstance(judge, WritingJudge) else JudgingCost()
+        cost = spent.figures() if spent.judgements else {}
+        cost |= {"seconds_per_pair": seconds / pairs, "tokens_per_pair": spent.tokens / pairs} if pairs else {}
         figures = headline(results) | {f"judging/{name}": value for name, value in cost.items()}
         if held_out and isinstance(method, SupervisedMethod):
             figures[HELD_OUT_LOSS] = loss = held_out.loss(model, method)

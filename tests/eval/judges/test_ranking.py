@@ -97,7 +97,12 @@ def test_equal_responses_are_compared_once_by_a_greedy_judge_only(
     checkpoints: dict[str, Path], tmp_path: Path, temperature: float
 ) -> None:
     file = tmp_path / "judge.yaml"
-    settings = {"type": "generative", "checkpoint": str(checkpoints["generative"]), "temperature": temperature, "max_new_tokens": 6}
+    settings = {
+        "type": "generative",
+        "checkpoint": str(checkpoints["generative"]),
+        "temperature": temperature,
+        "max_new_tokens": 6,
+    }
     file.write_text(json.dumps(settings))
     loaded = judge(file)
     five = candidates_of("What is it?", ["b", "a", "b", "a", "b"], pictures(1))
