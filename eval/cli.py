@@ -93,7 +93,8 @@ class Task:
 
 def add_benchmarks(parser: argparse.ArgumentParser, more: str = "", **settings: Any) -> None:
     """Add `--benchmarks`."""
-    form = "PLACE is `hub`, `embedded` (or -medium, -hard) or a path, then ,revision=… ,image_root=… ,type=… ,limit=… ,frames=… as needed"
+    form = "PLACE is `hub`, `embedded`, `embedded-medium`, `embedded-hard` or a path, then settings as needed: ,revision=… "
+    form += ",image_root=… ,type=… ,limit=… ,frames=…"
     parser.add_argument("--benchmarks", nargs="+", type=benchmark, metavar="NAME=PLACE", help=form + more, **settings)
 
 

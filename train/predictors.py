@@ -45,7 +45,7 @@ from eval.results.result import read_result
 from eval.results.statistics import Correlation, correlation, crossed_bootstrap, paired_bootstrap
 from train.ablation.steps import CLONE, checkpoint_of, keep_settings, run_step, trained
 from train.ablation.table import COLUMNS as VARIANT_COLUMNS
-from train.ablation.table import VariantLine, cells, console_table, line
+from train.ablation.table import VariantLine, cells, console_table, line, rows
 from train.ablation.variants import RECIPE, Ablation, Run, alone, end_runs_on_signals, read_ablation, state
 from train.recipe.parsing import parse_options, read_recipe
 
@@ -215,7 +215,7 @@ def report(models: Sequence[Model], ablation: Ablation, folder: Path) -> None:
         {
             "models": [model.plain for model in models],
             "correlations": {gain: {name: asdict(one) for name, one in by.items()} for gain, by in together.items()},
-            "variants": {name: [asdict(one) for one in found] for name, found in variants.items()},
+            "variants": rows(ablation, variants),
             "missing": missing,
         },
     )

@@ -38,8 +38,8 @@ def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
             return found
     state = "holds none of its files" if place.is_dir() else "is not there"
     raise UserError(
-        f"{what}: {place} {state}. Required is `hub`, `embedded`, `embedded-medium`, `embedded-hard`, the official file itself, or a folder with one of: "
-        f"{', '.join(names)}."
+        f"{what}: {place} {state}. Required is `hub`, `embedded`, `embedded-medium`, `embedded-hard`, the official file, or a "
+        f"folder with one of: {', '.join(names)}."
     )
 
 

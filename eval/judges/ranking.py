@@ -197,8 +197,8 @@ def _scored(candidates: Candidates, found: Sequence[Verdict]) -> Ranking:
 def tournament_ranker(judge: GenerativeJudge) -> PackedRanker[ShownPair, Judgements]:
     """Return what ranks by a tournament of a judge, who is asked in both orders.
 
-    At temperature 0 a judge writes of the same two texts what it wrote before: where responses are equal, as a policy's are, every
-    two texts are shown once in each order.
+    At temperature 0 a judge writes of the same two texts what it wrote before: where responses are equal, as often a policy's,
+    every two texts are shown once in each order.
     """
     drawn = judge.sampling.temperature > 0
 

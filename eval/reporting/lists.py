@@ -31,7 +31,6 @@ ABOUT_A_MODEL = ("variant", "seed", "paradigm", "questions", *GAINS)
 def list_page(folder: Path) -> str:
     """Return the page of a list as HTML."""
     found = read_json(folder / ABLATION)
-    benchmarks = [benchmark(name, list(rows)) for name, rows in groupby(found["results"], lambda row: str(row["benchmark"]))]
     over, predictors = (
         read_json(folder / file) if (folder / file).is_file() else None for file in (OVEROPTIMISATION, PREDICTORS)
     )
@@ -43,11 +42,18 @@ def list_page(folder: Path) -> str:
         title=folder.resolve().name,
         list=found,
         missing=missing,
-        benchmarks=benchmarks,
+        benchmarks=benchmarks(found["results"]),
+        answers=benchmarks(predictors["variants"]) if predictors else [],
+        costs=found.get("costs", {}),
         over=over and overoptimisation(over),
         predictors=predictors and predictors_of(predictors),
         sections=[(anchor, name) for anchor, name in parts.items() if there[anchor]],
     )
+
+
+def benchmarks(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the rows of a list's table by benchmark."""
+    return [benchmark(name, list(own)) for name, own in groupby(rows, lambda row: str(row["benchmark"]))]
 
 
 def benchmark(name: str, rows: Sequence[Row]) -> dict[str, Any]:

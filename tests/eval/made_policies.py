@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,10 @@ from eval.running.answering import Answers, write_answers
 from eval.running.divergence import Point
 from eval.running.policies import load_questions
 from tests.eval.made_run import HOSTILE
+from train.ablation.costs import Cost
 from train.ablation.table import line, rows
 from train.ablation.variants import Ablation, Run
-from train.predictors import Line, correlations
+from train.predictors import AUC, Model, correlations
 from train.recipe.recipe import STAND_IN, Recipe
 
 SOURCE = {"type": "shapes", "name": "scenes", "level": "demo", "split": "benchmark", "rows": 12, "text_only": 0.0}
@@ -87,11 +89,12 @@ def make_list(folder: Path) -> Path:
             "list": str(made.path),
             "reference": made.reference,
             "results": rows(made, {"scenes/greedy": lines, "scenes/sampled": lines}),
+            "costs": {"shuffled": asdict(Cost(25_600.0, 110.4, 0.0125, 320.0, 0.007, 0.0))},
             "missing": [{"variant": "reward-model", "seed": 2, "folder": "elsewhere"}],
         },
     )
     make_overoptimisation(folder / "overoptimisation")
-    make_predictors(folder / "predictors" / "predictors.json")
+    make_predictors(folder / "predictors" / "predictors.json", rows(made, {AUC: lines}))
     return folder
 
 
@@ -111,7 +114,7 @@ def make_overoptimisation(output: Path) -> None:
     overoptimisation.report(points, output, "12 questions, 4 answers each, judge made/up")
 
 
-def make_predictors(file: Path) -> None:
+def make_predictors(file: Path, variants: Sequence[dict[str, Any]]) -> None:
     """Write what train/predictors.py does, with models of three paradigms."""
     recipe = Recipe.model_validate(STAND_IN)
     models = []
@@ -119,9 +122,9 @@ def make_predictors(file: Path) -> None:
         figures = {"AUC": 0.5 + place / 20, "vl_rewardbench accuracy": 0.6 + place % 3 / 10, "vl_rewardbench ECE": 0.01 * place}
         gain = 0.02 * place - 0.05
         gains = {"best_of_gain": (gain, gain - 0.02, gain + 0.02)} | ({"rl_greedy_gain": (gain, -0.1, 0.1)} if seed == 0 else {})
-        models.append(Line(Run(name, seed, recipe), 1000, figures, gains))
+        models.append(Model(Run(name, seed, recipe), 1000, figures, gains))
     together = {gain: {name: asdict(one) for name, one in by.items()} for gain, by in correlations(models).items()}
     plain = [
         one.plain | {"paradigm": one.run.variant if one.run.variant in ("judge", "critic") else "Naive-RM"} for one in models
     ]
-    write_json(file, {"models": plain, "correlations": together, "missing": ["judge, seed 2"]})
+    write_json(file, {"models": plain, "correlations": together, "variants": variants, "missing": ["judge, seed 2"]})

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from data.mixture import Mixture
 from models.families.table import FAMILIES
 from tests.models import tiny
 from tests.train import worker
 from tests.train.conftest import CURVES
 from tests.train.ranks import run_ranks
 from tests.train.worker import best_of, difference, ended, lines
-from train.supervised.steps import StepDataset
+from train.recipe.methods import NaiveConfig
+from train.recipe.parsing import read_recipe
+from train.supervised.steps import MixtureRecords, PairEncoder, StepDataset
 
 KINDS = "titi" + "itit" + "tttt" + "iiii" + "tiit"
 """Five steps of four records; on two ranks the first and third of a step are rank 0's. So: one rank only text and the other
@@ -86,6 +89,19 @@ def test_the_rows_of_the_ranks_are_unequal() -> None:
     ranks = [StepDataset(worker.Written(KINDS), tiny.encoder().pack, rank=rank, **shape) for rank in range(2)]
     rows = [tuple(len(data[step]["rows"]) for data in ranks) for step in range(5)]
     assert {(1, 2), (2, 1)} <= set(rows)
+
+
+def test_pairs_of_the_whole_runs_share_prompts(runs: Path) -> None:
+    """What the tests below stand on: on two ranks, too, a step's pairs make fewer groups, some of more than two responses."""
+    recipe = read_recipe(runs / "recipe.yaml")
+    mixture = Mixture(recipe.data)
+    records = MixtureRecords(mixture, PairEncoder(tiny.encoder(), "end_of_turn"), NaiveConfig(type="naive").pairs_together)
+    shape: dict[str, Any] = {"records_per_step": 4, "steps": 6, "token_budget": 400, "world_size": 2}
+    for number in range(2):
+        data = StepDataset(records, tiny.encoder().pack, rank=number, **shape)
+        sizes = [size for step in range(6) for row in data[step]["rows"] for size in row.batch.group_sizes]
+        assert len(sizes) < 12
+        assert max(sizes) > 2
 
 
 @pytest.mark.parametrize("case", CURVES[1:])

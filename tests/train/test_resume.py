@@ -15,7 +15,7 @@ from tests.train.ranks import run_ranks
 from tests.train.worker import difference, ended, lines
 from train.supervised.checkpoints import whole_checkpoints
 
-SPEED = ("records_per_second", "tokens_per_second")
+SPEED = ("records_per_second", "tokens_per_second", "eval_judging/seconds_per_pair")
 Moment = Literal["step", "save", "mark"]
 MOMENTS: list[tuple[str, Moment, int, int]] = [("none", "step", 3, 1), ("zero2", "mark", 4, 0), ("zero3", "save", 4, 0)]
 """Stage, what the kill cuts off, at which step, and loader workers. A whole checkpoint is there after step 2."""

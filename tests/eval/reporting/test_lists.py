@@ -123,6 +123,15 @@ def test_reward_models_stand_with_gains_coefficients_and_a_dot_for_each(folder: 
     mean, low, high = found["correlations"]["best_of_gain"]["AUC"]["pearson"]
     assert f"AUC 8 {mean:+.2f} [{low:+.2f}, {high:+.2f}]" in words
     assert "Not in the tables: judge, seed 2." in words
+    assert "AUC inside a question, 40 questions" in words
+
+
+def test_what_the_variants_cost_stands_below_their_accuracy(folder: Path, text: str) -> None:
+    assert "shuffled 25,600 110 0.0125 320 0.0070 0.0" in words_in(text)
+    old = stored(folder, "ablation.json")
+    old.pop("costs")  # a list that was made before costs were counted
+    (folder / "ablation.json").write_text(json.dumps(old))
+    assert "Cost" not in words_in(list_page(folder))
 
 
 def test_a_list_in_which_nothing_has_come_to_its_end(tmp_path: Path) -> None:
