@@ -53,7 +53,7 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
         image_processor = family.parts().image_processor.from_pretrained(path, revision=config.revision, **limits)
     except OSError as error:
         raise _unreadable(path, "its tokenizer and preprocessor files", error) from error
-    absent = [token for token in family.marks if token not in tokenizer.get_vocab()]
+    absent = [token for token in filter(None, family.marks) if token not in tokenizer.get_vocab()]
     if absent or not tokenizer.chat_template:
         what = f"the tokens {', '.join(absent)}" if absent else "a chat template"
         raise CheckpointError(

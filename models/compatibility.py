@@ -31,7 +31,7 @@ def check_transformers(model_type: str) -> None:
             )
 
 
-def _calls(kind: Any, config: Any, name: str, **inputs: Any) -> list[tuple[Any, dict[str, Any]]]:
+def _calls(kind: Any, config: Any, name: str, *images: Tensor, **inputs: Any) -> list[tuple[Any, dict[str, Any]]]:
     """Return the mask and the keywords with which a model calls an attention function that is registered as `name`."""
     calls: list[tuple[Any, dict[str, Any]]] = []
 
@@ -46,7 +46,7 @@ def _calls(kind: Any, config: Any, name: str, **inputs: Any) -> list[tuple[Any, 
     AttentionMaskInterface.register(name, plan_or_mask)
     config._attn_implementation = name
     with torch.no_grad():
-        model(**inputs)
+        model(*images, **inputs)
     return calls
 
 
@@ -81,8 +81,8 @@ def _plan_passes(model_type: str) -> bool:
 def _segments_pass(model_type: str) -> bool:
     if not FAMILIES[model_type].images.planned:
         return True
-    config = _config(model_type).vision_config
-    numbers = config.in_channels * config.temporal_patch_size * config.patch_size**2
-    inputs = {"hidden_states": torch.zeros(4 * 36, numbers), "grid_thw": torch.tensor([[1, 12, 12]])}
-    calls = _calls(FAMILIES[model_type].parts().stock[1], config, "probe_flash", **inputs)
-    return len(calls) == config.depth and {"cu_seq_lens_q", "max_length_q"} <= calls[0][1].keys()
+    family, config, grids = FAMILIES[model_type], _config(model_type).vision_config, torch.tensor([[1, 12, 12]])
+    patches = torch.zeros(4 * 36, family.images.sizes(config)[1])
+    each = {name: torch.tensor([number]) for name, number in family.tower_plan(config, grids).each.items()}
+    calls = _calls(family.parts().stock[1], config, "probe_flash", patches, grids, **each)
+    return len(calls) == 1 and {"cu_seq_lens_q", "max_length_q"} <= calls[0][1].keys()

@@ -80,7 +80,8 @@ class Encoder:
         self.image_processor = image_processor
         self.config = config
         family, vision = family_of(model_config.model_type), model_config.vision_config
-        self.vision = family.vision_tokens(vision, tokenizer.convert_tokens_to_ids(list(family.marks)))
+        marks = [tokenizer.convert_tokens_to_ids(mark) if mark else None for mark in family.marks]
+        self.vision = family.vision_tokens(vision, marks)
         self.vision_text = tuple(token for token in family.vision_text if token in tokenizer.get_vocab())
         self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(self.vision_text))
         self.end_of_turn: int = assistant_turn(tokenizer)["end"]
@@ -93,7 +94,7 @@ class Encoder:
                 f"the chat template writes {shown.count(image)} {image} for an image; required is one, which the encoder repeats "
                 f"for each token of the image. Take the tokenizer files of a {family.title} model that was trained to chat."
             )
-        self.writes_marks = start in shown
+        self.writes_marks = start is not None and start in shown
         self._last: tuple[tuple[EncodedImage, ...], Patches] = (), (None, ())
         """The images of the record before, and their patches: pairs of one prompt follow one another."""
         self.control_tokens = tuple(one.content for one in tokenizer.added_tokens_decoder.values() if one.special)
@@ -230,7 +231,7 @@ class Encoder:
         for token, offset in zip(found["input_ids"], found["offset_mapping"], strict=True):
             new = [token] * next(counts) if token == self.vision.image else [token]
             if token == self.vision.image and not self.writes_marks:
-                new = [self.vision.start, *new, self.vision.end]
+                new = self.vision.marked(new)
             ids += new
             offsets += [offset] * len(new)
         borders = pairwise(accumulate((len(span.text) for span in conversation), initial=0))

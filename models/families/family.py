@@ -171,8 +171,8 @@ class Family:
     published: Mapping[str, Shape]
     """Shapes of the released checkpoints by hub id, from their config.json on the hub."""
     parts: Callable[[], Parts]
-    marks: tuple[str, str, str]
-    """The special tokens before an image, for each of its tokens, and after it."""
+    marks: tuple[str | None, str, str | None]
+    """The special tokens before an image, for each of its tokens, and after it; None where a family has none."""
     reserved: tuple[str, ...] = ()
     """Further special tokens that stand for something seen, such as a video's: none of them may be in a text."""
     tower_plan: Callable[[Any, Tensor], VisionPlan]
@@ -206,12 +206,13 @@ class Family:
     @property
     def vision_text(self) -> tuple[str, ...]:
         """All special tokens that stand for something seen."""
-        return (*self.marks, *self.reserved)
+        return (*filter(None, self.marks), *self.reserved)
 
-    def vision_tokens(self, vision_config: Any, ids: Sequence[int]) -> VisionTokens:
+    def vision_tokens(self, vision_config: Any, ids: Sequence[int | None]) -> VisionTokens:
         """Return how images stand in a row, with the ids of `marks`."""
         from models.packing.groups import VisionTokens
 
         (start, image, end), (merge, numbers) = ids, self.images.sizes(vision_config)
+        assert image is not None
         smallest, plan, parts = self.images.smallest(vision_config), partial(self.tower_plan, vision_config), self.parts()
         return VisionTokens(start, image, end, merge, numbers, smallest, parts.read_images, plan, parts.positions)

@@ -111,6 +111,8 @@ class VisionPlan:
     """`cu_seqlens` and the like: who attends to whom. The first are frames of images; others divide these."""
     tower: Mapping[str, int]
     """The numbers of the tower's configuration on which the plan depends."""
+    each: Mapping[str, int] = field(default_factory=dict)
+    """Numbers that the tower takes once for each image, (I,) int64 beside the grids, on the host."""
     tile: tuple[int, int, int] | None = None
     """Channels, height and width of what the tower takes as a batch: it attends inside each, and nothing is worked out."""
 
@@ -122,6 +124,7 @@ class VisionPlan:
         if self.tile is not None:
             return {"pixel_values": pixels.view(-1, *self.tile)}
         found: dict[str, Any] = {f"image_{name}": tensor for name, tensor in self.tensors.items()}
+        found |= {f"image_{name}": torch.full_like(grids[:, 0], number) for name, number in self.each.items()}
         for name, segments in self.segments.items():
             found[f"image_{name}"] = segments.ends
             found[f"image_max_{name.removeprefix('cu_').removesuffix('s')}"] = max(segments.lengths)

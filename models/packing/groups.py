@@ -38,9 +38,9 @@ def cost(tokens: int, patches: int) -> int:
 class VisionTokens:
     """How an image stands in a row: the tokenizer's ids around it, the shapes of its patches, and the family's functions."""
 
-    start: int
+    start: int | None
     image: int
-    end: int
+    end: int | None
     merge_size: int
     """An LM token covers merge_size x merge_size patches."""
     patch_size: int
@@ -53,6 +53,10 @@ class VisionTokens:
     """Grids (I, 3) to what the vision tower takes ready-made."""
     positions: Callable[[Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]]
     """(prompt, image token, grids, merge size) to the prompt's position ids (axes, tokens), and the next position on all axes."""
+
+    def marked(self, tokens: Sequence[int]) -> list[int]:
+        """Return an image's tokens between its marks, where the family has any."""
+        return [token for token in (self.start, *tokens, self.end) if token is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +120,12 @@ def join(groups: Sequence[Group]) -> Group:
 def filler_group(vision: VisionTokens) -> Group:
     """Return the smallest image, blank, between its marks, without continuation: it changes nothing.
 
-    It costs 3 tokens, or of a family with tiles a tile's. A row without an image takes one, so that the vision tower runs on
-    every rank; a rank without work runs a row of it.
+    It costs 3 tokens, 1 of a family without marks, or of one with tiles a tile's. A row without an image takes one, so that the
+    vision tower runs on every rank; a rank without work runs a row of it.
     """
     patches = prod(vision.smallest)
-    ids = (vision.start, *[vision.image] * (patches // vision.merge_size**2), vision.end)
-    return Group(ids, (), torch.zeros(patches, vision.patch_size), (vision.smallest,))
+    ids = vision.marked([vision.image] * (patches // vision.merge_size**2))
+    return Group(tuple(ids), (), torch.zeros(patches, vision.patch_size), (vision.smallest,))
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from models.compatibility import check_transformers
 from models.packing import attention
@@ -37,7 +37,11 @@ class Host(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Compute with values."""
+        """Compute with values; where they are sizes of a tensor without, take the numbers."""
+        given = args, kwargs or {}
+        if any(isinstance(one, FakeTensor) for one in tree_leaves(given)):
+            positional, named = tree_map(lambda one: one.item() if isinstance(one, Host) else one, given)
+            return func(*positional, **named)
         with unset_fake_temporarily():
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 

@@ -86,7 +86,8 @@ def pair_sizes(count: int, seed: int, workload: Workload) -> list[PairSize]:
 def pair_group(size: PairSize, vision: VisionTokens, seed: int) -> Group:
     """Return a pair as a group whose continuations are read at their last token."""
     generator = torch.Generator().manual_seed(seed)
-    prompt = [vision.start, *[vision.image] * (size.height * size.width // 4), vision.end, *_words(size.question, generator)]
+    tokens = [vision.image] * (size.height * size.width // vision.merge_size**2)
+    prompt = [*vision.marked(tokens), *_words(size.question, generator)]
     responses = tuple(Continuation(_words(length, generator), read=(length - 1,)) for length in size.responses)
     pixels = torch.randn(size.height * size.width, vision.patch_size, generator=generator)
     return Group(tuple(prompt), responses, pixels, ((1, size.height, size.width),))

@@ -96,7 +96,7 @@ words = st.lists(st.integers(10, 90), min_size=1, max_size=6).map(tuple)
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
     grids = tuple((1, 2 * draw(st.integers(1, 3)), 2 * draw(st.integers(1, 3))) for _ in range(draw(st.integers(0, 2))))
-    images = [i for _, rows, columns in grids for i in (VISION.start, *[VISION.image] * (rows * columns // 4), VISION.end)]
+    images = [i for _, rows, columns in grids for i in VISION.marked([VISION.image] * (rows * columns // 4))]
     patches = sum(rows * columns for _, rows, columns in grids)
     pixels = torch.randn(patches, VISION.patch_size) if grids else None
     continuations = []

@@ -29,7 +29,7 @@ def groups(draw: st.DrawFn) -> Group:
     prompt = draw(st.lists(st.integers(10, 60), min_size=1, max_size=5))
     grids = draw(st.lists(st.tuples(st.just(1), st.sampled_from([2, 4, 6]), st.sampled_from([2, 4])), max_size=2))
     for _, rows, columns in grids:
-        prompt += [VISION.start, *[VISION.image] * (rows * columns // 4), VISION.end]
+        prompt += VISION.marked([VISION.image] * (rows * columns // 4))
     prompt += draw(st.lists(st.integers(10, 60), max_size=3))
     pixels = torch.rand(sum(h * w for _, h, w in grids), VISION.patch_size) if grids else None
     return Group(tuple(prompt), tuple(draw(st.lists(continuations(), min_size=1, max_size=4))), pixels, tuple(grids))
