@@ -54,12 +54,12 @@ class BackboneConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """What the model computes in; of what is trained in bfloat16 there are fp32 weights too."""
     min_pixels: int = Field(default=3136, ge=784, le=10**8)
-    """A smaller image is enlarged to so many pixels; 784 pixels are one token, or 1,024 of Qwen3-VL. InternVL takes whole tiles
-    of 200,704 pixels, at least as many as hold these."""
+    """A smaller image is enlarged to so many pixels; 784 pixels are one token, or 1,024 of Qwen3-VL, or 196 of VideoLLaMA3.
+    InternVL takes whole tiles of 200,704 pixels, at least as many as hold these."""
     max_pixels: int = Field(default=1003520, ge=784, le=10**8)
-    """A larger image is made smaller, to so many pixels; 784 pixels are one token, or 1,024 of Qwen3-VL. InternVL takes as many
-    tiles of 200,704 pixels as they allow, that of the whole image among them: 4 and 1 by default, 12 and 1 as released by
-    2609152."""
+    """A larger image is made smaller, to so many pixels; 784 pixels are one token, or 1,024 of Qwen3-VL, or 196 of VideoLLaMA3.
+    InternVL takes as many tiles of 200,704 pixels as they allow, that of the whole image among them: 4 and 1 by default, 12 and 1
+    as released by 2609152."""
     system_prompt: str | None = None
     """Used where a record has no system turn; null leaves the chat template's own."""
     freeze: list[Literal["vision_tower", "projector", "language_model"]] = Field(default=[])

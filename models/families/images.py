@@ -47,14 +47,29 @@ class ImageLayout(ABC):
         """Raise UserError where the image processor makes other patches than the vision tower takes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A patch's sizes, called as an image processor calls them, and its channels."""
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    channels: int
+
+
 class PatchLayout(ImageLayout):
     """Scaled as a whole, to sides that are multiples of a token's: Qwen2-VL to Qwen3-VL."""
 
     planned = True
 
+    def patch(self, vision: Any) -> Patch:
+        """Return the patch that a vision tower takes."""
+        return Patch(vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size, vision.in_channels)
+
     def tokens(self, vision: Any, limits: BackboneConfig) -> ImageTokens:
         """Return how many tokens images become."""
-        return PatchTokens(limits.min_pixels, limits.max_pixels, vision.patch_size * vision.spatial_merge_size)
+        patch = self.patch(vision)
+        return PatchTokens(limits.min_pixels, limits.max_pixels, patch.patch_size * patch.merge_size)
 
     def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
         """Return the image processor's keywords."""
@@ -67,21 +82,31 @@ class PatchLayout(ImageLayout):
 
     def sizes(self, vision: Any) -> tuple[int, int]:
         """Return the sides of a token's square, and the numbers in a patch."""
-        return vision.spatial_merge_size, vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        patch = self.patch(vision)
+        return patch.merge_size, patch.channels * patch.temporal_patch_size * patch.patch_size**2
 
     def smallest(self, vision: Any) -> tuple[int, int, int]:
         """Return the grid of one token."""
-        return 1, vision.spatial_merge_size, vision.spatial_merge_size
+        return 1, self.patch(vision).merge_size, self.patch(vision).merge_size
 
     def refuse(self, image_processor: Any, vision: Any) -> None:
         """Raise UserError for other patches than the tower's."""
+        patch = self.patch(vision)
         made = image_processor.patch_size, image_processor.temporal_patch_size, image_processor.merge_size
-        wanted = vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size
+        wanted = patch.patch_size, patch.temporal_patch_size, patch.merge_size
         if made != wanted:
             raise UserError(
                 f"the image processor makes patches of {made[0]} pixels and {made[1]} frames, {made[2]} x {made[2]} to a token; "
                 f"the vision tower takes {wanted[0]}, {wanted[1]} and {wanted[2]}. Take this backbone's preprocessor_config.json."
             )
+
+
+class UnmergedLayout(PatchLayout):
+    """The same with a token for each patch, of a tower whose configuration names neither merge nor frames: VideoLLaMA3."""
+
+    def patch(self, vision: Any) -> Patch:
+        """Return the patch that a vision tower takes."""
+        return Patch(vision.patch_size, 1, 1, vision.num_channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +172,4 @@ class TileLayout(ImageLayout):
             )
 
 
-PATCHES, TILES = PatchLayout(), TileLayout()
+PATCHES, UNMERGED, TILES = PatchLayout(), UnmergedLayout(), TileLayout()

@@ -1,7 +1,7 @@
 """The families that work, and those that are known not to."""
 
 from data.errors import CheckpointError
-from models.families import internvl, qwen2_5_vl, qwen2_vl, qwen3_vl
+from models.families import internvl, qwen2_5_vl, qwen2_vl, qwen3_vl, video_llama_3
 from models.families.family import Family, Shape
 
 FAMILIES: dict[str, Family] = {
@@ -9,6 +9,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl": qwen2_vl.FAMILY,
     "qwen3_vl": qwen3_vl.FAMILY,
     "internvl": internvl.FAMILY,
+    "video_llama_3": video_llama_3.FAMILY,
 }
 """`model_type` in config.json to a family. A new family is a file beside this one and a row here."""
 
@@ -19,6 +20,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), RECURRENT),
     **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "paligemma"), BOTH_WAYS),
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_omni_moe"), EXPERTS),
+    "videollama3_qwen2": "it is the form for its authors' own code; the checkpoints whose names end with -Image-HF work",
     "internvl_chat": "it is the form for its authors' own code; the checkpoint of the same name that ends with -hf works",
 }
 """`model_type` to why packed rows would not be exact, or were not shown to be."""

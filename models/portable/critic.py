@@ -11,7 +11,14 @@ from typing import Any
 
 from torch import Tensor
 
-from .language_model import InternVLLanguageModel, LabelModel, LanguageModel, Qwen2VLLanguageModel, Qwen3VLLanguageModel
+from .language_model import (
+    InternVLLanguageModel,
+    LabelModel,
+    LanguageModel,
+    Qwen2VLLanguageModel,
+    Qwen3VLLanguageModel,
+    VideoLlama3LanguageModel,
+)
 from .reward import RewardHead, mean_by_owner, pooled
 
 
@@ -66,3 +73,7 @@ class Qwen3VLCriticRewardModel(Critic, Qwen3VLLanguageModel):
 
 class InternVLCriticRewardModel(Critic, InternVLLanguageModel):
     """On InternVL."""
+
+
+class VideoLlama3CriticRewardModel(Critic, VideoLlama3LanguageModel):
+    """On VideoLLaMA3."""

@@ -1,4 +1,4 @@
-"""How images stand in what a model is given: as grids of patches (Qwen2-VL to Qwen3-VL), or as tiles (InternVL).
+"""How images stand in what a model is given: as grids of patches (Qwen2-VL to Qwen3-VL, VideoLLaMA3), or as tiles (InternVL).
 
 This file travels with every checkpoint that has a reward head, so it imports torch and transformers alone.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import GotOcr2ImageProcessorPil, Qwen2VLImageProcessorPil
+from transformers import GotOcr2ImageProcessorPil, Qwen2VLImageProcessorPil, VideoLlama3ImageProcessorPil
 
 
 class PatchGrids:
@@ -21,10 +21,15 @@ class PatchGrids:
     """Tokens before and after an image, where the chat template writes none."""
 
     @staticmethod
-    def tokens(config: Any, made: Mapping[str, Any]) -> list[int]:
+    def merge(config: Any) -> int:
+        """Return the sides of the square of patches that becomes a token."""
+        return int(config.vision_config.spatial_merge_size)
+
+    @classmethod
+    def tokens(cls, config: Any, made: Mapping[str, Any]) -> list[int]:
         """Return the tokens of each image that an image processor made."""
         grids = made.get("image_grid_thw")
-        return [] if grids is None else (grids.prod(1) // config.vision_config.spatial_merge_size**2).tolist()
+        return [] if grids is None else (grids.prod(1) // cls.merge(config) ** 2).tolist()
 
     @staticmethod
     def inputs(made: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -53,6 +58,22 @@ class PatchGrids:
             f"pixel_values holds {held} patches and image_grid_thw {len(wanted)} images, of {wanted[:9]} tokens; they must be "
             "the same, in order"
         )
+
+
+class UnmergedGrids(PatchGrids):
+    """The same, with a token for each patch and `image_merge_sizes` (images,), which says so; the template writes no marks."""
+
+    processor = VideoLlama3ImageProcessorPil
+
+    @staticmethod
+    def merge(config: Any) -> int:
+        """Return 1."""
+        return 1
+
+    @staticmethod
+    def kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
+        """Return nothing: positions are counted in 1-D."""
+        return {}
 
 
 class Tiles:
@@ -92,9 +113,12 @@ class Tiles:
         return f"pixel_values holds {held} tiles, of {tile} tokens each; every image has whole tiles, and there must be as many"
 
 
+OTHERS: dict[str, type[PatchGrids] | type[Tiles]] = {"internvl": Tiles, "video_llama_3": UnmergedGrids}
+
+
 def images_of(model_type: str) -> type[PatchGrids] | type[Tiles]:
     """Return how images stand in the inputs of a model of this type."""
-    return Tiles if model_type == "internvl" else PatchGrids
+    return OTHERS.get(model_type, PatchGrids)
 
 
 def refuse_wrong_images(config: Any, input_ids: Tensor, **given: Any) -> None:

@@ -19,10 +19,11 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
+    VideoLlama3ForConditionalGeneration,
 )
 
 from .images import images_of, refuse_wrong_images  # relative: this file travels with a critic
-from .reward import RELEASED_TILES, CompleteCheckpoint
+from .reward import RELEASED_CURRENT, RELEASED_TILES, CompleteCheckpoint
 
 CHUNK = 1024
 """Labels whose logits exist at one time: 1024 x 152,064 in fp32 are 0.6 GB."""
@@ -126,8 +127,16 @@ class InternVLLanguageModel(LabelModel, InternVLForConditionalGeneration):  # ty
     released_layout = RELEASED_TILES
 
 
+class VideoLlama3LanguageModel(LabelModel, VideoLlama3ForConditionalGeneration):  # type: ignore[misc]
+    """VideoLLaMA3."""
+
+    forward = forward_of(VideoLlama3ForConditionalGeneration)
+    released_layout = RELEASED_CURRENT
+
+
 # The saved config names the class; to everybody else these are the stock models.
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
 Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
 Qwen3VLLanguageModel.__name__ = Qwen3VLForConditionalGeneration.__name__
 InternVLLanguageModel.__name__ = InternVLForConditionalGeneration.__name__
+VideoLlama3LanguageModel.__name__ = VideoLlama3ForConditionalGeneration.__name__

@@ -31,6 +31,8 @@ from transformers import (
     Qwen2VLPreTrainedModel,
     Qwen3VLModel,
     Qwen3VLPreTrainedModel,
+    VideoLlama3Model,
+    VideoLlama3PreTrainedModel,
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -51,6 +53,8 @@ RELEASED_TILES = {
     r"^(vision_tower|multi_modal_projector)": r"model.\1",
 }
 """The same of InternVL 3, whose 3.5 has the current names."""
+RELEASED_CURRENT = {r"^score\.": "head.0."}
+"""The same of families that were released with the current names."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -282,6 +286,13 @@ class Qwen3VLScalarRewardModel(ScalarReward, Qwen3VLPreTrainedModel):  # type: i
     """On Qwen3-VL."""
 
     stock = Qwen3VLModel
+
+
+class VideoLlama3ScalarRewardModel(ScalarReward, VideoLlama3PreTrainedModel):  # type: ignore[misc]
+    """On VideoLLaMA3."""
+
+    stock = VideoLlama3Model
+    released_layout = RELEASED_CURRENT
 
 
 class InternVLScalarRewardModel(ScalarReward, InternVLPreTrainedModel):  # type: ignore[misc]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from models.encoder import Span
 from models.families.table import FAMILIES
+from models.packing import groups
 from tests.models import tiny
 
 Case = tuple[list[Image], list[tuple[Span, ...]]]
@@ -30,7 +31,8 @@ def padded_inputs(cases: Sequence[Case], side: str = "right", family: str = tiny
                     count = 4 * int(images[-1].pop("num_patches"))
                     text = text.replace("<IMG_CONTEXT>", f"<img>{'<|placeholder|>' * count}</img>", 1)
                 else:
-                    count = int(images[-1]["image_grid_thw"].prod()) // 4
+                    merge = FAMILIES[family].images.sizes(tiny.config(family).vision_config)[0]
+                    count = int(images[-1]["image_grid_thw"].prod()) // merge**2
                     text = text.replace("<|image_pad|>", "<|placeholder|>" * count, 1)
             texts.append(text.replace("<|placeholder|>", FAMILIES[family].marks[1]))
     rows = tokenizer(texts, padding=True, padding_side=side, return_tensors="pt", add_special_tokens=False)
@@ -55,4 +57,5 @@ def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 
 def kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
     """Return which tokens are an image's, of a family that counts these otherwise."""
-    return {} if config.model_type == "internvl" else {"mm_token_type_ids": (ids == config.image_token_id).int()}
+    in_order = FAMILIES[config.model_type].parts().positions is groups.in_order
+    return {} if in_order else {"mm_token_type_ids": (ids == config.image_token_id).int()}

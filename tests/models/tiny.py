@@ -53,7 +53,12 @@ TILES_TEMPLATE = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-OWN = {"internvl": (["<img>", "</img>", "<IMG_CONTEXT>", "<video>"], TILES_TEMPLATE)}
+# VideoLLaMA3's: no marks and no system turn of its own.
+UNMARKED_TEMPLATE = TILES_TEMPLATE.replace("<IMG_CONTEXT>", "<|image_pad|>").replace("<video>", "<|video_pad|>")
+OWN = {
+    "internvl": (["<img>", "</img>", "<IMG_CONTEXT>", "<video>"], TILES_TEMPLATE),
+    "video_llama_3": ([], UNMARKED_TEMPLATE),
+}
 """Special tokens of families beside Qwen's, at the end of the vocabulary, and their chat template."""
 
 CORPUS = ["You are a helpful assistant.", "system user assistant", "What is in the picture? A red square and a blue circle."]
@@ -104,6 +109,13 @@ VISION: dict[str, dict[str, Any]] = {
         "image_size": [56, 56],
         "attention_bias": True,
     },
+    "video_llama_3": {
+        "hidden_size": 24,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "patch_size": 28,
+    },
 }
 """Sizes of the vision towers."""
 TEXT: dict[str, dict[str, Any]] = {
@@ -112,6 +124,7 @@ TEXT: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_theta": 10000.0},
     },
     "internvl": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "video_llama_3": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
 }
 """What a language model has besides the common sizes."""
 
@@ -135,7 +148,8 @@ def written_for(family: str, conversations: list[tuple[Span, ...]]) -> list[tupl
     """Return conversations that were rendered for Qwen2.5-VL as the family's template writes their images."""
     if family not in OWN:
         return conversations
-    return [tuple(replace(span, text=span.text.replace(QWEN_IMAGE, "<IMG_CONTEXT>\n")) for span in one) for one in conversations]
+    own = f"{FAMILIES[family].marks[1]}\n"
+    return [tuple(replace(span, text=span.text.replace(QWEN_IMAGE, own)) for span in one) for one in conversations]
 
 
 def config(family: str = FAMILY, **changes: Any) -> Any:
@@ -162,6 +176,8 @@ def config(family: str = FAMILY, **changes: Any) -> Any:
     }
     if family in OWN:
         marks = {"image_token_id": own.convert_tokens_to_ids(FAMILIES[family].marks[1])}
+    if family == "video_llama_3":
+        marks["video_token_id"] = ids["<|video_pad|>"]
     kind, changes = FAMILIES[family].parts().config, {"tie_word_embeddings": False} | changes
     return kind(text_config=text | TEXT.get(family, {}), vision_config=dict(VISION[family]), **marks, **changes)
 

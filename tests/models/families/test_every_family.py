@@ -168,8 +168,9 @@ def test_tokens_come_from_the_tokenizer_and_patches_fit_the_tower(tmp_path: Path
 def test_all_layers_that_are_compiled_are_there(family: str) -> None:
     with torch.device("meta"):
         backbone = FAMILIES[family].parts().scalar.stock(tiny.config(family))
-    blocks = {"internvl": "num_hidden_layers"}.get(family, "depth")
-    assert len(list(element_wise(backbone))) == 3 * 2 + 1 + 3 * tiny.VISION[family][blocks]
+    vision = tiny.VISION[family]
+    blocks = vision.get("depth") or vision["num_hidden_layers"]
+    assert len(list(element_wise(backbone))) == 3 * 2 + 1 + 3 * blocks
 
 
 @pytest.mark.parametrize("path", PUBLISHED)

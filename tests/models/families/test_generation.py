@@ -15,7 +15,7 @@ from models.generation import WritingCost, generate
 from tests.models import stock, tiny
 from tests.models.test_generation import CASES, END, LIMIT, NAMES
 
-LIKELY = {"qwen2_5_vl": (7, 4.75), "qwen2_vl": (13, 4.0), "qwen3_vl": (2, 3.0), "internvl": (0, 3.5)}
+LIKELY = {"qwen2_5_vl": (7, 4.75), "qwen2_vl": (13, 4.0), "qwen3_vl": (2, 3.0), "internvl": (0, 3.5), "video_llama_3": (13, 2.5)}
 """A seed, and how much likelier the end of turn is made, so that continuations end at different lengths."""
 
 

@@ -146,6 +146,7 @@ def test_fp32_adapters_and_reference_models(tmp_path: Path) -> None:
 
 COUNTED = [("3b", False), ("7b", True), ("Qwen/Qwen2-VL-2B-Instruct", False), ("Qwen/Qwen3-VL-2B-Instruct", False)]
 COUNTED += [("OpenGVLab/InternVL3-2B-hf", False), ("OpenGVLab/InternVL3_5-8B-HF", True)]
+COUNTED += [("lkhl/VideoLLaMA3-2B-Image-HF", False)]
 
 
 @pytest.mark.parametrize(("size", "checkpointing"), COUNTED)
