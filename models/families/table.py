@@ -16,10 +16,22 @@ FAMILIES: dict[str, Family] = {
 RECURRENT = "its recurrent layers carry a state from token to token, which every continuation would have to branch off"
 BOTH_WAYS = "its image tokens see each other in both directions, and packed rows attend causally"
 EXPERTS = "how its experts are laid out on disk and divided over ranks was not verified"
+ANYRES = (
+    "its image tokens go by the image's own size, with a learned one after each row of patches, and its chat template writes "
+    "white space before an answer that its generation prompt does not"
+)
+BETWEEN_TILES = (
+    "text stands between an image's tiles, and its chat template writes white space before an answer that its generation prompt "
+    "does not"
+)
+NO_END = "its chat template writes no token after an answer, where scores are read and answers end"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), RECURRENT),
     **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "paligemma"), BOTH_WAYS),
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_omni_moe"), EXPERTS),
+    "llava_onevision": ANYRES,
+    **dict.fromkeys(("idefics3", "smolvlm"), BETWEEN_TILES),
+    "glm4v": NO_END,
     "videollama3_qwen2": "it is the form for its authors' own code; the checkpoints whose names end with -Image-HF work",
     "internvl_chat": "it is the form for its authors' own code; the checkpoint of the same name that ends with -hf works",
 }
