@@ -248,15 +248,17 @@ def image_tokens_of(config: Mapping[str, Any], min_pixels: int, max_pixels: int)
     """Return how many tokens images become in a backbone whose config.json is `config`, whatever its family.
 
     A tower for tiles has the size of an image in it, and a model that makes fewer tokens of their patches says by what; others
-    merge squares of patches, or where they name no square make a token of each. Raises: UserError for limits that no image can
-    keep, KeyError for a config.json without a vision tower.
+    merge squares of patches, of 2 x 2 where older versions of transformers left that default out. A tower that has
+    `num_channels` in place of Qwen's `in_channels` and names no square makes a token of each patch. Raises: UserError for limits
+    that no image can keep, KeyError for a config.json without a vision tower.
     """
     vision = config["vision_config"]
     patch = _one(vision.get("patch_size", 14))
     if "downsample_ratio" in config:
         side = _one(vision["image_size"])
         return TileTokens.within(min_pixels, max_pixels, side, round(side / patch * config["downsample_ratio"]) ** 2)
-    return PatchTokens(min_pixels, max_pixels, patch * vision.get("spatial_merge_size", 1))
+    merge = 1 if "num_channels" in vision else 2
+    return PatchTokens(min_pixels, max_pixels, patch * vision.get("spatial_merge_size", merge))
 
 
 def _one(side: int | Sequence[int]) -> int:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from data.decoding import upright_rgb
 from data.errors import ImageError, RecordError
-from data.images import decode, from_data_uri, image_path, image_size, resized
+from data.images import PatchTokens, decode, from_data_uri, image_path, image_size, image_tokens_of, resized
 from data.storage.archives import Folder
 
 
@@ -289,3 +289,12 @@ def test_a_path_that_cannot_be_followed_is_an_error_of_its_record(tmp_path: Path
 def test_base64_that_is_none_is_an_error_of_its_record(data: str) -> None:
     with pytest.raises(ImageError, match=r"row 2: .*broken base64"):
         from_data_uri("data:image/png;base64," + data, "row 2")
+
+
+@pytest.mark.parametrize(
+    ("vision", "side"),
+    [({"patch_size": 14, "in_channels": 3}, 28), ({"patch_size": 16, "spatial_merge_size": 2}, 32), ({"num_channels": 3}, 14)],
+    ids=["Qwen2.5-VL saved without defaults", "Qwen3-VL", "VideoLLaMA3"],
+)
+def test_a_token_is_two_patches_wide_unless_the_tower_says_otherwise(vision: dict[str, int], side: int) -> None:
+    assert image_tokens_of({"vision_config": vision}, 1000, 10**6) == PatchTokens(1000, 10**6, side)

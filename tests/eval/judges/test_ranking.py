@@ -106,6 +106,7 @@ def test_equal_responses_are_compared_once_by_a_greedy_judge_only(
     file.write_text(json.dumps(settings))
     loaded = judge(file)
     five = candidates_of("What is it?", ["b", "a", "b", "a", "b"], pictures(1))
+    assert isinstance(loaded.ranker, PackedRanker)
     assert len(loaded.ranker.split(five)) == (20 if temperature else 4)  # (b, a), (a, b), (b, b), (a, a)
     every = Tournament(loaded.benchmark(PREFERENCE_FOLDER, ProtocolConfig())).rank([five])
     assert loaded.ranker.rank([five]) == every
