@@ -18,7 +18,7 @@ COST = "Wall-clock time of all processes, without evaluations; in use: the last 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Wall-clock seconds and tokens of all ranks together, evaluations during training left out.
+    """Wall-clock seconds of a run, on however many ranks, and tokens of all ranks; evaluations during training are left out.
 
     In training a pair counts as often as it is seen. Its tokens are those of the passes with gradients; with StableReinforce they
     are trl's, which count a prompt for each of its judgements. The seconds hold it all: a critic's writing, a judge's rollouts.

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from data.errors import NonFiniteError, RecordError
 from data.preference import text
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime
+from eval.judges.generative import GenerativeJudge
 from eval.judges.loaded import LoadedJudge
 from eval.judges.loading import load_judge
-from eval.judges.ranking import PackedRanker, Ranking, Tournament, candidates_of, pairs, won
+from eval.judges.ranking import PackedRanker, Ranking, Tournament, candidates_of, pairs, tournament_ranker, won
 from eval.protocol import ProtocolConfig, Vote
 from models.backbone import load_critic
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
@@ -104,12 +106,14 @@ def test_equal_responses_are_compared_once_by_a_greedy_judge_only(
         "max_new_tokens": 6,
     }
     file.write_text(json.dumps(settings))
-    loaded = judge(file)
+    found = judge(file).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
+    assert isinstance(found, GenerativeJudge)
+    always_first = replace(found, read=lambda text: 0)  # so that what is named depends on who was shown first
     five = candidates_of("What is it?", ["b", "a", "b", "a", "b"], pictures(1))
-    assert isinstance(loaded.ranker, PackedRanker)
-    assert len(loaded.ranker.split(five)) == (20 if temperature else 4)  # (b, a), (a, b), (b, b), (a, a)
-    every = Tournament(loaded.benchmark(PREFERENCE_FOLDER, ProtocolConfig())).rank([five])
-    assert loaded.ranker.rank([five]) == every
+    ranker = tournament_ranker(always_first)
+    assert len(ranker.split(five)) == (20 if temperature else 4)  # (b, a), (a, b), (b, b), (a, a)
+    assert ranker.rank([five]) == Tournament(always_first).rank([five])
+    assert ranker.rank([five])[0].scores == (0.5,) * 5
 
 
 def test_a_tournament_counts_what_is_named_and_half_what_cannot_be_read() -> None:
