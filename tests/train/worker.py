@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -137,6 +138,21 @@ def published_run(arguments: Sequence[str], calls: Path, server: str) -> None:
         os.environ.pop(name, None)
     os.environ.update(HOME=str(calls.parent), NETRC=str(calls.parent / "netrc"), WANDB_BASE_URL=server)
     start(arguments, "rm", "")
+
+
+def ended_run() -> None:
+    """Leave a run's environment with a model under DDP, let go of the model, and print how many of gloo's threads are left."""
+    with run_environment(seed=0, deterministic=False, deepspeed=False):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        model(torch.ones(1, 2)).sum().backward()
+    before = len(_gloo_threads())
+    del model
+    gc.collect()
+    print(f"threads of gloo: {before}, then {len(_gloo_threads())}")
+
+
+def _gloo_threads() -> list[Path]:
+    return [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "pt_gloo_runloop\n"]
 
 
 @dataclass(frozen=True)

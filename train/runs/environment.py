@@ -20,8 +20,8 @@ from train.supervised.preemption import ended_by_signals
 
 SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""
-
-
+ENDED: list[Any] = []
+"""Process groups that are no longer used, kept until the interpreter ends."""
 FILES = 2**16
 OLD_NAMES = (r"`torch\.distributed\.", r"`(is_)?gradient_checkpointing", r"`broadcast_buffers`")
 """Of DeepSpeed's collectives, of transformers' checkpointing and of what accelerate hands to DDP: the newest versions warn of
@@ -134,6 +134,9 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
     yield
     barrier()
     if is_distributed():
+        # The reducer of DDP lives longer than this and must not be what ends the group: it would hold the interpreter's lock
+        # while it waits for gloo's threads, which need that lock to free a collective's tensors (pytorch/pytorch#56297).
+        ENDED.append(torch.distributed.group.WORLD)
         torch.distributed.destroy_process_group()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -188,6 +189,14 @@ def test_without_a_login_wandb_stays_on_disk_and_the_hub_gets_the_best(tmp_path:
     assert uploaded["call"] == "upload_folder"
     assert Path(uploaded["folder_path"]).name == "checkpoint-1"
     assert "checkpoint-1 is on the hub as me/model" in printed.replace("\n", "")
+
+
+def test_ddp_is_not_what_ends_the_process_group(tmp_path: Path) -> None:
+    """Its reducer would wait for gloo's threads with the interpreter's lock, for which they may wait in their turn, for ever."""
+    printed = run_ranks(tmp_path, worker.ended_run)
+    found = re.findall(r"threads of gloo: (\d+), then (\d+)", printed)
+    assert len(found) == 2
+    assert all(int(after) == int(before) >= 1 for before, after in found)
 
 
 def test_a_lock_of_a_killed_compilation_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
