@@ -25,7 +25,7 @@ _INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as
 bootstrap over rows and seeds together; with one seed they know of rows only. Spread: the standard deviation over seeds. \
 Differences from {reference} are paired by row and by seed. Each interval stands for itself: among many variants one is the best \
 by luck alone."""
-COLUMNS = ("variant", "accuracy [95 %]", "spread", "each seed", "minus {reference} [95 %]", "")
+COLUMNS = ("variant", "mean [95 %]", "spread", "each seed", "minus {reference} [95 %]", "")
 
 
 @dataclass(frozen=True, slots=True)
