@@ -38,6 +38,8 @@ HEAD = 16
 """Bytes that tell a video."""
 TOKEN_SIDE = 28
 """Side in pixels of the square of an image that becomes one token, where no backbone says another."""
+SENT_AS_IT_IS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
+"""What every endpoint reads; other formats, and images that are stored turned, transparent or in 16 bits, are sent as PNG."""
 ELSEWHERE = (
     "If the images lie elsewhere, name the folder: `images: FOLDER` at a source in the recipe, `image_root: FOLDER` at a "
     "benchmark (`--benchmarks NAME=PLACE,image_root=FOLDER`)."
@@ -125,6 +127,19 @@ def from_data_uri(uri: str, record: str) -> bytes:
         return base64.b64decode(uri.partition(",")[2], validate=True)
     except ValueError as error:  # also for letters that are not ASCII
         raise ImageError(f"{record}: the image data URI holds broken base64 ({error}).") from error
+
+
+def data_uri(image: EncodedImage, record: str) -> str:
+    """Return an image as `data:image/png;base64,…`: its own file where every endpoint shows it alike, else PNG."""
+    content = image if isinstance(image, bytes) else image.read_bytes()
+    with opened(content, record) as found:
+        plain = found.mode in ("L", "P", "RGB") and "transparency" not in found.info and orientation(found) == 1
+        mime = SENT_AS_IT_IS.get(found.format or "") if plain else None
+    if mime is None:
+        buffer = io.BytesIO()
+        decode(image, record).save(buffer, "PNG")
+        mime, content = "image/png", buffer.getvalue()
+    return f"data:{mime};base64,{base64.b64encode(content).decode()}"
 
 
 def image_size(image: EncodedImage, record: str) -> tuple[int, int]:

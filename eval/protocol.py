@@ -101,6 +101,31 @@ class Verdict:
     """What a critic wrote of each response before scoring it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a judge says of the responses to one prompt."""
+
+    scores: tuple[float, ...]
+    """In the order of the responses; higher is better."""
+    texts: tuple[str, ...] = ()
+    """A critic's critique of each response, or a judge's judgements, pair by pair in both orders."""
+    judgements: int = 0
+    """Comparisons of two responses, or written scores; 0 where a head scored each response."""
+    unread: int = 0
+    """Of these, the ones that name no response, or no score, which is then 0."""
+
+    @property
+    def order(self) -> list[int]:
+        """Places of the responses, best first; equal scores keep the order of the responses."""
+        return sorted(range(len(self.scores)), key=lambda place: -self.scores[place])
+
+    @property
+    def margin(self) -> float | None:
+        """Best score minus second best: 0 is a tie; None for a single response."""
+        best = [self.scores[place] for place in self.order[:2]]
+        return best[0] - best[1] if len(best) == 2 else None
+
+
 class Judge(Protocol):
     """Anything that compares two responses."""
 

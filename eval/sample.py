@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.errors import UserError
+from data.images import data_uri
 from data.mixture import CACHE
 from data.preference import Preference
 from data.sources.table import AnySource
@@ -34,7 +35,6 @@ from data.storage.code import code_digest
 from data.storage.files import digest, write_json_lines
 from eval.cli import add_ranks, command, processes
 from eval.journal import Journal
-from eval.judges.endpoint import data_uri
 from models.config import SamplingConfig
 
 

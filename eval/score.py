@@ -39,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from data.console import plain_console
 from data.errors import UserError
 from data.storage.files import write_json_lines
+from eval.candidates.records import open_records
 from eval.candidates.tables import check_kind, schema_for, write_with
 from eval.cli import add_ranks, add_verifier, command, processes, verifying
 from eval.score_forms import FORMS
@@ -76,7 +77,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def score(options: argparse.Namespace, console: Console) -> None:
     """Score the records of a file on all ranks; the first one writes."""
     with processes() as device:
-        from eval.candidates.records import open_records
         from eval.candidates.scoring import LineJournal, Scoring, added, errors, fingerprint, reference_of, score_file
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge

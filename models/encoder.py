@@ -108,9 +108,9 @@ class Encoder:
         """
         self.tokenizer.save_pretrained(folder, **kwargs)
         self.image_processor.save_pretrained(folder, **kwargs)
-        if Path(folder, "conversations.py").is_file():
+        if Path(folder, "processor.py").is_file():
             file = Path(folder, "preprocessor_config.json")
-            named = read_json(file) | {"auto_map": {"AutoProcessor": "conversations.RewardProcessor"}}
+            named = read_json(file) | {"auto_map": {"AutoProcessor": "processor.RewardProcessor"}}
             write_json(file, named)
 
     def render(self, messages: Sequence[Message], *, loss: bool = False) -> tuple[Span, ...]:

@@ -22,8 +22,8 @@ from eval.candidates.tables import New
 from eval.journal import Journal, showing
 from eval.judges.config import CriticJudgeConfig, GenerativeJudgeConfig, ScalarJudgeConfig
 from eval.judges.loading import judge_config
-from eval.judges.ranking import Ranker, Ranking, candidates_of
-from eval.protocol import Candidates
+from eval.judges.ranking import Ranker, candidates_of
+from eval.protocol import Candidates, Ranking
 from eval.running.fingerprint import shared_digest
 from eval.score_forms import FORMS
 from eval.verifiers import Verifying

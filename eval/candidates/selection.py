@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from data.errors import RecordError, UserError
+from data.images import data_uri
 from data.preference import visible
 from eval.candidates.records import Answered
-from eval.judges.endpoint import data_uri
-from eval.judges.ranking import Ranking
+from eval.protocol import Ranking
 from eval.verifiers import Verifying
 
 if TYPE_CHECKING:

@@ -4,9 +4,7 @@ Requests are repeated where that helps, and answers are kept on disk.
 """
 
 import asyncio
-import base64
 import hashlib
-import io
 import json
 import os
 import random
@@ -20,9 +18,8 @@ from typing import Any
 
 import httpx
 
-from data.decoding import orientation
 from data.errors import EndpointError
-from data.images import decode, opened
+from data.images import data_uri
 from data.preference import EncodedImage, Message
 from data.storage.files import write_whole
 from eval.benchmarks.benchmark import Benchmark, PairwisePrompt
@@ -32,8 +29,6 @@ from eval.judges.config import EndpointConfig
 from eval.protocol import Example, ProtocolConfig, Side, Verdict, Vote, presentations
 from models.distributed import gather, rank, world_size
 
-SENT_AS_IT_IS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
-"""What such endpoints read; other formats, and images that are stored turned, transparent or in 16 bits, are sent as PNG."""
 AGAIN = (408, 425, 429)
 """Statuses that may pass; so may 500 and above."""
 REFUSED = (400, 413, 422)
@@ -299,16 +294,3 @@ def messages(conversation: Sequence[Message], images: Sequence[EncodedImage], re
         }
         for turn in conversation
     ]
-
-
-def data_uri(image: EncodedImage, record: str) -> str:
-    """Return an image as a data URI: its own file where every endpoint shows it alike, else PNG."""
-    content = image if isinstance(image, bytes) else image.read_bytes()
-    with opened(content, record) as found:
-        plain = found.mode in ("L", "P", "RGB") and "transparency" not in found.info and orientation(found) == 1
-        mime = SENT_AS_IT_IS.get(found.format or "") if plain else None
-    if mime is None:
-        buffer = io.BytesIO()
-        decode(image, record).save(buffer, "PNG")
-        mime, content = "image/png", buffer.getvalue()
-    return f"data:{mime};base64,{base64.b64encode(content).decode()}"

@@ -23,8 +23,8 @@ from data.errors import CheckpointError
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.journal import SILENT, Journal
-from eval.judges.ranking import Ranker, Ranking
-from eval.protocol import Candidates, Example, Floats, Judge, NotedJudge, Verdict
+from eval.judges.ranking import Ranker
+from eval.protocol import Candidates, Example, Floats, Judge, NotedJudge, Ranking, Verdict
 
 Combine = Literal["mean", "standardised", "accuracy", "margin"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from data.sources.shared.conversation import response
 from eval.benchmarks.benchmark import Benchmark
-from eval.judges.ranking import Ranker, Ranking, candidates_of
-from eval.protocol import Candidates, NotedJudge, ProtocolConfig
+from eval.judges.ranking import Ranker, candidates_of
+from eval.protocol import Candidates, NotedJudge, ProtocolConfig, Ranking
 from models.distributed import alone
 
 JudgeFor = Callable[[Benchmark, ProtocolConfig], NotedJudge]

@@ -26,7 +26,7 @@ from eval.journal import SILENT, Journal
 from eval.judges.critic import CriticJudge, Judged
 from eval.judges.generative import GenerativeJudge, Judgements, ShownEncoder, ShownPair, showings
 from eval.judges.packed_inference import Cost, Packed, ScalarJudge, run_packed
-from eval.protocol import Candidates, Example, Judge, Verdict, Vote
+from eval.protocol import Candidates, Example, Judge, Ranking, Verdict, Vote
 from models.packing.groups import Group, PackedBatch
 from models.portable.conversations import ConversationError, Picture, read_conversation
 
@@ -35,31 +35,6 @@ Found = TypeVar("Found")
 
 BYTES_A_TOKEN = 3
 """Of a response, to estimate before it is tokenised how many fit into a row; rather too few than too many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """What a judge says of the responses to one prompt."""
-
-    scores: tuple[float, ...]
-    """In the order of the responses; higher is better."""
-    texts: tuple[str, ...] = ()
-    """A critic's critique of each response, or a judge's judgements, pair by pair in both orders."""
-    judgements: int = 0
-    """Comparisons of two responses, or written scores; 0 where a head scored each response."""
-    unread: int = 0
-    """Of these, the ones that name no response, or no score, which is then 0."""
-
-    @property
-    def order(self) -> list[int]:
-        """Places of the responses, best first; equal scores keep the order of the responses."""
-        return sorted(range(len(self.scores)), key=lambda place: -self.scores[place])
-
-    @property
-    def margin(self) -> float | None:
-        """Best score minus second best: 0 is a tie; None for a single response."""
-        best = [self.scores[place] for place in self.order[:2]]
-        return best[0] - best[1] if len(best) == 2 else None
 
 
 class Ranker(Protocol):

@@ -27,9 +27,9 @@ from eval.judges.critic import Judged, WritingJudge
 from eval.judges.generative import GenerativeJudge, load_writer, refuse_equal_votes
 from eval.judges.loaded import LoadedJudge
 from eval.judges.packed_inference import ScalarJudge, run_packed
-from eval.judges.ranking import PackedRanker, Ranking, scalar_ranker, tournament_ranker
+from eval.judges.ranking import PackedRanker, scalar_ranker, tournament_ranker
 from eval.judges.released_templates import PairTemplate, PointTemplate
-from eval.protocol import Candidates, ProtocolConfig, Verdict
+from eval.protocol import Candidates, ProtocolConfig, Ranking, Verdict
 from models.backbone import load_scalar
 from models.config import HeadConfig, SamplingConfig
 from models.encoder import Encoder

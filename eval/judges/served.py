@@ -10,8 +10,7 @@ from data.errors import EndpointError
 from eval.adapters.trl_reward import RewardServer, RewardServerError, sendable
 from eval.journal import SILENT, Journal
 from eval.judges.config import ServerConfig
-from eval.judges.ranking import Ranking
-from eval.protocol import Candidates, Verdict
+from eval.protocol import Candidates, Ranking, Verdict
 from models.distributed import gather, rank, world_size
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.errors import UserError
+from data.images import data_uri
 from data.mixture import Mixture
 from data.preference import Preference
 from data.prompts import JudgeTemplate, ask, read, swapped
-from eval.judges.endpoint import Answer, data_uri, messages
+from eval.judges.endpoint import Answer, messages
 from eval.protocol import draw
 
 Failures = Literal["drop", "keep"]

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import torch
 
 from data.errors import RecordError
-from eval.judges.ranking import PackedRanker, Ranking
-from eval.protocol import Candidates
+from eval.judges.ranking import PackedRanker
+from eval.protocol import Candidates, Ranking
 from eval.serving.limits import RequestLimits
 from eval.serving.metrics import Metrics
 from models.packing.groups import Group, join

@@ -36,9 +36,9 @@ from transformers import (
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from .conversations import padded_batch  # relative, because these files travel too
 from .decoding import upright_rgb
 from .images import images_of, refuse_wrong_images
+from .processor import padded_batch  # relative, because these files travel too
 
 RELEASED_LAYOUT = {
     r"^visual": "model.visual",

@@ -18,7 +18,7 @@ from PIL import Image
 
 from data.decoding import upright_rgb
 from data.errors import ImageError, RecordError
-from data.images import PatchTokens, decode, from_data_uri, image_path, image_size, image_tokens_of, resized
+from data.images import PatchTokens, data_uri, decode, from_data_uri, image_path, image_size, image_tokens_of, resized
 from data.storage.archives import Folder
 
 
@@ -243,6 +243,58 @@ def test_data_uri() -> None:
     for wrong in ("data:image/png,xyz", "data:text/plain;base64,AAAA", "http://a/b.png", "data:image/png;base64,@@@"):
         with pytest.raises(ImageError, match="row 2"):
             from_data_uri(wrong, "row 2")
+
+
+def picture(kind: str, orientation: int = 1) -> bytes:
+    buffer, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", (6, 4), "red").save(buffer, kind, exif=exif)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(("kind", "mime"), [("JPEG", "jpeg"), ("PNG", "png"), ("WEBP", "webp"), ("GIF", "gif")])
+def test_a_picture_is_sent_as_the_file_it_is(kind: str, mime: str) -> None:
+    content = picture(kind)
+    assert data_uri(content, "row") == f"data:image/{mime};base64,{base64.b64encode(content).decode()}"
+
+
+@pytest.mark.parametrize(("content", "size"), [(picture("BMP"), (6, 4)), (picture("JPEG", orientation=6), (4, 6))])
+def test_other_formats_and_turned_pictures_are_sent_as_upright_png(content: bytes, size: tuple[int, int], tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    uri = data_uri(tmp_path / "file", "row")
+    sent = Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,"))))
+    assert (sent.format, sent.size) == ("PNG", size)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "orientation"),
+    [
+        ("RGB", "PNG", 1),
+        ("RGB", "BMP", 1),
+        ("RGB", "JPEG", 1),
+        ("RGB", "JPEG", 6),
+        ("RGB", "WEBP", 8),
+        ("L", "JPEG", 3),
+        ("CMYK", "JPEG", 1),
+        ("RGBA", "PNG", 1),
+        ("LA", "PNG", 1),
+        ("I;16", "PNG", 1),
+        ("I;16", "TIFF", 1),
+    ],
+)
+def test_the_image_that_is_sent_is_the_one_that_is_decoded_here(mode: str, kind: str, orientation: int) -> None:
+    """Whatever decodes the data URI without knowing orientation, 16 bits or transparency sees what other judges see."""
+    whole = Image.linear_gradient("L").resize((12, 8))
+    opened = Image.new("I;16", (12, 8), 40000) if mode == "I;16" else whole.convert("RGB").convert(mode)
+    if mode in ("RGBA", "LA"):
+        opened.putalpha(90)
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    opened.save(file, kind, **({} if orientation == 1 else {"exif": exif}))
+    header, _, content = data_uri(file.getvalue(), "a").partition(",")
+    with Image.open(io.BytesIO(base64.b64decode(content))) as sent:
+        assert header == f"data:{Image.MIME[str(sent.format)]};base64"
+        assert sent.convert("RGB").tobytes() == decode(file.getvalue(), "a").tobytes()
 
 
 SIDES = st.one_of(st.integers(1, 6000), st.integers(1, 400).map(lambda halves: 14 * halves))  # where rounding is tied

@@ -75,10 +75,18 @@ def test_every_round_asks_the_models_of_the_one_before(tmp_path: Path) -> None:
     assert lines[1]["vl_rewardbench"] == 0.75
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """Two rounds that nothing ended: their folder and their table."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, rounds(folder)
+
+
 @pytest.mark.parametrize("failing", ["sample round-2/samples.jsonl", "score round-1/scored.jsonl", "rm round-2/reward_model"])
-def test_a_command_that_ended_is_continued_where_it_was(tmp_path: Path, failing: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "whole").mkdir()
-    whole = rounds(tmp_path / "whole")
+def test_a_command_that_ended_is_continued_where_it_was(
+    tmp_path: Path, failing: str, whole: tuple[Path, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, table = whole
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "fail").write_text(failing)
     with pytest.raises(SystemExit) as end:
@@ -86,10 +94,10 @@ def test_a_command_that_ended_is_continued_where_it_was(tmp_path: Path, failing:
     assert end.value.code == 2
     assert "teapot" in (error := capsys.readouterr().err) or "status 1" in error
     (tmp_path / "out" / "fail").unlink()
-    assert rounds(tmp_path) == whole
+    assert rounds(tmp_path) == table
     told = [" ".join(line.split()[:2]) for line in calls(tmp_path)]
-    assert sorted(told) == sorted([*(" ".join(line.split()[:2]) for line in calls(tmp_path / "whole")), failing])
-    assert rounds(tmp_path) == whole
+    assert sorted(told) == sorted([*(" ".join(line.split()[:2]) for line in calls(folder)), failing])
+    assert rounds(tmp_path) == table
     assert len(calls(tmp_path)) == len(told)
 
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from data.errors import EndpointError, RecipeError
-from data.images import decode
 from eval.benchmarks.benchmark import Benchmark
 from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
 from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, ask
 from eval.judges.checkpoint import Runtime
 from eval.judges.config import EndpointConfig
-from eval.judges.endpoint import EndpointJudge, data_uri, delay, endpoint_judge, open_client, read_answer
+from eval.judges.endpoint import EndpointJudge, delay, endpoint_judge, open_client, read_answer
 from eval.judges.loading import judge_config, load_judge
 from eval.protocol import ProtocolConfig
 from tests.eval.endpoint_server import RIGHT, Server, serve
@@ -234,55 +231,3 @@ def test_a_message_without_text_is_an_empty_one() -> None:
     found = read_answer(b'{"choices": [{"message": {"content": null}}], "usage": null}')
     assert found is not None
     assert (found.text, found.input_tokens) == ("", 0)
-
-
-def picture(kind: str, orientation: int = 1) -> bytes:
-    buffer, exif = io.BytesIO(), Image.Exif()
-    exif[0x0112] = orientation
-    Image.new("RGB", (6, 4), "red").save(buffer, kind, exif=exif)
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize(("kind", "mime"), [("JPEG", "jpeg"), ("PNG", "png"), ("WEBP", "webp"), ("GIF", "gif")])
-def test_a_picture_is_sent_as_the_file_it_is(kind: str, mime: str) -> None:
-    content = picture(kind)
-    assert data_uri(content, "row") == f"data:image/{mime};base64,{base64.b64encode(content).decode()}"
-
-
-@pytest.mark.parametrize(("content", "size"), [(picture("BMP"), (6, 4)), (picture("JPEG", orientation=6), (4, 6))])
-def test_other_formats_and_turned_pictures_are_sent_as_upright_png(content: bytes, size: tuple[int, int], tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(content)
-    uri = data_uri(tmp_path / "file", "row")
-    sent = Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,"))))
-    assert (sent.format, sent.size) == ("PNG", size)
-
-
-@pytest.mark.parametrize(
-    ("mode", "kind", "orientation"),
-    [
-        ("RGB", "PNG", 1),
-        ("RGB", "BMP", 1),
-        ("RGB", "JPEG", 1),
-        ("RGB", "JPEG", 6),
-        ("RGB", "WEBP", 8),
-        ("L", "JPEG", 3),
-        ("CMYK", "JPEG", 1),
-        ("RGBA", "PNG", 1),
-        ("LA", "PNG", 1),
-        ("I;16", "PNG", 1),
-        ("I;16", "TIFF", 1),
-    ],
-)
-def test_the_image_that_is_sent_is_the_one_that_is_decoded_here(mode: str, kind: str, orientation: int) -> None:
-    """Whatever decodes the data URI without knowing orientation, 16 bits or transparency sees what other judges see."""
-    whole = Image.linear_gradient("L").resize((12, 8))
-    opened = Image.new("I;16", (12, 8), 40000) if mode == "I;16" else whole.convert("RGB").convert(mode)
-    if mode in ("RGBA", "LA"):
-        opened.putalpha(90)
-    exif, file = Image.Exif(), io.BytesIO()
-    exif[0x0112] = orientation
-    opened.save(file, kind, **({} if orientation == 1 else {"exif": exif}))
-    header, _, content = data_uri(file.getvalue(), "a").partition(",")
-    with Image.open(io.BytesIO(base64.b64decode(content))) as sent:
-        assert header == f"data:{Image.MIME[str(sent.format)]};base64"
-        assert sent.convert("RGB").tobytes() == decode(file.getvalue(), "a").tobytes()

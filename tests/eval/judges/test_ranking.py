@@ -19,8 +19,8 @@ from eval.judges.checkpoint import Runtime
 from eval.judges.generative import GenerativeJudge
 from eval.judges.loaded import LoadedJudge
 from eval.judges.loading import load_judge
-from eval.judges.ranking import PackedRanker, Ranking, Tournament, candidates_of, pairs, tournament_ranker, won
-from eval.protocol import ProtocolConfig, Vote
+from eval.judges.ranking import PackedRanker, Tournament, candidates_of, pairs, tournament_ranker, won
+from eval.protocol import ProtocolConfig, Ranking, Vote
 from models.backbone import load_critic
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders

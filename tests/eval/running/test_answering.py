@@ -14,8 +14,7 @@ from data.preference import Preference, Truth
 from data.sources.shapes import ShapesConfig
 from eval.journal import SILENT, Journal
 from eval.judges.packed_inference import Packed
-from eval.judges.ranking import Ranking
-from eval.protocol import Candidates
+from eval.protocol import Candidates, Ranking
 from eval.running.answering import Answerer, Answers, QuestionEncoder, credits_of, readable, scored, summary, write_answers
 from eval.running.policies import load_questions
 from models.backbone import load_language_model

@@ -15,8 +15,7 @@ from data.preference import Preference, Truth, text
 from data.preparation.scan import BadRecordConfig
 from data.sources.shapes import ShapesConfig
 from eval.journal import SILENT, Journal
-from eval.judges.ranking import Ranking
-from eval.protocol import Candidates
+from eval.protocol import Candidates, Ranking
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
 from tests.models import tiny

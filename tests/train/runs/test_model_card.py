@@ -274,6 +274,7 @@ KEPT = {
     "model.safetensors",
     "reward.py",
     "conversations.py",
+    "processor.py",
     "images.py",
     "decoding.py",
     "judge.json",
