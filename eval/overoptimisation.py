@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,7 @@ from data.errors import UserError
 from data.storage.files import write_json
 from eval.cli import add_ranks, command, processes
 from eval.protocol import Floats
-from eval.reporting.charts import COLOURS, panels
+from eval.reporting.charts import colours, panels
 from eval.results.best_of import best_of, best_of_kl, best_score, majority, pass_at
 from eval.results.statistics import Difference, crossed_bootstrap, paired_bootstrap
 
@@ -215,7 +214,7 @@ def draw(rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, float]]
     """Draw true accuracy and score against KL: each run from the start on, and best-of-n."""
     start, runs = rows[0], list(dict.fromkeys(one["run"] for one in rows[1:]))
     with panels(path, ("true accuracy", "score of the reward model")) as (accuracy, score):
-        for run, colour in zip(runs, cycle(COLOURS), strict=False):
+        for run, colour in zip(runs, colours(len(runs)), strict=True):
             own = [start, *(one for one in rows if one["run"] == run)]
             kl = [max(one["kl"]["mean"], 0.0) for one in own]
             for name, style in (("greedy", "--"), ("sampled", "-")):

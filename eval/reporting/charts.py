@@ -14,6 +14,16 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
 
+def colours(count: int) -> Sequence[str]:
+    """Return as many different colours: the palette above, and from the eighth on steps through a colour map."""
+    if count <= len(COLOURS):
+        return COLOURS[:count]
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["turbo"](0.05 + 0.9 * place / (count - 1))) for place in range(count)]
+
+
 @contextmanager
 def panels(path: Path, titles: Sequence[str], height: float = 4.8) -> Iterator[Sequence[Axes]]:
     """Give an empty panel for each title; what was drawn in them is then written to `path`, each label once in the legend."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from eval.reporting.charts import COLOURS, panels
+from eval.reporting.charts import colours, panels
 from eval.reporting.figures import best_baseline
 from eval.results.statistics import Difference
 from eval.results.store import Standing, Summary
@@ -138,7 +137,7 @@ def draw(summary: Summary, path: Path) -> None:
             runs: dict[str, list[Standing]] = defaultdict(list)
             for standing in sorted(standings, key=lambda standing: standing.step or 0):
                 runs[standing.run].append(standing)
-            for colour, (run, own) in zip(cycle(COLOURS), runs.items()):
+            for colour, (run, own) in zip(colours(len(runs)), runs.items(), strict=True):
                 _draw_run(axes, run if len(run) <= 40 else f"…{run[-39:]}", own, colour)
             blind, score = best_baseline(standings[0].result)
             axes.axhline(100 * score, color="grey", linestyle=":", linewidth=1.2)

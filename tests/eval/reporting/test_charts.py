@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from eval.reporting.charts import COLOURS, panels
+from eval.reporting.charts import COLOURS, colours, panels
 
 
 def test_panels_stand_side_by_side_and_share_a_legend(tmp_path: Path) -> None:
@@ -18,3 +18,10 @@ def test_panels_stand_side_by_side_and_share_a_legend(tmp_path: Path) -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["run"]
     with Image.open(tmp_path / "figure.png") as image:
         assert image.width > 2 * image.height
+
+
+def test_no_two_runs_have_one_colour() -> None:
+    for count in range(40):
+        found = colours(count)
+        assert len(set(found)) == count
+        assert tuple(found) == COLOURS[:count] or count > len(COLOURS)
