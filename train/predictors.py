@@ -52,6 +52,8 @@ from train.recipe.parsing import parse_options, read_recipe
 AUC, BEST = "AUC inside a question", "best of N"
 PARADIGMS = {"naive": "Naive-RM", "critic": "critic", "language_model": "judge", "stable_reinforce": "judge"}
 """A method's kind of reward model."""
+LEAST = 3
+"""Variants of which a figure must be known: an interval over two variants says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +181,23 @@ def of_policy(run: Run, folder: Path, options: argparse.Namespace, lock: int) ->
 
 
 def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
-    """Return for every gain how each figure goes with it, over the models that have both, at least three."""
+    """Return for every gain how each figure goes with it, over the models that have both, if they are of LEAST variants."""
     found: dict[str, dict[str, Correlation]] = {gain: {} for gain in GAINS}
     for gain, by_figure in found.items():
         for figure in dict.fromkeys(name for model in models for name in model.figures):
             both = [model for model in models if figure in model.figures and gain in model.gains]
             x, y = np.array([model.figures[figure] for model in both]), np.array([model.gains[gain][0] for model in both])
-            one = correlation(x, y, [model.run.variant for model in both]) if len(both) > 2 else None
-            if one is not None:
+            variants = [model.run.variant for model in both]
+            if len(set(variants)) >= LEAST and (one := correlation(x, y, variants)) is not None:
                 by_figure[figure] = one
     return found
+
+
+def too_few(models: Sequence[Model]) -> list[str]:
+    """Say which figures are known of too few variants for a coefficient."""
+    figures = dict.fromkeys(name for model in models for name in model.figures)
+    known = {figure: len({model.run.variant for model in models if figure in model.figures}) for figure in figures}
+    return [f"{figure}: known of {count} variants, an interval needs {LEAST}" for figure, count in known.items() if count < LEAST]
 
 
 def compared(models: Sequence[Model], reference: str) -> dict[str, list[VariantLine]]:
@@ -210,6 +219,7 @@ def report(models: Sequence[Model], ablation: Ablation, folder: Path) -> None:
     """Print the table of the coefficients and write everything."""
     together, variants = correlations(models), compared(models, ablation.reference)
     missing = [str(run) for run in ablation.runs if state(run) != "complete"]
+    missing += too_few(models)
     write_json(
         folder / "predictors.json",
         {

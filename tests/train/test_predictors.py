@@ -116,12 +116,13 @@ def test_what_cannot_be_asked_is_said(listed: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_coefficient_is_over_the_models_that_have_both() -> None:
-    """Four models of three variants: AUC goes with the gain, the other figure is known of two, which is too few."""
-    known = [(0.5, 0.0, None), (0.6, 0.1, None), (0.7, 0.2, 0.3), (0.9, 0.4, 0.4)]
-    runs = [model_of(auc, gain, other, str(max(place, 1))) for place, (auc, gain, other) in enumerate(known)]
+    """Five models of three variants: AUC goes with the gain; of two variants, the other figure's are too few."""
+    known = [(0.5, 0.0, None), (0.6, 0.1, 0.2), (0.7, 0.2, 0.3), (0.8, 0.3, 0.3), (0.9, 0.4, 0.4)]
+    runs = [model_of(auc, gain, other, "abbcc"[place]) for place, (auc, gain, other) in enumerate(known)]
     found = predictors.correlations(runs)["best_of_gain"]
     assert list(found) == ["AUC"]
-    assert found["AUC"].models == 4
+    assert predictors.too_few(runs) == ["other: known of 2 variants, an interval needs 3"]
+    assert found["AUC"].models == 5
     assert [found["AUC"].pearson[0], found["AUC"].spearman[0]] == pytest.approx([1.0, 1.0])
 
 
