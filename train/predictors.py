@@ -181,15 +181,23 @@ def of_policy(run: Run, folder: Path, options: argparse.Namespace, lock: int) ->
 
 
 def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
-    """Return for every gain how each figure goes with it, over the models that have both, if they are of LEAST variants."""
+    """Return for every gain how each figure goes with it, over the models that have both, if they are of LEAST variants.
+
+    Where judges are among them, also without these: a judge that compares is right only where both orders agree, so that its
+    accuracy of 50 % is not that of a model that scores.
+    """
     found: dict[str, dict[str, Correlation]] = {gain: {} for gain in GAINS}
     for gain, by_figure in found.items():
         for figure in dict.fromkeys(name for model in models for name in model.figures):
             both = [model for model in models if figure in model.figures and gain in model.gains]
-            x, y = np.array([model.figures[figure] for model in both]), np.array([model.gains[gain][0] for model in both])
-            variants = [model.run.variant for model in both]
-            if len(set(variants)) >= LEAST and (one := correlation(x, y, variants)) is not None:
-                by_figure[figure] = one
+            scoring = [model for model in both if paradigm(model.run) != "judge"]
+            for name, those in {figure: both, f"{figure}, without judges": scoring}.items():
+                if those is scoring and len(scoring) == len(both):
+                    continue
+                x, y = np.array([model.figures[figure] for model in those]), np.array([model.gains[gain][0] for model in those])
+                variants = [model.run.variant for model in those]
+                if len(set(variants)) >= LEAST and (one := correlation(x, y, variants)) is not None:
+                    by_figure[name] = one
     return found
 
 

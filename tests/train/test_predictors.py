@@ -120,12 +120,25 @@ def test_a_coefficient_is_over_the_models_that_have_both() -> None:
     known = [(0.5, 0.0, None), (0.6, 0.1, 0.2), (0.7, 0.2, 0.3), (0.8, 0.3, 0.3), (0.9, 0.4, 0.4)]
     runs = [model_of(auc, gain, other, "abbcc"[place]) for place, (auc, gain, other) in enumerate(known)]
     found = predictors.correlations(runs)["best_of_gain"]
-    assert list(found) == ["AUC"]
+    assert list(found) == ["AUC"]  # no judge is among them
     assert predictors.too_few(runs) == ["other: known of 2 variants, an interval needs 3"]
     assert found["AUC"].models == 5
     assert [found["AUC"].pearson[0], found["AUC"].spearman[0]] == pytest.approx([1.0, 1.0])
 
 
-def model_of(auc: float, gain: float, other: float | None, variant: str) -> predictors.Model:
+def test_judges_that_compare_are_also_left_out() -> None:
+    """Their accuracy, for which both orders must agree, hides how the others' goes with the gain."""
+    scoring = [model_of(0.6 + gain, gain, None, str(gain)) for gain in (0.0, 0.1, 0.2)]
+    judges = [model_of(0.2, 0.1, None, "judge", {"type": "language_model", "target": "judgement"})]
+    found = predictors.correlations([*scoring, *judges])["best_of_gain"]
+    assert {name: one.models for name, one in found.items()} == {"AUC": 4, "AUC, without judges": 3}
+    assert found["AUC"].pearson[0] < 0.5
+    assert found["AUC, without judges"].pearson[0] == pytest.approx(1.0)
+
+
+def model_of(
+    auc: float, gain: float, other: float | None, variant: str, method: dict[str, str] | None = None
+) -> predictors.Model:
     figures = {"AUC": auc} | ({} if other is None else {"other": other})
-    return predictors.Model(Run(variant, 0, Recipe.model_validate(STAND_IN)), 10, figures, {"best_of_gain": (gain, 0.0, 0.0)})
+    recipe = Recipe.model_validate(STAND_IN | ({"method": method} if method else {}))
+    return predictors.Model(Run(variant, 0, recipe), 10, figures, {"best_of_gain": (gain, 0.0, 0.0)})
