@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
+from data.errors import UserError
 from data.preference import text
 from models.config import BackboneConfig, HeadConfig
 from models.distributed import rank, world_size
@@ -24,6 +26,7 @@ from tests.models import tiny
 from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import Entry, read_recipe
+from train.runs import build
 from train.runs.environment import run_environment, start
 from train.runs.model import make_model
 from train.supervised.checkpoints import KeepCheckpoints
@@ -137,6 +140,17 @@ def published_run(arguments: Sequence[str], calls: Path, server: str) -> None:
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         os.environ.pop(name, None)
     os.environ.update(HOME=str(calls.parent), NETRC=str(calls.parent / "netrc"), WANDB_BASE_URL=server)
+    start(arguments, "rm", "")
+
+
+def refused_run(arguments: Sequence[str], ranks: Sequence[int]) -> None:
+    """Start a run that cannot begin, as these ranks find, the first of all a second later than the others."""
+
+    def assemble(_: Any) -> None:
+        time.sleep(1.0 if rank() in ranks and rank() == 0 else 0.0 if rank() in ranks else 60.0)
+        raise UserError("the data are elsewhere")
+
+    build.assemble, build.PATIENCE = assemble, 4.0  # type: ignore[assignment]
     start(arguments, "rm", "")
 
 

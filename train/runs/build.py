@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -22,21 +23,27 @@ from train.runs.model import make_model
 from train.runs.provenance import check_data_matches, check_resume_matches, data_fingerprints, write_provenance
 from train.supervised.checkpoints import find_resume
 
+PATIENCE = 10.0
+"""Seconds in which the first rank of a node can say why a run cannot begin, before the others do."""
+
 
 def run(launch: Launch) -> bool:
     """Train as the recipe says, on this rank; returns when the last checkpoint is saved and evaluated.
 
     False says that SIGUSR1 ended the run before its last step.
 
-    What cannot even begin is printed once on every node and ends the process with status 2, without a traceback. A row that does
-    not fit into memory, an unusable record too many, or any where the recipe is strict, is printed by the rank that has it, and
-    ends with status 1: a launcher then ends the other ranks. A loss or weights that are not finite end all ranks so.
+    What cannot even begin is printed once on every node, by its first rank or by one that alone has found it, and ends the
+    process with status 2, without a traceback. A row that does not fit into memory, an unusable record too many, or any where the
+    recipe is strict, is printed by the rank that has it, and ends with status 1: a launcher then ends the other ranks. A loss or
+    weights that are not finite end all ranks so.
     """
     try:
         trainer, resume, console = assemble(launch)
     except (UserError, IncompleteCheckpointError) as error:
-        if os.environ["LOCAL_RANK"] == "0":
-            print(error, file=sys.stderr)
+        first = os.environ["LOCAL_RANK"] == "0"
+        if not first:
+            time.sleep(PATIENCE)  # a launcher ends the other ranks with the first one that ends: it must have said why
+        print(error if first else f"rank {rank()}: {error}", file=sys.stderr, flush=True)
         raise SystemExit(2) from None
     try:
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume))

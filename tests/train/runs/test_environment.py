@@ -191,6 +191,13 @@ def test_without_a_login_wandb_stays_on_disk_and_the_hub_gets_the_best(tmp_path:
     assert "checkpoint-1 is on the hub as me/model" in printed.replace("\n", "")
 
 
+@pytest.mark.parametrize(("ranks", "said"), [([0, 1], "the data are elsewhere"), ([1], "rank 1: the data are elsewhere")])
+def test_the_rank_that_ends_a_run_has_said_why(tmp_path: Path, ranks: list[int], said: str) -> None:
+    recipe = worker.prepare(tmp_path)
+    printed = run_ranks(tmp_path / "log", worker.refused_run, [str(recipe), *SHORT], ranks, status=2)
+    assert [line for line in printed.splitlines() if "elsewhere" in line] == [said]
+
+
 def test_ddp_is_not_what_ends_the_process_group(tmp_path: Path) -> None:
     """Its reducer would wait for gloo's threads with the interpreter's lock, for which they may wait in their turn, for ever."""
     printed = run_ranks(tmp_path, worker.ended_run)
