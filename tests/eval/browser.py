@@ -59,6 +59,13 @@ class Browser:
         while not self._loaded:
             self._note(self._message())
 
+    def load_anew(self, script: str) -> None:
+        """Run a script after which the page loads itself anew, and wait until it has; asked in between, it would be gone."""
+        self._loaded = False
+        self.run(script)
+        while not self._loaded:
+            self._note(self._message())
+
     def size(self, width: int, height: int, *, dark: bool = False) -> None:
         """Set the window's size in pixels and the colour scheme."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
