@@ -191,9 +191,8 @@ def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
         for figure in dict.fromkeys(name for model in models for name in model.figures):
             both = [model for model in models if figure in model.figures and gain in model.gains]
             scoring = [model for model in both if paradigm(model.run) != "judge"]
-            for name, those in {figure: both, f"{figure}, without judges": scoring}.items():
-                if those is scoring and len(scoring) == len(both):
-                    continue
+            fewer = {f"{figure}, without judges": scoring} if len(scoring) < len(both) else {}
+            for name, those in ({figure: both} | fewer).items():
                 x, y = np.array([model.figures[figure] for model in those]), np.array([model.gains[gain][0] for model in those])
                 variants = [model.run.variant for model in those]
                 if len(set(variants)) >= LEAST and (one := correlation(x, y, variants)) is not None:
