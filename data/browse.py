@@ -59,7 +59,12 @@ def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     yield from contradictions(parts)
     for part in parts:
         rows = [] if part.row_index is None else range(len(part.source))
-        for row in track(rows, escape(f"looking through {part.source.name}"), console=plain_console(stderr=True), transient=True):
+        for row in track(
+            rows,
+            escape(f"looking through {part.source.name}"),
+            console=plain_console(stderr=True),
+            transient=True,
+        ):
             identity = f"{part.source.name}:{row}"
             try:
                 record = validate(part.source.record(row))
@@ -71,7 +76,9 @@ def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
             except LeftOut:
                 continue
             except RecordError as error:
-                yield Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
+                yield Suspicion(
+                    "cannot be used", identity, str(error).removeprefix(f"{identity}: ")
+                )
 
 
 def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
@@ -89,7 +96,9 @@ def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     for place in np.flatnonzero(np.isin(keys, np.intersect1d(keys[one_way], keys[~one_way]))):
         seen.setdefault(int(keys[place]), []).append(names[place])
     for key in sorted(seen):
-        yield Suspicion("contradictory labels", seen[key][0], "the same pair in " + ", ".join(seen[key]))
+        yield Suspicion(
+            "contradictory labels", seen[key][0], "the same pair in " + ", ".join(seen[key])
+        )
 
 
 def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -> Chart | str:
@@ -104,11 +113,24 @@ def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -
     edges = np.unique(np.geomspace(low, high + 1, BARS + 1).round().astype(np.int64))
     counts, _ = np.histogram(values, edges)
     round_numbers = [factor * 10**power for power in range(10) for factor in (1, 2, 5)]
-    ticks = [(math.log10(number), f"{number:,}") for number in round_numbers if edges[0] <= number <= edges[-1]]
+    ticks = [
+        (math.log10(number), f"{number:,}")
+        for number in round_numbers
+        if edges[0] <= number <= edges[-1]
+    ]
     ends = [(math.log10(number), f"{number:,}") for number in (low, high)]
-    x = Axis(math.log10(edges[0]), math.log10(edges[-1]), f"{unit}, logarithmic", ticks if len(ticks) > 1 else ends)
-    chart = Chart(title, x, Axis.counts(int(counts.max()), of), value=f"median {np.median(values):,.0f}")
-    for start, end, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True):
+    x = Axis(
+        math.log10(edges[0]),
+        math.log10(edges[-1]),
+        f"{unit}, logarithmic",
+        ticks if len(ticks) > 1 else ends,
+    )
+    chart = Chart(
+        title, x, Axis.counts(int(counts.max()), of), value=f"median {np.median(values):,.0f}"
+    )
+    for start, end, count in zip(
+        edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True
+    ):
         left, right = math.log10(start), math.log10(end)
         which = f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"
         fact = f"{which}: {count:,}" if count else ""
@@ -132,7 +154,9 @@ def page(mixture: Mixture, count: int, title: str) -> str:
             histogram("Chosen response", "characters", "records", kept["chosen"]),
             histogram("Rejected response", "characters", "records", kept["rejected"]),
             histogram("Text, estimated", "tokens", "records", kept["text_tokens"]),
-            histogram("Longer side of an image", "pixels", "images", index.sizes.max(axis=1, initial=0)),
+            histogram(
+                "Longer side of an image", "pixels", "images", index.sizes.max(axis=1, initial=0)
+            ),
         ]
         sections.append(
             {
@@ -151,7 +175,11 @@ def samples(part: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any]
     """Yield up to `count` records of a source, drawn by `seed`, with small copies of their images, tiny ones marked."""
     generator = np.random.default_rng(seed)
     for row in generator.choice(part.rows, min(count, len(part.rows)), replace=False):
-        record, images, problem = Preference(f"{part.source.name}:{row}", (), "", ""), list[Image.Image](), ""
+        record, images, problem = (
+            Preference(f"{part.source.name}:{row}", (), "", ""),
+            list[Image.Image](),
+            "",
+        )
         try:
             record = validate(part.source.record(int(row)))
             images = [decode(image, record.identity) for image in record.images]
@@ -164,11 +192,15 @@ def samples(part: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any]
 
 def main() -> None:
     """Read the command line; write the page, or print what is suspicious."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--out", type=Path, help="write the page here")
     parser.add_argument("--samples", type=int, default=6, help="records shown of each source")
-    parser.add_argument("--find", action="store_true", help="read everything and print suspicious records")
+    parser.add_argument(
+        "--find", action="store_true", help="read everything and print suspicious records"
+    )
     options = parser.parse_args()
     if options.out is None and not options.find:
         parser.error("nothing to do: give --out FILE.html, --find or both")
@@ -180,14 +212,22 @@ def main() -> None:
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     if options.out is not None:
-        options.out.write_text(page(mixture, options.samples, options.recipe.stem), encoding="utf-8")
+        options.out.write_text(
+            page(mixture, options.samples, options.recipe.stem), encoding="utf-8"
+        )
         print(f"wrote {options.out}")
     if options.find:
         counts: Counter[str] = Counter()
         for suspicion in suspicious(mixture.parts):
             counts[suspicion.kind] += 1
             print(*suspicion, sep=": ")
-        print("in all: " + (", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing suspicious"))
+        print(
+            "in all: "
+            + (
+                ", ".join(f"{count} {kind}" for kind, count in counts.items())
+                or "nothing suspicious"
+            )
+        )
 
 
 if __name__ == "__main__":

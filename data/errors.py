@@ -85,4 +85,8 @@ class RecipeError(UserError):
     def __init__(self, recipe: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         count = f"{len(problems)} error" + "s" * (len(problems) != 1)
-        super().__init__("\n  ".join([f"{recipe}: {count}", *("\n  ".join(str(p).split("\n")) for p in problems)]))
+        super().__init__(
+            "\n  ".join(
+                [f"{recipe}: {count}", *("\n  ".join(str(p).split("\n")) for p in problems)]
+            )
+        )

@@ -43,11 +43,26 @@ class Cut(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the command line asks for; what cannot be cut is listed, and the exit status is then 1."""
-    parser = argparse.ArgumentParser("data/frames.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("videos", type=Path, metavar="VIDEOS", help="a video, or a folder of videos")
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder that gets one folder of frames a video; may be VIDEOS")
+    parser = argparse.ArgumentParser(
+        "data/frames.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "videos", type=Path, metavar="VIDEOS", help="a video, or a folder of videos"
+    )
+    parser.add_argument(
+        "out",
+        type=Path,
+        metavar="OUT",
+        help="the folder that gets one folder of frames a video; may be VIDEOS",
+    )
     parser.add_argument("--frames", type=int, required=True, metavar="N", help="frames of a video")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes; default: all cores")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes; default: all cores",
+    )
     options = parser.parse_args(arguments)
     if options.frames < 1:
         parser.error(f"--frames is {options.frames}; required is 1 or more")
@@ -64,11 +79,15 @@ def cut_all(videos: Path, out: Path, frames: int, workers: int) -> list[str]:
     try:
         import av  # noqa: F401
     except ImportError as error:
-        raise UserError("PyAV, which reads videos, is not installed: pip install -e .[video]") from error
+        raise UserError(
+            "PyAV, which reads videos, is not installed: pip install -e .[video]"
+        ) from error
     jobs = found(videos, out)
     missing, console = [job for job in jobs if not job.folder.exists()], plain_console()
     with mapped(partial(attempt, frames), missing, workers) as results:
-        shown = track(results, "cutting", len(missing), console=plain_console(stderr=True), transient=True)
+        shown = track(
+            results, "cutting", len(missing), console=plain_console(stderr=True), transient=True
+        )
         problems = list(filter(None, shown))
     console.print(
         f"{len(missing) - len(problems):,} videos cut into up to {frames} frames each under {out}, "
@@ -84,14 +103,22 @@ def found(videos: Path, out: Path) -> list[Cut]:
     Raises: UserError if there are none, or two of one name.
     """
     root = videos.parent if videos.is_file() else videos
-    files = [videos] if videos.is_file() else sorted(path for path in videos.rglob("*") if is_video_name(path.name))
+    files = (
+        [videos]
+        if videos.is_file()
+        else sorted(path for path in videos.rglob("*") if is_video_name(path.name))
+    )
     jobs = [Cut(file, out / file.relative_to(root).with_suffix("")) for file in files]
     if not jobs:
-        raise UserError(f"{videos}: there is no video here; looked for are files that end in {', '.join(SUFFIXES)}.")
+        raise UserError(
+            f"{videos}: there is no video here; looked for are files that end in {', '.join(SUFFIXES)}."
+        )
     owner: dict[Path, Path] = {}
     for video, folder in jobs:
         if (other := owner.setdefault(folder, video)) != video:
-            raise UserError(f"{other} and {video} differ in their endings alone, and both would become {folder}: rename one.")
+            raise UserError(
+                f"{other} and {video} differ in their endings alone, and both would become {folder}: rename one."
+            )
     return jobs
 
 
@@ -117,7 +144,9 @@ def cut(job: Cut, frames: int) -> None:
     unfinished.mkdir(parents=True)
     for number, frame in enumerate(decoded(job.video)):
         if number in wanted:
-            upright = frame.to_image().rotate(frame.rotation, expand=True)  # both count counterclockwise
+            upright = frame.to_image().rotate(
+                frame.rotation, expand=True
+            )  # both count counterclockwise
             upright.save(unfinished / f"{number:06}.jpg", quality=QUALITY)
     unfinished.replace(job.folder)
 

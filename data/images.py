@@ -45,7 +45,18 @@ ELSEWHERE = (
     "benchmark (`--benchmarks NAME=PLACE,image_root=FOLDER`)."
 )
 """What to do about an image that is not there."""
-BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error)
+BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+)
 """What Pillow's readers raise on a damaged file (each plug-in its own; found by feeding it damaged files)."""
 
 
@@ -76,11 +87,22 @@ def resolved(root: Path, name: str, record: str, links: bool = False) -> Path:
         boundary = root.resolve()
         path = (boundary / name).resolve()
         path.is_file()  # an over-long name and a folder without access show only here
-        blobs = next((folder.with_name("blobs") for folder in boundary.parents if folder.name == "snapshots"), None)
+        blobs = next(
+            (
+                folder.with_name("blobs")
+                for folder in boundary.parents
+                if folder.name == "snapshots"
+            ),
+            None,
+        )
         in_hub_cache = blobs is not None and blobs.is_dir()
         inside = path.is_relative_to(boundary) or (in_hub_cache and path.parent == blobs)
         inside = inside or (links and not in_hub_cache and _by_an_owners_link(boundary, Path(name)))
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle are a RuntimeError, a NUL is a ValueError
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # links in a circle are a RuntimeError, a NUL is a ValueError
         raise ImageError(
             f"{record}: the image path {_short(name)} cannot be followed ({type(error).__name__}). Required is the path of a "
             "file under the image folder, without NUL characters or links in a circle."
@@ -122,7 +144,9 @@ def from_data_uri(uri: str, record: str) -> bytes:
     if uri.startswith("data:video/"):
         raise ImageError(f"{record}: {uri[:40]!r}… is a video in the place of an image. {ADVICE}")
     if not re.match("data:image/[^,]*;base64,", uri):
-        raise ImageError(f"{record}: {uri[:40]!r}… is no image data URI; required is 'data:image/<format>;base64,<data>'.")
+        raise ImageError(
+            f"{record}: {uri[:40]!r}… is no image data URI; required is 'data:image/<format>;base64,<data>'."
+        )
     try:
         return base64.b64decode(uri.partition(",")[2], validate=True)
     except ValueError as error:  # also for letters that are not ASCII
@@ -133,7 +157,11 @@ def data_uri(image: EncodedImage, record: str) -> str:
     """Return an image as `data:image/png;base64,…`: its own file where every endpoint shows it alike, else PNG."""
     content = image if isinstance(image, bytes) else image.read_bytes()
     with opened(content, record) as found:
-        plain = found.mode in ("L", "P", "RGB") and "transparency" not in found.info and orientation(found) == 1
+        plain = (
+            found.mode in ("L", "P", "RGB")
+            and "transparency" not in found.info
+            and orientation(found) == 1
+        )
         mime = SENT_AS_IT_IS.get(found.format or "") if plain else None
     if mime is None:
         buffer = io.BytesIO()
@@ -271,7 +299,9 @@ def image_tokens_of(config: Mapping[str, Any], min_pixels: int, max_pixels: int)
     patch = _one(vision.get("patch_size", 14))
     if "downsample_ratio" in config:
         side = _one(vision["image_size"])
-        return TileTokens.within(min_pixels, max_pixels, side, round(side / patch * config["downsample_ratio"]) ** 2)
+        return TileTokens.within(
+            min_pixels, max_pixels, side, round(side / patch * config["downsample_ratio"]) ** 2
+        )
     merge = 1 if "num_channels" in vision else 2
     return PatchTokens(min_pixels, max_pixels, patch * vision.get("spatial_merge_size", merge))
 
@@ -286,17 +316,26 @@ def tiled(sizes: npt.NDArray[np.uint32], low: int, high: int, side: int) -> npt.
 
     Of equally near ones the largest that has less than twice the image's area, or the smallest. `sizes` are as in `resized`.
     """
-    shapes = [(columns, rows) for columns in range(1, high + 1) for rows in range(1, high + 1) if low <= columns * rows <= high]
+    shapes = [
+        (columns, rows)
+        for columns in range(1, high + 1)
+        for rows in range(1, high + 1)
+        if low <= columns * rows <= high
+    ]
     height, width = sizes.astype(np.float64).T
     nearest, found = np.full(len(sizes), np.inf), np.ones(len(sizes), np.int64)
     for columns, rows in sorted(shapes, key=lambda shape: shape[0] * shape[1]):
         away = np.abs(width / height - columns / rows)
-        better = (away < nearest) | ((away == nearest) & (width * height > 0.5 * side**2 * columns * rows))
+        better = (away < nearest) | (
+            (away == nearest) & (width * height > 0.5 * side**2 * columns * rows)
+        )
         nearest, found = np.minimum(nearest, away), np.where(better, columns * rows, found)
     return found
 
 
-def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int, side: int = TOKEN_SIDE) -> npt.NDArray[np.int64]:
+def resized(
+    sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int, side: int = TOKEN_SIDE
+) -> npt.NDArray[np.int64]:
     """Return the sizes that Qwen's processor scales images to: multiples of a token's `side`, their area within the limits.
 
     `sizes` and the result hold (height, width) in rows; no shape is refused, as `image_size` does.
@@ -314,11 +353,17 @@ def resized(sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int, sid
 @contextmanager
 def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
     """Open an image up to its header; turn what goes wrong, here and while it is in use, into an ImageError."""
-    where = f"{record}: the image {image}" if isinstance(image, Path) else f"{record}: the image of {len(image):,} bytes"
+    where = (
+        f"{record}: the image {image}"
+        if isinstance(image, Path)
+        else f"{record}: the image of {len(image):,} bytes"
+    )
     if isinstance(image, Path) and is_video_name(image.name):
         raise ImageError(f"{where} is a video. {ADVICE}")
     try:
-        with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS) as found:
+        with Image.open(
+            io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS
+        ) as found:
             if found.width * found.height > MAX_PIXELS:
                 raise Image.DecompressionBombError(f"{found.width} x {found.height} pixels")
             yield found
@@ -332,7 +377,11 @@ def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
         raise ImageError(f"{where} is not there.") from error
     except UnidentifiedImageError as error:
         head = image[:HEAD] if isinstance(image, bytes) else _head(image)
-        said = f"is a video. {ADVICE}" if is_video(head) else f"is none of {', '.join(FORMATS)}, or its header is damaged."
+        said = (
+            f"is a video. {ADVICE}"
+            if is_video(head)
+            else f"is none of {', '.join(FORMATS)}, or its header is damaged."
+        )
         raise ImageError(f"{where} {said}") from error
     except BROKEN as error:
         raise ImageError(f"{where} is truncated or damaged: {error}.") from error

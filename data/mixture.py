@@ -42,7 +42,15 @@ from data.preparation.card import DataCard, card_of
 from data.preparation.filters import FilterConfig, apply, read_fingerprints
 from data.preparation.inspection import inspect
 from data.preparation.recognition import advice
-from data.preparation.sampling import Indices, Pool, StageConfig, apportion, bring_together, draw, shares
+from data.preparation.sampling import (
+    Indices,
+    Pool,
+    StageConfig,
+    apportion,
+    bring_together,
+    draw,
+    shares,
+)
 from data.preparation.scan import BadRecordConfig, scan
 from data.preparation.split import SourceSplit, SplitRecords, hold_out
 from data.sources.table import AnySource
@@ -94,11 +102,15 @@ class MixtureConfig(Section):
         labels = [source.label for source in self.sources]
         double = sorted({label for label in labels if labels.count(label) > 1})
         if double:
-            raise ValueError(f"sources: the name {double[0]!r} occurs more than once; give each source a `name` of its own")
+            raise ValueError(
+                f"sources: the name {double[0]!r} occurs more than once; give each source a `name` of its own"
+            )
         for stage in self.stages:
             for name in stage.sources or []:
                 if name not in labels:
-                    raise ValueError(f"stages: {stage.name!r} draws from {name!r}, which is no source; there are {labels}")
+                    raise ValueError(
+                        f"stages: {stage.name!r} draws from {name!r}, which is no source; there are {labels}"
+                    )
         return self
 
 
@@ -110,7 +122,9 @@ class Mixture:
     bytes a record; the object pickles for worker processes.
     """
 
-    def __init__(self, config: MixtureConfig, image_tokens: ImageTokens = DEFAULT_IMAGE_TOKENS) -> None:
+    def __init__(
+        self, config: MixtureConfig, image_tokens: ImageTokens = DEFAULT_IMAGE_TOKENS
+    ) -> None:
         """Open the sources, and read through those that were never read before.
 
         `image_tokens` counts what images become in the backbone; the default is Qwen2.5-VL's.
@@ -128,7 +142,12 @@ class Mixture:
                     raise UserError(f"{source.name}: the source has no rows.")
                 index, reasons = None, np.zeros(len(source), np.uint8)
                 if not source.generated:
-                    index = scan(source, config.bad_records, config.cache_folder, config.workers or os.cpu_count() or 1)
+                    index = scan(
+                        source,
+                        config.bad_records,
+                        config.cache_folder,
+                        config.workers or os.cpu_count() or 1,
+                    )
                     reasons = apply(config.filters, index, fingerprints, self.image_tokens)
             except UserError as error:
                 error.args = (f"{error}{advice(section, config.cache_folder)}",)
@@ -166,14 +185,19 @@ class Mixture:
             generator = np.random.default_rng([self.config.seed, epoch, number])
             drawn = [draw(pool, count, generator) for pool, count in stage]
             order = generator.permutation(np.concatenate(drawn))
-            stages.append(order if together == 1 else bring_together(order, self.prompts[order], together))
+            stages.append(
+                order if together == 1 else bring_together(order, self.prompts[order], together)
+            )
         return np.concatenate(stages)
 
     @cached_property
     def prompts(self) -> Indices:
         """The first training record with each one's prompt and images, (len,) int32; those of generated sources share none."""
         keys = np.concatenate([part.prompt_keys(part.rows) for part in self.parts])
-        known = np.repeat([not part.source.generated for part in self.parts], [len(part.rows) for part in self.parts])
+        known = np.repeat(
+            [not part.source.generated for part in self.parts],
+            [len(part.rows) for part in self.parts],
+        )
         found, places = np.arange(len(self), dtype=np.int32), np.flatnonzero(known)
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         found[places] = places[first[inverse]]
@@ -222,15 +246,25 @@ class Mixture:
         for stage in self.stages:
             for pool, count in stage:
                 drawn[pool.config.label] += count
-        sources = [card_of(part, drawn[part.config.label], self.image_tokens) for part in self.parts]
+        sources = [
+            card_of(part, drawn[part.config.label], self.image_tokens) for part in self.parts
+        ]
         return DataCard(sources, self.epoch_size, self.config.digest)
 
     def _stages(self) -> list[list[tuple[Pool, int]]]:
         """Return what each stage draws from, and how many records of it."""
         config, found = self.config, []
-        stages = [(stage, self._pools(stage)) for stage in config.stages or [StageConfig(name="all")]]
-        sizes = np.array([stage.repeat * sum(pool.size for pool in pools) for stage, pools in stages])
-        totals = np.round(sizes) if config.records is None else apportion(config.records, sizes / sizes.sum())
+        stages = [
+            (stage, self._pools(stage)) for stage in config.stages or [StageConfig(name="all")]
+        ]
+        sizes = np.array(
+            [stage.repeat * sum(pool.size for pool in pools) for stage, pools in stages]
+        )
+        totals = (
+            np.round(sizes)
+            if config.records is None
+            else apportion(config.records, sizes / sizes.sum())
+        )
         for (stage, pools), total in zip(stages, totals, strict=True):
             ratio = config.text_per_multimodal if stage.modality == "all" else None
             counts = apportion(int(total), shares(pools, config.temperature, ratio))
@@ -240,7 +274,9 @@ class Mixture:
     def _pools(self, stage: StageConfig) -> list[Pool]:
         """Return what a stage draws from; a source is split by modality only where the recipe asks for it."""
         split = self.config.text_per_multimodal is not None or stage.modality != "all"
-        wanted = {"all": (None, False, True), "multimodal": (False,), "text": (True,)}[stage.modality]
+        wanted = {"all": (None, False, True), "multimodal": (False,), "text": (True,)}[
+            stage.modality
+        ]
         pools = []
         for part, end in zip(self.parts, self.records.ends, strict=True):
             if stage.sources is None or part.config.label in stage.sources:
@@ -288,7 +324,9 @@ def image_tokens_of_recipe(recipe: Path) -> tuple[ImageTokens, str]:
     limits = seen.min_pixels, seen.max_pixels
     folder = EMBEDDED if seen.path == "embedded" else Path(seen.path).expanduser()
     try:
-        file = folder / "config.json" if folder.is_dir() else _fetched_config(seen.path, seen.revision)
+        file = (
+            folder / "config.json" if folder.is_dir() else _fetched_config(seen.path, seen.revision)
+        )
         config = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         return PatchTokens(*limits), (
@@ -309,11 +347,22 @@ def _fetched_config(hub: str, revision: str | None) -> Path:
 
 def main() -> None:
     """Read the command line, prepare the data, print and save the card."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", type=Path, help="a recipe, or a file or folder of preference records")
-    parser.add_argument("--plan", action="store_true", help="prepare all sources, print the data card and save it")
-    parser.add_argument("--save", type=Path, help="where the card goes; else into the cache under the recipe's name")
-    parser.add_argument("--images", help="of a file: the folder or archive of its images, if they do not lie beside it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "recipe", type=Path, help="a recipe, or a file or folder of preference records"
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="prepare all sources, print the data card and save it"
+    )
+    parser.add_argument(
+        "--save", type=Path, help="where the card goes; else into the cache under the recipe's name"
+    )
+    parser.add_argument(
+        "--images",
+        help="of a file: the folder or archive of its images, if they do not lie beside it",
+    )
     options = parser.parse_args()
     if not options.plan and options.recipe.suffix in (".yaml", ".yml"):
         parser.error("nothing to do: give --plan")
@@ -339,7 +388,9 @@ def main() -> None:
     console.print(f"an image is {image_tokens.how}{low:,} to {high:,} tokens")
     if note:
         console.print(note, style="yellow")
-    console.print(f"{len(mixture):,} records to train on, {card.epoch_size:,} an epoch; saved as {target}")
+    console.print(
+        f"{len(mixture):,} records to train on, {card.epoch_size:,} an epoch; saved as {target}"
+    )
 
 
 if __name__ == "__main__":

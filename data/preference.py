@@ -47,7 +47,12 @@ def text(role: Literal["system", "user", "assistant"], content: str, images: int
 
 def texts(messages: Sequence[Message]) -> list[str]:
     """Return the text parts of `messages`."""
-    return [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
+    return [
+        part["text"]
+        for message in messages
+        for part in message["content"]
+        if part["type"] == "text"
+    ]
 
 
 def placeholders(messages: Sequence[Message]) -> int:
@@ -99,7 +104,14 @@ CONTROL_TOKENS = (
     TOKEN,
     "<|endoftext|>",
     *("<|im_start|>", "<|im_end|>"),
-    *("<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>"),
+    *(
+        "<|object_ref_start|>",
+        "<|object_ref_end|>",
+        "<|box_start|>",
+        "<|box_end|>",
+        "<|quad_start|>",
+        "<|quad_end|>",
+    ),
     *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>"),
 )
 """Qwen2.5-VL's special tokens, the one for videos first: as text inside a record they would be read as the end of a turn or as
@@ -168,7 +180,10 @@ def _faults(record: Preference) -> Iterator[str]:
             f"the prompt has {places} image parts for {len(record.images)} images. "
             "Each image needs exactly one place in the prompt."
         )
-    for name, response in (("the chosen response", record.chosen), ("the rejected response", record.rejected)):
+    for name, response in (
+        ("the chosen response", record.chosen),
+        ("the rejected response", record.rejected),
+    ):
         if not visible(response) and not record.is_question:
             yield f"{name} is empty; both responses must hold text that can be seen."
     if record.margin is not None and not abs(record.margin) <= LARGEST:

@@ -38,21 +38,34 @@ SHORT = "{question}\nResponse 1: {first}\nResponse 2: {second}\nWhich response i
 TEMPLATES: dict[JudgeTemplate, tuple[str, ...]] = {
     "r1_reward": (R1_REWARD,),
     "short": (SHORT,),
-    "turns": ("{question}", "{first}", "{question}", "{second}", "judge the response. Which of the two is better?"),
+    "turns": (
+        "{question}",
+        "{first}",
+        "{question}",
+        "{second}",
+        "judge the response. Which of the two is better?",
+    ),
 }
 """The turns of each, the user's and the assistant's by turns."""
 
 NAMED = re.compile(r"\b([Rr]esponse|[Aa]nswer) ([12])\b")
-IN_TURN = re.compile(r"(Response ([12]) (?:says|is) .*?\. )(Response (?!\2)[12] (?:says|is) .*?\. )", re.DOTALL)
+IN_TURN = re.compile(
+    r"(Response ([12]) (?:says|is) .*?\. )(Response (?!\2)[12] (?:says|is) .*?\. )", re.DOTALL
+)
 ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 
-def ask(template: JudgeTemplate, prompt: Sequence[Message], first: str, second: str) -> tuple[Message, ...]:
+def ask(
+    template: JudgeTemplate, prompt: Sequence[Message], first: str, second: str
+) -> tuple[Message, ...]:
     """Return the judge's conversation about two responses to `prompt`: its images before the text of its first turn."""
     texts = {"question": question(prompt), "first": first, "second": second}
     turns = [filled(turn, texts) for turn in TEMPLATES[template]]
     images = placeholders(prompt)
-    return tuple(text("assistant" if i % 2 else "user", turn, 0 if i else images) for i, turn in enumerate(turns))
+    return tuple(
+        text("assistant" if i % 2 else "user", turn, 0 if i else images)
+        for i, turn in enumerate(turns)
+    )
 
 
 def filled(template: str, texts: Mapping[str, str]) -> str:
@@ -65,7 +78,9 @@ def question(prompt: Sequence[Message]) -> str:
     turns = ["".join(texts([message])) for message in prompt]
     if len(turns) == 1:
         return turns[0]
-    return "\n".join(f"{ROLES[message['role']]}: {turn}" for message, turn in zip(prompt, turns, strict=True))
+    return "\n".join(
+        f"{ROLES[message['role']]}: {turn}" for message, turn in zip(prompt, turns, strict=True)
+    )
 
 
 def write_judgement(rationale: str, answer: Answer) -> str:
@@ -90,7 +105,9 @@ CRITIQUE_REQUEST = (
 """The request of our critics; the paper (arXiv 2502.10391) does not print its own."""
 
 
-def with_critique(prompt: tuple[Message, ...], response: str, request: str, critique: str | None) -> tuple[Message, ...]:
+def with_critique(
+    prompt: tuple[Message, ...], response: str, request: str, critique: str | None
+) -> tuple[Message, ...]:
     """Return the conversation that a critic reads: prompt, response, request, and the critique unless it is yet to be written."""
     asked = (*prompt, text("assistant", response), text("user", request))
     return asked if critique is None else (*asked, text("assistant", critique))
@@ -157,7 +174,9 @@ def conclusion(reasoning: str) -> Answer | None:
         verdict = better or worse
         if verdict is None:
             continue
-        named = set(CHOICE.findall(clause[: verdict.start()])) or set(CHOICE.findall(clause[verdict.end() :]))
+        named = set(CHOICE.findall(clause[: verdict.start()])) or set(
+            CHOICE.findall(clause[verdict.end() :])
+        )
         if (better and worse) or len(named) != 1 or OPEN.search(clause):
             return None
         chosen = int(named.pop())

@@ -38,7 +38,13 @@ def write_sheet(path: Path, level: str, seed: int) -> None:
             left.imshow(image, interpolation="nearest")
         for number, (line, ink) in enumerate(lines):
             right.annotate(
-                line, (0, 1), (0, -13 * number), color=ink, fontsize=9, textcoords="offset points", verticalalignment="top"
+                line,
+                (0, 1),
+                (0, -13 * number),
+                color=ink,
+                fontsize=9,
+                textcoords="offset points",
+                verticalalignment="top",
             )
     figure.savefig(path)
 
@@ -54,17 +60,28 @@ def _lines(item: Item) -> list[tuple[str, str]]:
         (f"critique of rejected: {item.critique(False)}", "firebrick"),
         (f"rationale: {item.rationale()}", "black"),
     ]
-    return [(line, ink) for text, ink in paragraphs for part in text.split("\n") for line in wrap(part, 82)]
+    return [
+        (line, ink)
+        for text, ink in paragraphs
+        for part in text.split("\n")
+        for line in wrap(part, 82)
+    ]
 
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--level", choices=sorted(LEVELS), default="demo")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sheet", type=Path, help="write an image with examples here")
-    parser.add_argument("--write", type=Path, help="write own-format files and benchmark editions into this folder")
-    parser.add_argument("--rows", type=int, default=2000, help="rows of the own-format training file")
+    parser.add_argument(
+        "--write", type=Path, help="write own-format files and benchmark editions into this folder"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=2000, help="rows of the own-format training file"
+    )
     options = parser.parse_args()
     if options.sheet is None and options.write is None:
         parser.error("nothing to do: give --sheet FILE.png, --write FOLDER or both")

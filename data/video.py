@@ -5,7 +5,22 @@ from __future__ import annotations
 from pathlib import PurePath
 
 SUFFIXES = (
-    *(".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".vob"),
+    *(
+        ".3gp",
+        ".avi",
+        ".flv",
+        ".m2ts",
+        ".m4v",
+        ".mkv",
+        ".mov",
+        ".mp4",
+        ".mpeg",
+        ".mpg",
+        ".mts",
+        ".ogv",
+        ".ts",
+        ".vob",
+    ),
     *(".webm", ".wmv"),
 )
 PARTS, COLUMNS = ("video", "video_url", "input_video"), ("video", "videos")
@@ -15,7 +30,14 @@ ADVICE = (
     "Judges see images only: cut a video into frames with `python data/frames.py VIDEOS OUT --frames 8`, "
     "and give these as images."
 )
-STARTS = (b"\x1aE\xdf\xa3", b"FLV\x01", b"OggS", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3", b"0&\xb2u\x8ef\xcf\x11")
+STARTS = (
+    b"\x1aE\xdf\xa3",
+    b"FLV\x01",
+    b"OggS",
+    b"\x00\x00\x01\xba",
+    b"\x00\x00\x01\xb3",
+    b"0&\xb2u\x8ef\xcf\x11",
+)
 """How Matroska and WebM, Flash, Ogg, MPEG-1 and 2, and Windows Media begin."""
 ATOMS = (b"ftyp", b"moov", b"mdat", b"wide", b"skip", b"free")
 STILL = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")

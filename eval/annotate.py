@@ -28,14 +28,20 @@ from eval.running.annotation import Annotator, annotate, journal_of, read_journa
 
 def main() -> None:
     """Read the command line and annotate."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe", type=Path)
     parser.add_argument("endpoint", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="a .jsonl file")
     parser.add_argument("--template", choices=sorted(TEMPLATES), default="r1_reward")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.5, 1.0], help="one for each try")
+    parser.add_argument(
+        "--temperatures", type=float, nargs="+", default=[0.0, 0.5, 1.0], help="one for each try"
+    )
     parser.add_argument("--max-tokens", type=int, default=2048)
-    parser.add_argument("--failures", choices=("drop", "keep"), default="drop", help="keep: without a rationale")
+    parser.add_argument(
+        "--failures", choices=("drop", "keep"), default="drop", help="keep: without a rationale"
+    )
     parser.add_argument("--limit", type=int, help="only the first records")
     options = parser.parse_args()
     with command():
@@ -43,7 +49,9 @@ def main() -> None:
         mixture = Mixture(section_of(options.recipe))
         indices = track(range(min(len(mixture), options.limit or len(mixture))), "annotating")
         client = open_client(config)
-        ask = Annotator(client.answer, config.model, options.template, options.temperatures, options.max_tokens)
+        ask = Annotator(
+            client.answer, config.model, options.template, options.temperatures, options.max_tokens
+        )
         done = annotate(mixture, indices, ask, options.out, options.failures)
         lines = read_journal(journal_of(options.out), mixture)
     right = sum(line["right"] for line in lines)

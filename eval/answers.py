@@ -48,8 +48,13 @@ class AskedQuestion:
         images, prompt = item.images(), item.preference().prompt
         if not self.stated:
             return self.encoder.encode(images, [self.encoder.render(prompt)] * 2, None)
-        turns = [(*prompt, text("assistant", response)) for response in (item.chosen, item.rejected)]
-        spans = [(*self.encoder.render(turn, loss=True), Span(VERDICTS[True], loss=True)) for turn in turns]
+        turns = [
+            (*prompt, text("assistant", response)) for response in (item.chosen, item.rejected)
+        ]
+        spans = [
+            (*self.encoder.render(turn, loss=True), Span(VERDICTS[True], loss=True))
+            for turn in turns
+        ]
         return self.encoder.encode(images, spans, None)
 
 
@@ -57,7 +62,10 @@ class AskedQuestion:
 def examine(model: LabelModel, encoder: Encoder, items: Sequence[Item]) -> list[dict[str, float]]:
     """Return for every item what is right of KINDS: 0 or 1, and for the verdict the mean over both responses."""
     tokenizer, sampling = encoder.tokenizer, SamplingConfig(max_new_tokens=64)
-    end, (yes, no) = encoder.end_of_turn, tokenizer.convert_tokens_to_ids([VERDICTS[True], VERDICTS[False]])
+    end, (yes, no) = (
+        encoder.end_of_turn,
+        tokenizer.convert_tokens_to_ids([VERDICTS[True], VERDICTS[False]]),
+    )
 
     def answer(batch: PackedBatch, asked: list[Item]) -> list[str]:
         forbidden, seeds = [encoder.vision.image], [""] * (2 * len(asked))
@@ -70,8 +78,12 @@ def examine(model: LabelModel, encoder: Encoder, items: Sequence[Item]) -> list[
         own = logits.gather(1, batch.labels[:, None])[:, 0]
         found = []
         for number in range(len(asked)):
-            chosen, rejected = ((batch.label_owners == 2 * number + side).nonzero()[:, 0] for side in (0, 1))
-            says = [bool(logits[place[-1], yes] > logits[place[-1], no]) for place in (chosen, rejected)]
+            chosen, rejected = (
+                (batch.label_owners == 2 * number + side).nonzero()[:, 0] for side in (0, 1)
+            )
+            says = [
+                bool(logits[place[-1], yes] > logits[place[-1], no]) for place in (chosen, rejected)
+            ]
             likelier = bool(own[chosen[:-1]].sum() > own[rejected[:-1]].sum())
             found.append(((says[0] + (not says[1])) / 2, float(likelier)))
         return found
@@ -80,20 +92,28 @@ def examine(model: LabelModel, encoder: Encoder, items: Sequence[Item]) -> list[
     written = run_packed(packed, items, AskedQuestion(encoder, stated=False), answer)
     judged = run_packed(packed, items, AskedQuestion(encoder, stated=True), judge)
     return [
-        {"answer": float(reply in item.true.phrasings), "verdict": verdict, "likelihood": likelihood}
+        {
+            "answer": float(reply in item.true.phrasings),
+            "verdict": verdict,
+            "likelihood": likelihood,
+        }
         for item, reply, (verdict, likelihood) in zip(items, written, judged, strict=True)
     ]
 
 
 def main() -> None:
     """Read the command line, examine, print and write: n and the mean of each of KINDS by question type, `all` last."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkpoint")
     parser.add_argument("--level", choices=sorted(LEVELS), default="demo")
     parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    config = BackboneConfig(path=options.checkpoint, dtype="float32", min_pixels=784, max_pixels=200704)
+    config = BackboneConfig(
+        path=options.checkpoint, dtype="float32", min_pixels=784, max_pixels=200704
+    )
     world = ShapesWorld(options.level, seed=0, split="validation")
     items = [world.item(index) for index in range(options.items)]
     found = examine(load_language_model(config).eval(), load_encoder(config), items)

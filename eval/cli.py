@@ -51,7 +51,14 @@ def user_errors() -> tuple[type[Exception], ...]:
     """Return what ends with its message; asked for when something has gone wrong, for it needs torch."""
     from models.portable.reward import IncompleteCheckpointError
 
-    return UserError, ValidationError, YAMLError, OSError, SafetensorError, IncompleteCheckpointError
+    return (
+        UserError,
+        ValidationError,
+        YAMLError,
+        OSError,
+        SafetensorError,
+        IncompleteCheckpointError,
+    )
 
 
 @contextmanager
@@ -95,27 +102,57 @@ def add_benchmarks(parser: argparse.ArgumentParser, more: str = "", **settings: 
     """Add `--benchmarks`."""
     form = "PLACE is `hub`, `embedded`, `embedded-medium`, `embedded-hard` or a path, then settings as needed: ,revision=… "
     form += ",image_root=… ,type=… ,limit=… ,frames=…"
-    parser.add_argument("--benchmarks", nargs="+", type=benchmark, metavar="NAME=PLACE", help=form + more, **settings)
+    parser.add_argument(
+        "--benchmarks",
+        nargs="+",
+        type=benchmark,
+        metavar="NAME=PLACE",
+        help=form + more,
+        **settings,
+    )
 
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that judges with a model on several ranks."""
-    parser.add_argument("--token-budget", type=int, help="tokens of one packed row; default: the recipe's, or by the device")
-    parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher and ignored; the environment says it")
+    parser.add_argument(
+        "--token-budget",
+        type=int,
+        help="tokens of one packed row; default: the recipe's, or by the device",
+    )
+    parser.add_argument(
+        "--local_rank",
+        type=int,
+        help="given by the deepspeed launcher and ignored; the environment says it",
+    )
 
 
 def add_verifier(parser: argparse.ArgumentParser) -> None:
     """Add the options by which responses are verified."""
-    parser.add_argument("--verifier", choices=VERIFIERS, help="the rule that says which responses are right (eval/verifiers.py)")
-    parser.add_argument("--answer", default="answer", metavar="COLUMN", help="where the known answer stands; default: answer")
-    parser.add_argument("--tolerance", type=float, help="of --verifier numeric, as a share of the known answer; default: 1e-6")
+    parser.add_argument(
+        "--verifier",
+        choices=VERIFIERS,
+        help="the rule that says which responses are right (eval/verifiers.py)",
+    )
+    parser.add_argument(
+        "--answer",
+        default="answer",
+        metavar="COLUMN",
+        help="where the known answer stands; default: answer",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        help="of --verifier numeric, as a share of the known answer; default: 1e-6",
+    )
 
 
 def verifying(options: argparse.Namespace) -> Verifying | None:
     """Return what `add_verifier`'s options say; raise UserError for a tolerance of another verifier."""
     if options.tolerance is not None and options.verifier != "numeric":
         raise UserError("--tolerance is for --verifier numeric.")
-    return Verifying(options.verifier, options.answer, options.tolerance) if options.verifier else None
+    return (
+        Verifying(options.verifier, options.answer, options.tolerance) if options.verifier else None
+    )
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +166,9 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="order, votes, ties, seed; default: the recipe's",
     )
-    parser.add_argument("--images", choices=get_args(Images)[1:], help="an ablation instead of the real images")
+    parser.add_argument(
+        "--images", choices=get_args(Images)[1:], help="an ablation instead of the real images"
+    )
     parser.add_argument("--output", type=Path, help="the folder for everything that is written")
     add_ranks(parser)
 
@@ -140,7 +179,9 @@ def benchmark(text: str) -> BenchmarkConfig:
     name, _, location = place.partition("=")
     given = {"location": location} if location else {}
     try:
-        return BenchmarkConfig.model_validate({"name": name, **given, **dict(map(setting, settings))})
+        return BenchmarkConfig.model_validate(
+            {"name": name, **given, **dict(map(setting, settings))}
+        )
     except ValidationError as error:
         raise argparse.ArgumentTypeError(f"{text}: {format_validation_error(error)}") from error
 
@@ -160,19 +201,27 @@ def task_of(options: argparse.Namespace, judge: Path) -> Task:
     wrong; CheckpointError for a broken recipe.
     """
     if not judge.exists():
-        raise UserError(f"{judge}: there is no such folder or file. Give a checkpoint folder, or the YAML file of a judge.")
+        raise UserError(
+            f"{judge}: there is no such folder or file. Give a checkpoint folder, or the YAML file of a judge."
+        )
     card = recorded(judge) if judge.is_dir() else None
     benchmarks = tuple(options.benchmarks) or (card.benchmarks if card else ())
     if not benchmarks:
-        raise UserError(f"{judge}: no recipe beside it names a benchmark; say --benchmarks vl_rewardbench=hub, for example.")
+        raise UserError(
+            f"{judge}: no recipe beside it names a benchmark; say --benchmarks vl_rewardbench=hub, for example."
+        )
     names = [one.name for one in benchmarks]
     double = sorted({name for name in names if names.count(name) > 1})
     if double:
-        raise UserError(f"--benchmarks names {', '.join(double)} more than once; evaluate each place by a command of its own.")
+        raise UserError(
+            f"--benchmarks names {', '.join(double)} more than once; evaluate each place by a command of its own."
+        )
     protocol = (card.protocol if card else ProtocolConfig()).model_dump() | dict(options.protocol)
     if options.images:
         protocol["images"] = options.images
     try:
-        return Task(benchmarks, ProtocolConfig.model_validate(protocol), card.baselines if card else True)
+        return Task(
+            benchmarks, ProtocolConfig.model_validate(protocol), card.baselines if card else True
+        )
     except ValidationError as error:
         raise UserError(f"--protocol: {format_validation_error(error)}") from error

@@ -48,7 +48,13 @@ def checked(critique: str, truth: CritiqueTruth) -> dict[str, int]:
     found = read_critique(critique)
     verdict = found is not None and found.right == truth.right
     fact = found is not None and found.fact == truth.fact
-    counts = {"n": True, "readable": found is not None, "verdict": verdict, "fact": fact, "both": verdict and fact}
+    counts = {
+        "n": True,
+        "readable": found is not None,
+        "verdict": verdict,
+        "fact": fact,
+        "both": verdict and fact,
+    }
     return {name: int(count) for name, count in counts.items()}
 
 
@@ -63,14 +69,20 @@ def truth_of_critiques(
     true = []
     for item, verdict in zip(items, verdicts, strict=True):
         assert verdict.critiques is not None
-        both = [checked(critique, item.critique_truth(side == 0)) for side, critique in enumerate(verdict.critiques)]
+        both = [
+            checked(critique, item.critique_truth(side == 0))
+            for side, critique in enumerate(verdict.critiques)
+        ]
         for response, one in zip(("of right responses", "of wrong responses"), both, strict=True):
             for name in ("all", response, item.category):
                 counts[name].update(one)
         true.append(all(one["both"] for one in both))
     found = outcomes(examples, verdicts, ProtocolConfig())
     rows = {"both critiques true": True, "a critique false": False}
-    return counts, {name: figure(found, "wrong", np.flatnonzero(np.equal(true, wanted))) for name, wanted in rows.items()}
+    return counts, {
+        name: figure(found, "wrong", np.flatnonzero(np.equal(true, wanted)))
+        for name, wanted in rows.items()
+    }
 
 
 def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
@@ -83,7 +95,10 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     items = [world.item(index) for index in range(options.rows)]
     examples = [as_example(item.preference()) for item in items]
     config = CriticJudgeConfig(
-        type="critic", checkpoint=str(options.checkpoint), samples=options.samples, temperature=options.temperature
+        type="critic",
+        checkpoint=str(options.checkpoint),
+        samples=options.samples,
+        temperature=options.temperature,
     )
     critic = load_checkpoint(options.checkpoint, runtime, load_critic)
     given = {item.identity: (item.critique(True), item.critique(False)) for item in items}
@@ -99,14 +114,19 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
         started = perf_counter()
         verdicts["scalar"] = scalar.judge(examples)
         cost["scalar"] = {"seconds_per_judgement": (perf_counter() - started) / len(examples)}
-    right = {name: figure(outcomes(examples, found, ProtocolConfig()), "wrong") for name, found in verdicts.items()}
+    right = {
+        name: figure(outcomes(examples, found, ProtocolConfig()), "wrong")
+        for name, found in verdicts.items()
+    }
     critiques, by_truth = truth_of_critiques(items, examples, verdicts["own critique"])
     return {
         "checkpoint": str(options.checkpoint),
         "world": f"{world.source}, split benchmark, seed {options.seed}",
         "rows": options.rows,
         "critic": config.model_dump(exclude={"checkpoint"}),
-        "judges": {name: {"accuracy": accuracy, "cost": cost[name]} for name, accuracy in right.items()},
+        "judges": {
+            name: {"accuracy": accuracy, "cost": cost[name]} for name, accuracy in right.items()
+        },
         "critiques": critiques,
         "by_truth": by_truth,
     }
@@ -114,30 +134,55 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
 
 def tables(found: dict[str, Any]) -> list[Table]:
     """Return the table of judges and that of the written critiques."""
-    judges = Table("scored after", "accuracy [95 %]", "ties", "s per judgement", "tokens/s", "cut off", title=found["checkpoint"])
+    judges = Table(
+        "scored after",
+        "accuracy [95 %]",
+        "ties",
+        "s per judgement",
+        "tokens/s",
+        "cut off",
+        title=found["checkpoint"],
+    )
     for name, one in found["judges"].items():
         right, cost = one["accuracy"], one["cost"]
         written = ("–", "–")
         if "truncated" in cost:
-            written = f"{cost['generated_tokens_per_second']:.0f}", f"{100 * cost['truncated']:.1f} %"
-        judges.add_row(name, percent(right), str(right.ties), f"{cost['seconds_per_judgement']:.4f}", *written)
+            written = (
+                f"{cost['generated_tokens_per_second']:.0f}",
+                f"{100 * cost['truncated']:.1f} %",
+            )
+        judges.add_row(
+            name, percent(right), str(right.ties), f"{cost['seconds_per_judgement']:.4f}", *written
+        )
     for name, right in found["by_truth"].items():
         judges.add_row(f"  own, {name}: n = {right.n}", percent(right), str(right.ties))
     truth = Table("written critiques", "n", *WRITTEN.values(), title=found["world"])
     for name, counts in found["critiques"].items():
-        truth.add_row(name, str(counts["n"]), *(f"{100 * counts[key] / max(counts['n'], 1):.1f} %" for key in WRITTEN))
+        truth.add_row(
+            name,
+            str(counts["n"]),
+            *(f"{100 * counts[key] / max(counts['n'], 1):.1f} %" for key in WRITTEN),
+        )
     return [judges, truth]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, judge, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, help="a critic: a checkpoint folder of `method: critic`")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "checkpoint", type=Path, help="a critic: a checkpoint folder of `method: critic`"
+    )
     parser.add_argument("--rows", type=int, default=600)
     parser.add_argument("--level", choices=sorted(LEVELS), default="demo")
     parser.add_argument("--seed", type=int, default=0, help="of the embedded world")
-    parser.add_argument("--scalar", type=Path, metavar="CHECKPOINT", help="a scalar reward model to stand beside it")
-    parser.add_argument("--samples", type=int, default=1, help="critiques of each response, their scores averaged")
+    parser.add_argument(
+        "--scalar", type=Path, metavar="CHECKPOINT", help="a scalar reward model to stand beside it"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=1, help="critiques of each response, their scores averaged"
+    )
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--output", type=Path, help="the JSON file")
     add_ranks(parser)
@@ -148,7 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         target = options.output or options.checkpoint / "eval" / "critique_ablation.json"
         write_json(target, to_jsonable_python(found))
-        plain_console(width=max(plain_console().width, 110)).print(*tables(found), f"saved as {target}")
+        plain_console(width=max(plain_console().width, 110)).print(
+            *tables(found), f"saved as {target}"
+        )
 
 
 if __name__ == "__main__":

@@ -56,21 +56,42 @@ class Journal:
 
         All ranks must call together; each gets what was found before.
         """
-        from models.distributed import gather, rank  # imports torch, and the protocol is read without
+        from models.distributed import (
+            gather,
+            rank,
+        )  # imports torch, and the protocol is read without
 
         writes, names = rank() == 0 and self.file is not None, [self.part + key for key in keys]
-        known: dict[str, Any] = gather(self._known(set(names)) if writes else {})[0] if self.file else {}
+        known: dict[str, Any] = (
+            gather(self._known(set(names)) if writes else {})[0] if self.file else {}
+        )
         adapter = TypeAdapter(kind)
-        found = {index: adapter.validate_python(known[name]) for index, name in enumerate(names) if name in known}
+        found = {
+            index: adapter.validate_python(known[name])
+            for index, name in enumerate(names)
+            if name in known
+        }
         with ExitStack() as stack:
-            file = stack.enter_context(self.file.open("a", encoding="ascii")) if writes and self.file else None
-            shown = stack.enter_context(showing(self.title, self.console, rows)) if rank() == 0 and self.console else None
+            file = (
+                stack.enter_context(self.file.open("a", encoding="ascii"))
+                if writes and self.file
+                else None
+            )
+            shown = (
+                stack.enter_context(showing(self.title, self.console, rows))
+                if rank() == 0 and self.console
+                else None
+            )
             yield Judging(names, adapter, rows, file, shown, found)
 
     def _known(self, wanted: set[str]) -> dict[str, Any]:
         """Return what the file holds of the items, by key, and leave a file of whole lines under the fingerprint."""
         assert self.file is not None
-        lines = self.file.read_text(encoding="ascii", errors="replace").split("\n") if self.file.is_file() else []
+        lines = (
+            self.file.read_text(encoding="ascii", errors="replace").split("\n")
+            if self.file.is_file()
+            else []
+        )
         held: dict[str, Any] = {}
         broken = 0
         for line in filter(None, lines):
@@ -82,13 +103,29 @@ class Journal:
         stale = held.pop("", None) != self.mark
         if stale or broken:
             kept = {"": self.mark} | ({} if stale else held)
-            write_whole(self.file, "".join(json.dumps([key, value]) + "\n" for key, value in kept.items()))
+            write_whole(
+                self.file, "".join(json.dumps([key, value]) + "\n" for key, value in kept.items())
+            )
         known = {} if stale else {key: value for key, value in held.items() if key in wanted}
-        said = [f"{len(known):,} of {len(wanted):,} are there, judged before the evaluation was stopped"] if known else []
-        said += [f"{len(held):,} belong to another judge, protocol, rows or code and are judged anew"] if stale and held else []
+        said = (
+            [
+                f"{len(known):,} of {len(wanted):,} are there, judged before the evaluation was stopped"
+            ]
+            if known
+            else []
+        )
+        said += (
+            [f"{len(held):,} belong to another judge, protocol, rows or code and are judged anew"]
+            if stale and held
+            else []
+        )
         said += [f"{broken:,} half-written dropped"] if broken else []
         if said and self.console:
-            self.console.print(f"{self.title}: judgements in {self.file}: {'; '.join(said)}.", markup=False, soft_wrap=True)
+            self.console.print(
+                f"{self.title}: judgements in {self.file}: {'; '.join(said)}.",
+                markup=False,
+                soft_wrap=True,
+            )
         return known
 
 
@@ -116,7 +153,9 @@ class Judging(Generic[Found]):
             self.file.writelines(json.dumps(item) + "\n" for item in items)
             self.file.flush()
         if self.shown is not None and self.keys:
-            done, before = (count * self.rows // len(self.keys) for count in (len(self.found), self.before))
+            done, before = (
+                count * self.rows // len(self.keys) for count in (len(self.found), self.before)
+            )
             self.shown.update(done, done - before)
 
 
@@ -153,7 +192,13 @@ def showing(title: str, console: Console, rows: int) -> Iterator[Shown]:
         yield Shown(title, console, rows, None, started, started)
         return
     # no thread of its own: loader workers are forked while the bar is shown
-    with Progress(BarColumn(), TextColumn("{task.description}"), console=console, transient=True, auto_refresh=False) as bar:
+    with Progress(
+        BarColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        auto_refresh=False,
+    ) as bar:
         bar.add_task(title, total=rows)
         yield Shown(title, console, rows, bar, started, started)
 

@@ -43,7 +43,12 @@ from eval.protocol import Example
 
 
 def find(
-    sources: Sequence[Source], examples: Sequence[Example], output: Path, workers: int, about: Sequence[str], console: Console
+    sources: Sequence[Source],
+    examples: Sequence[Example],
+    output: Path,
+    workers: int,
+    about: Sequence[str],
+    console: Console,
 ) -> Overlap:
     """Look for all records of `sources` in the benchmark rows `examples`; write `output` and its .jsonl.
 
@@ -52,10 +57,23 @@ def find(
     """
     index = OverlapIndex(examples)
     own = code_digest("eval.contamination.search", floors=("eval",))
-    key = digest(" ".join([code(), own, index.fingerprint, *(f"{source.fingerprint()} {len(source)}" for source in sources)]))
+    key = digest(
+        " ".join(
+            [
+                code(),
+                own,
+                index.fingerprint,
+                *(f"{source.fingerprint()} {len(source)}" for source in sources),
+            ]
+        )
+    )
     parts = output.with_name(f"{output.name}.parts")
     found = run(Search(sources, index, parts / key), workers, console)
-    blank = [f"{index.blank} blank images, which identify nothing, were not compared"] if index.blank else []
+    blank = (
+        [f"{index.blank} blank images, which identify nothing, were not compared"]
+        if index.blank
+        else []
+    )
     overlap = report(found, index, output, [*about, *blank])
     shutil.rmtree(parts)
     return overlap
@@ -63,10 +81,17 @@ def find(
 
 def main() -> None:
     """Read the command line, look for overlap, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe", type=Path)
     add_benchmarks(parser, required=True)
-    parser.add_argument("--output", type=Path, required=True, help="the file of fingerprints; details go beside it (.jsonl)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="the file of fingerprints; details go beside it (.jsonl)",
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.output.suffix == ".jsonl":
@@ -83,12 +108,19 @@ def main() -> None:
             about.append(f"{config.name}={loaded.origin.location}: {len(loaded.examples)} rows")
             for note in (*loaded.origin.notes, *loaded.origin.unavailable):
                 console.print(f"{config.name}: {note}", style="yellow")
-        overlap = find(sources, examples, options.output, options.workers, about, plain_console(stderr=True))
+        overlap = find(
+            sources, examples, options.output, options.workers, about, plain_console(stderr=True)
+        )
     console.print(overlap.table())
     for source in sources:
         if source.generated and overlap.sources[source.name]["left_out"]:
-            console.print(f"{source.name}: generated records cannot be left out by fingerprint.", style="yellow")
-    console.print(f"Fingerprints: {options.output}; every match: {options.output.with_suffix('.jsonl')}")
+            console.print(
+                f"{source.name}: generated records cannot be left out by fingerprint.",
+                style="yellow",
+            )
+    console.print(
+        f"Fingerprints: {options.output}; every match: {options.output.with_suffix('.jsonl')}"
+    )
 
 
 if __name__ == "__main__":

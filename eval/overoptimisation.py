@@ -47,14 +47,25 @@ ACCURACIES = ("greedy", "sampled", "best", "pass", "majority")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, measure, print and write."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("eval/overoptimisation.py", description=__doc__, formatter_class=form)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run folder of `method: policy`")
+    parser = argparse.ArgumentParser(
+        "eval/overoptimisation.py", description=__doc__, formatter_class=form
+    )
     parser.add_argument(
-        "--judge", type=Path, help="a checkpoint or YAML file; default: the first judge of the first RUN's reward"
+        "runs", type=Path, nargs="+", metavar="RUN", help="a run folder of `method: policy`"
+    )
+    parser.add_argument(
+        "--judge",
+        type=Path,
+        help="a checkpoint or YAML file; default: the first judge of the first RUN's reward",
     )
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=16, help="sampled answers to each question")
-    parser.add_argument("--steps", type=int, nargs="+", help="the checkpoints to measure; default: all that are whole")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        nargs="+",
+        help="the checkpoints to measure; default: all that are whole",
+    )
     parser.add_argument("--output", type=Path)
     add_ranks(parser)
     options = parser.parse_args(arguments)
@@ -81,24 +92,40 @@ def measure(options: argparse.Namespace) -> None:
         for run in runs[1:]:
             for what in ("start", "sampling", "source"):
                 if getattr(run, what) != getattr(first, what):
-                    raise UserError(f"{run.folder} and {first.folder} differ in their {what}, so that they cannot be compared.")
+                    raise UserError(
+                        f"{run.folder} and {first.folder} differ in their {what}, so that they cannot be compared."
+                    )
         judge = options.judge or (Path(first.judge) if first.judge else None)
         if judge is None:
-            raise UserError(f"{first.folder} was trained without a judge: name the one that scores, --judge PATH.")
+            raise UserError(
+                f"{first.folder} was trained without a judge: name the one that scores, --judge PATH."
+            )
         output, console = options.output or options.runs[0] / "overoptimisation", plain_console()
         runtime = Runtime(device, options.token_budget)
         questions = first.questions(options.questions)
         ranker = load_judge(judge, runtime).ranker, shared_digest(judge)
-        measurement = Measurement(first, questions, options.samples, ranker, output / "points", runtime)
+        measurement = Measurement(
+            first, questions, options.samples, ranker, output / "points", runtime
+        )
         points = [measurement.point(None, 0, None, console)]
         for run in runs:
-            found = {step: path for step, path in run.checkpoints().items() if not options.steps or step in options.steps}
+            found = {
+                step: path
+                for step, path in run.checkpoints().items()
+                if not options.steps or step in options.steps
+            }
             if not found:
-                raise UserError(f"{run.folder} holds no whole checkpoint{' of these steps' if options.steps else ''}.")
+                raise UserError(
+                    f"{run.folder} holds no whole checkpoint{' of these steps' if options.steps else ''}."
+                )
             points += [measurement.point(run, step, path, console) for step, path in found.items()]
         if rank():
             return
-        report(points, output, f"{len(questions):,} questions, {options.samples} answers each, judge {judge}")
+        report(
+            points,
+            output,
+            f"{len(questions):,} questions, {options.samples} answers each, judge {judge}",
+        )
 
 
 def report(points: Sequence[Point], output: Path, title: str) -> None:
@@ -119,7 +146,11 @@ def report(points: Sequence[Point], output: Path, title: str) -> None:
 
 def row(points: Sequence[Point], start: Credits) -> dict[str, Any]:
     """Return the figures of a run's step, of all its seeds, with their intervals, and the paired differences from the start."""
-    found: dict[str, Any] = {"run": points[0].run, "step": points[0].step, "seeds": [point.seed for point in points]}
+    found: dict[str, Any] = {
+        "run": points[0].run,
+        "step": points[0].step,
+        "seeds": [point.seed for point in points],
+    }
     by_seed = [point.credits for point in points]
     for name in by_seed[0]:
         values = np.array([own[name] for own in by_seed])
@@ -152,7 +183,9 @@ def difference(row: Mapping[str, Any], name: str) -> Difference | None:
 
 def is_last(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Say whether a row is the last of a run."""
-    return bool(row["step"]) and row["step"] == max(other["step"] for other in rows if other["run"] == row["run"])
+    return bool(row["step"]) and row["step"] == max(
+        other["step"] for other in rows if other["run"] == row["run"]
+    )
 
 
 def conclusion(row: Mapping[str, Any]) -> str:
@@ -160,12 +193,18 @@ def conclusion(row: Mapping[str, Any]) -> str:
     changes = {name: difference(row, name) for name in ("greedy", "sampled", "pass", "score")}
     said = {name: found.words for name, found in changes.items() if found}
     shown = ", ".join(
-        f"{name} {found.points if name != 'score' else f'{found.mean:+.2f}'}" for name, found in changes.items() if found
+        f"{name} {found.points if name != 'score' else f'{found.mean:+.2f}'}"
+        for name, found in changes.items()
+        if found
     )
     if said["greedy"] == "better":
         words = "the policy became better"
     elif "worse" in (said["greedy"], said["sampled"]):
-        words = "over-optimised: the score rose and answers became worse" if said["score"] == "better" else "answers became worse"
+        words = (
+            "over-optimised: the score rose and answers became worse"
+            if said["score"] == "better"
+            else "answers became worse"
+        )
     elif said["sampled"] == "better":
         words = "sharpening: sampled answers became better, the greedy one did not"
     else:
@@ -193,24 +232,47 @@ def policy_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
             for name in ACCURACIES[:2]
         ]
         beside = [f"{100 * one[name]['mean']:.1f}" for name in ACCURACIES[2:]]
-        paired = [found.points if (found := difference(one, name)) else "–" for name in ACCURACIES[:2]]
+        paired = [
+            found.points if (found := difference(one, name)) else "–" for name in ACCURACIES[:2]
+        ]
         kl, score = one["kl"]["mean"], one["score"]["mean"]
         seeds = str(len(one["seeds"])) if one["step"] else ""
-        table.add_row(one["run"], seeds, str(one["step"]), f"{kl:.2f}", f"{score:+.2f}", *own, *beside, *paired)
+        table.add_row(
+            one["run"],
+            seeds,
+            str(one["step"]),
+            f"{kl:.2f}",
+            f"{score:+.2f}",
+            *own,
+            *beside,
+            *paired,
+        )
     return table
 
 
 def curve_table(curve: Sequence[Mapping[str, float]]) -> Table:
     """Return the table of what n answers of the start reach; of many n those that double."""
-    table = Table("n", "KL at most", "score", "best of n", "pass@n", "majority of n", title="the start without training")
+    table = Table(
+        "n",
+        "KL at most",
+        "score",
+        "best of n",
+        "pass@n",
+        "majority of n",
+        title="the start without training",
+    )
     for line in curve:
         if int(line["n"]).bit_count() == 1 or line["n"] == len(curve):
             shares = [f"{100 * line[name]:.1f}" for name in ("best", "pass", "majority")]
-            table.add_row(f"{line['n']:.0f}", f"{line['kl_at_most']:.2f}", f"{line['score']:+.2f}", *shares)
+            table.add_row(
+                f"{line['n']:.0f}", f"{line['kl_at_most']:.2f}", f"{line['score']:+.2f}", *shares
+            )
     return table
 
 
-def draw(rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, float]], path: Path) -> None:
+def draw(
+    rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, float]], path: Path
+) -> None:
     """Draw true accuracy and score against KL: each run from the start on, and best-of-n."""
     start, runs = rows[0], list(dict.fromkeys(one["run"] for one in rows[1:]))
     with panels(path, ("true accuracy", "score of the reward model")) as (accuracy, score):
@@ -221,13 +283,39 @@ def draw(rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, float]]
                 means = np.array([one[name]["mean"] for one in own])
                 ends = np.array([[one[name]["low"], one[name]["high"]] for one in own]).T
                 bars = np.abs(ends - means)
-                accuracy.errorbar(kl, means, bars, fmt=f"o{style}", color=colour, capsize=2, label=f"{run}, {name}")
-            score.plot(kl, [one["score"]["mean"] for one in own], "o-", color=colour, label=f"{run}, sampled")
+                accuracy.errorbar(
+                    kl,
+                    means,
+                    bars,
+                    fmt=f"o{style}",
+                    color=colour,
+                    capsize=2,
+                    label=f"{run}, {name}",
+                )
+            score.plot(
+                kl,
+                [one["score"]["mean"] for one in own],
+                "o-",
+                color=colour,
+                label=f"{run}, sampled",
+            )
         kl = [line["kl_at_most"] for line in curve]
         for axes, names in ((accuracy, ("best", "pass", "majority")), (score, ("score",))):
             for name, style in zip(names, ("-", ":", "-."), strict=False):
-                label = {"best": "best of n", "pass": "pass@n", "majority": "majority of n", "score": "best of n"}[name]
-                axes.plot(kl, [line[name] for line in curve], style, color="#000000", alpha=0.7, label=f"start, {label}")
+                label = {
+                    "best": "best of n",
+                    "pass": "pass@n",
+                    "majority": "majority of n",
+                    "score": "best of n",
+                }[name]
+                axes.plot(
+                    kl,
+                    [line[name] for line in curve],
+                    style,
+                    color="#000000",
+                    alpha=0.7,
+                    label=f"start, {label}",
+                )
         for axes in (accuracy, score):
             axes.set_xlabel("KL from the start, nats an answer")
 

@@ -164,7 +164,11 @@ class ProtocolConfig(Section):
 
     def done(self, rows: str, pairwise: bool) -> str:
         """Return what was done on `rows`, as it stands beside every figure: only a pairwise judge has orders and votes."""
-        order = {"both": "both orders", "official": "official order", "winner_first": "WINNER SHOWN FIRST"}[self.order]
+        order = {
+            "both": "both orders",
+            "official": "official order",
+            "winner_first": "WINNER SHOWN FIRST",
+        }[self.order]
         rounds = "1 vote" if self.votes == 1 else f"{self.votes} votes"
         images = "" if self.images == "real" else f", images: {self.images}"
         judged = f"{order}, {rounds}" if pairwise else "each response scored by itself"

@@ -24,7 +24,13 @@ from eval.reporting.page import page
 SECONDS, REST = 10.0, 4.0
 """Between two looks at a run; and how many times as long as a page took to write there is none."""
 SHOWN = (
-    *(LOG, "provenance.json", "completions/*.parquet", "checkpoint-*/trainer_state.json", "checkpoint-*/eval/**/*.json"),
+    *(
+        LOG,
+        "provenance.json",
+        "completions/*.parquet",
+        "checkpoint-*/trainer_state.json",
+        "checkpoint-*/eval/**/*.json",
+    ),
     *("checkpoint-*/answers/*.json", "start/answers/*.json"),
 )
 """The files of a run that change what its page shows."""
@@ -53,7 +59,10 @@ def watch(folder: Path, output: Path) -> None:
         if now != before:
             try:
                 write_report(folder, output, live=running)
-                before, words = now, f"wrote {output}{', the run goes on' if running else ': the run has ended'}"
+                before, words = (
+                    now,
+                    f"wrote {output}{', the run goes on' if running else ': the run has ended'}",
+                )
             except (UserError, OSError) as error:
                 words = f"waiting: {error}"
             if words != said:
@@ -86,10 +95,20 @@ def goes_on(folder: Path) -> bool:
 
 def main() -> None:
     """Read the command line and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run, a sweep, or a list of train/ablate.py")
-    parser.add_argument("--output", type=Path, help="write the page here; the default is report.html in the folder")
-    parser.add_argument("--watch", action="store_true", help="follow a run to its end, writing the page whenever it has news")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="a run, a sweep, or a list of train/ablate.py"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="write the page here; the default is report.html in the folder"
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="follow a run to its end, writing the page whenever it has news",
+    )
     options = parser.parse_args()
     output = options.output or options.folder / "report.html"
     with command():
@@ -103,7 +122,9 @@ def main() -> None:
                 watch(options.folder, output)
             return
         if not options.folder.is_dir():
-            raise UserError(f"{options.folder}: there is no such folder. Give the folder of a run, a sweep or a list of runs.")
+            raise UserError(
+                f"{options.folder}: there is no such folder. Give the folder of a run, a sweep or a list of runs."
+            )
         write_report(options.folder, output)
     print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")
 

@@ -67,11 +67,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options; a command line that fits no use ends the process with status 2."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("eval/run.py", description=__doc__, epilog=rules_listed(), formatter_class=form)
-    parser.add_argument("judges", nargs="*", type=Path, metavar="JUDGE", help="checkpoint folders or YAML files")
+    parser = argparse.ArgumentParser(
+        "eval/run.py", description=__doc__, epilog=rules_listed(), formatter_class=form
+    )
+    parser.add_argument(
+        "judges", nargs="*", type=Path, metavar="JUDGE", help="checkpoint folders or YAML files"
+    )
     add_shared(parser)
-    parser.add_argument("--ablations", action="store_true", help="also without, with grey and with shuffled images")
-    parser.add_argument("--score", type=Path, metavar="FILE", help="predictions in one of the formats below")
+    parser.add_argument(
+        "--ablations", action="store_true", help="also without, with grey and with shuffled images"
+    )
+    parser.add_argument(
+        "--score", type=Path, metavar="FILE", help="predictions in one of the formats below"
+    )
     parser.add_argument(
         "--benchmark",
         type=benchmark,
@@ -79,10 +87,27 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"what --score is of: {', '.join(BENCHMARKS)}. The file is compared with the rows at PLACE (as in --benchmarks); "
         "without one with those it was evaluated on, if its result lies beside it, else with the published ids",
     )
-    parser.add_argument("--rules", help="published rules to score by; default: those that belong to the file's format")
-    parser.add_argument("--k", type=int, help="votes an item that vl_rewardbench's official rules take: 1, 3, 5, 7 or 9")
-    parser.add_argument("--partial", action="store_true", help="accept a file with missing, duplicated or unknown rows")
-    parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="checkpoints, runs or folders with predictions")
+    parser.add_argument(
+        "--rules",
+        help="published rules to score by; default: those that belong to the file's format",
+    )
+    parser.add_argument(
+        "--k",
+        type=int,
+        help="votes an item that vl_rewardbench's official rules take: 1, 3, 5, 7 or 9",
+    )
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="accept a file with missing, duplicated or unknown rows",
+    )
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        type=Path,
+        metavar=("A", "B"),
+        help="checkpoints, runs or folders with predictions",
+    )
     options = parser.parse_args(arguments)
     if sum(map(bool, (options.judges, options.score, options.compare))) != 1:
         parser.error("give either JUDGES, or --score FILE, or --compare A B")
@@ -102,10 +127,16 @@ def rules_listed() -> str:
         lines += ["", f"{name}: file formats"]
         for form, about in scored.files.items():
             default = f"; default rules: {about.rules}" if about.rules else ""
-            lines += [f"  {form}: {about.about}", f"    scored by {', '.join(readers(form, scored))}{default}"]
+            lines += [
+                f"  {form}: {about.about}",
+                f"    scored by {', '.join(readers(form, scored))}{default}",
+            ]
         lines.append(f"{name}: rules")
         for rules, rule in scored.rules.items():
-            lines += [f"  {rules} (reads {rule.reads}): {rule.about}", f"    differs from the released script: {rule.differs}"]
+            lines += [
+                f"  {rules} (reads {rule.reads}): {rule.about}",
+                f"    differs from the released script: {rule.differs}",
+            ]
     return "\n".join(lines)
 
 
@@ -115,7 +146,11 @@ def score(options: argparse.Namespace, console: Console) -> None:
     Raises: PredictionsError, once the figures are printed, for a file that does not hold each row once, unless `--partial`.
     """
     name = options.benchmark.name
-    where = options.benchmark if "location" in options.benchmark.model_fields_set else evaluated_on(options.score)
+    where = (
+        options.benchmark
+        if "location" in options.benchmark.model_fields_set
+        else evaluated_on(options.score)
+    )
     found, compared = score_file(options.score, BENCHMARKS[name], options.rules, options.k, where)
     console.print(score_table(name, found))
     for line in compared.lines():
@@ -141,7 +176,9 @@ def evaluated_on(predictions: Path) -> Location | None:
     if result.origin not in EMBEDDED and not Path(result.origin).exists():
         return None
     limited = any(note.startswith(LIMITED) for note in result.notes)
-    return Location(location=result.origin, limit=result.micro.n + len(result.unavailable) if limited else None)
+    return Location(
+        location=result.origin, limit=result.micro.n + len(result.unavailable) if limited else None
+    )
 
 
 def judge_all(options: argparse.Namespace, console: Console) -> None:
@@ -153,17 +190,27 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
         from eval.running.fingerprint import shared_digest
         from models.distributed import rank
 
-        runtime, loaded, journals = Runtime(device, options.token_budget), cache(Suite.load), list[Journal]()
+        runtime, loaded, journals = (
+            Runtime(device, options.token_budget),
+            cache(Suite.load),
+            list[Journal](),
+        )
         for judge in (Path(checkpoint_at(str(given))) for given in options.judges):
             task, folder = task_of(options, judge), folder_of(options, judge)
             suite = loaded(task.benchmarks, task.protocol)
             if options.output is None:
                 keep_whole_results(suite, folder)
             found, digest = load_judge(judge, runtime).benchmark, shared_digest(judge)
-            results, ablations = evaluate(found, digest, suite, folder, journals, ablations=options.ablations)
+            results, ablations = evaluate(
+                found, digest, suite, folder, journals, ablations=options.ablations
+            )
             if rank():
                 continue
-            console.print(results_table(results, title=str(judge), baselines=task.baselines, ablations=ablations))
+            console.print(
+                results_table(
+                    results, title=str(judge), baselines=task.baselines, ablations=ablations
+                )
+            )
             for name, result in results.items():
                 for note in result.notes:
                     console.print(f"{name}: {note}", soft_wrap=True)
@@ -188,11 +235,21 @@ def folder_of(options: argparse.Namespace, judge: Path) -> Path:
     if options.output is None:
         return (judge if judge.is_dir() else judge.with_suffix("")) / "eval"
     several = len(options.judges) > 1
-    return Path(options.output, "-".join(judge.resolve().with_suffix("").parts[-2:])) if several else Path(options.output)
+    return (
+        Path(options.output, "-".join(judge.resolve().with_suffix("").parts[-2:]))
+        if several
+        else Path(options.output)
+    )
 
 
 def evaluate(
-    judge_for: JudgeFor, digest: str, suite: Suite, folder: Path, journals: list[Journal], *, ablations: bool
+    judge_for: JudgeFor,
+    digest: str,
+    suite: Suite,
+    folder: Path,
+    journals: list[Journal],
+    *,
+    ablations: bool,
 ) -> tuple[Results, dict[Images, Results]]:
     """Return the results on a suite, and those of the ablations by what became of the images; add the journals.
 
@@ -208,7 +265,10 @@ def evaluate(
         place = folder if images == REAL else folder / "ablations" / images
         found[images] = {}
         for name, (evaluated, rows) in seen.benchmarks.items():
-            judge, mark = judge_for(evaluated, seen.protocol), fingerprint(digest, rows_digest(rows.examples), seen.protocol)
+            judge, mark = (
+                judge_for(evaluated, seen.protocol),
+                fingerprint(digest, rows_digest(rows.examples), seen.protocol),
+            )
             journal = journal_in(place, name, mark, plain_console(stderr=True))
             journals.append(journal)
             found[images][name] = seen.evaluate(name, judge, place, judge.notes, journal)

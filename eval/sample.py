@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("eval/sample.py", description=__doc__, formatter_class=form)
     parser.add_argument("policy", metavar="POLICY")
     parser.add_argument("output", type=Path, metavar="OUT", help="a .jsonl file")
-    parser.add_argument("--source", required=True, help="questions: a source of type questions or shapes, in YAML")
+    parser.add_argument(
+        "--source", required=True, help="questions: a source of type questions or shapes, in YAML"
+    )
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--max-new-tokens", type=int, default=1024)
@@ -67,25 +69,52 @@ def sample(options: argparse.Namespace) -> None:
         from models.backbone import resolve
         from models.distributed import gather, rank
 
-        source = TypeAdapter(AnySource).validate_python(YAML(typ="safe", pure=True).load(options.source))
+        source = TypeAdapter(AnySource).validate_python(
+            YAML(typ="safe", pure=True).load(options.source)
+        )
         questions = load_questions(source, CACHE)
         if without := [one.identity for one in questions if one.truth is None]:
-            raise UserError(f"{without[0]}: no known answer; take a source of type questions or shapes.")
-        sampling = SamplingConfig(temperature=options.temperature, max_new_tokens=options.max_new_tokens)
+            raise UserError(
+                f"{without[0]}: no known answer; take a source of type questions or shapes."
+            )
+        sampling = SamplingConfig(
+            temperature=options.temperature, max_new_tokens=options.max_new_tokens
+        )
         place = Path(resolve(options.policy))
         model, packed = load_policy(place, Runtime(device, options.token_budget))
-        settings = (options.samples, sampling, options.seed, [one.identity for one in questions], options.source)
-        mark = digest(repr((policy_digest(place), settings, code_digest("eval.running.answering", floors=("models", "eval")))))
+        settings = (
+            options.samples,
+            sampling,
+            options.seed,
+            [one.identity for one in questions],
+            options.source,
+        )
+        mark = digest(
+            repr(
+                (
+                    policy_digest(place),
+                    settings,
+                    code_digest("eval.running.answering", floors=("models", "eval")),
+                )
+            )
+        )
         beside = options.output.with_name(f"{options.output.name}.journal")
         journal = Journal(options.output.name, plain_console(stderr=True), beside, gather(mark)[0])
-        answers = Answerer(model, packed, sampling, options.samples, options.seed).answer(questions, journal)
+        answers = Answerer(model, packed, sampling, options.samples, options.seed).answer(
+            questions, journal
+        )
         if rank():
             return
-        rows = [as_row(question, found.texts[1:], found.right[1:]) for question, found in zip(questions, answers, strict=True)]
+        rows = [
+            as_row(question, found.texts[1:], found.right[1:])
+            for question, found in zip(questions, answers, strict=True)
+        ]
         write_json_lines(options.output, rows)
         journal.remove()
         right = sum(sum(row["right"]) for row in rows) / (len(rows) * options.samples)
-        print(f"{len(rows):,} questions, {options.samples} answers each, {100 * right:.1f} % right: {options.output}")
+        print(
+            f"{len(rows):,} questions, {options.samples} answers each, {100 * right:.1f} % right: {options.output}"
+        )
 
 
 def as_row(question: Preference, responses: Sequence[str], right: Sequence[bool]) -> dict[str, Any]:

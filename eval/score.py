@@ -58,11 +58,25 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options; options that do not fit together end the process with status 2."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("eval/score.py", description=__doc__, formatter_class=form)
-    parser.add_argument("judge", type=Path, metavar="CHECKPOINT", help="a checkpoint folder, or the YAML file of a judge")
+    parser.add_argument(
+        "judge",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="a checkpoint folder, or the YAML file of a judge",
+    )
     parser.add_argument("input", type=Path, metavar="IN")
     parser.add_argument("output", type=Path, metavar="OUT", help="a .jsonl or .parquet file")
-    parser.add_argument("--image-root", type=Path, help="the folder that paths of images are relative to; default: IN's")
-    parser.add_argument("--form", choices=FORMS, default="raw", help="also as `rewards`; `relative` reads a column `reference`")
+    parser.add_argument(
+        "--image-root",
+        type=Path,
+        help="the folder that paths of images are relative to; default: IN's",
+    )
+    parser.add_argument(
+        "--form",
+        choices=FORMS,
+        default="raw",
+        help="also as `rewards`; `relative` reads a column `reference`",
+    )
     parser.add_argument("--clip", type=float, help="of --form standardised: OpenRLHF takes 10")
     add_verifier(parser)
     add_ranks(parser)
@@ -77,7 +91,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def score(options: argparse.Namespace, console: Console) -> None:
     """Score the records of a file on all ranks; the first one writes."""
     with processes() as device:
-        from eval.candidates.scoring import LineJournal, Scoring, added, errors, fingerprint, reference_of, score_file
+        from eval.candidates.scoring import (
+            LineJournal,
+            Scoring,
+            added,
+            errors,
+            fingerprint,
+            reference_of,
+            score_file,
+        )
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
         from models.distributed import rank
@@ -94,7 +116,8 @@ def score(options: argparse.Namespace, console: Console) -> None:
         schema = schema_for(file.rows, options.output)
         judge = load_judge(options.judge, Runtime(device, options.token_budget))
         journal = LineJournal(
-            options.output.with_name(f"{options.output.name}.journal"), fingerprint(options.judge, file, scoring)
+            options.output.with_name(f"{options.output.name}.journal"),
+            fingerprint(options.judge, file, scoring),
         )
         score_file(judge.ranker, file, scoring, journal, console)
         if rank():
@@ -104,17 +127,27 @@ def score(options: argparse.Namespace, console: Console) -> None:
         bad = sum(1 for _ in errors(journal))
         if bad:
             write_json_lines(beside, errors(journal))
-        said = f"{bad:,} of {len(file.rows):,} records cannot be judged: {beside} says why" if bad else ""
+        said = (
+            f"{bad:,} of {len(file.rows):,} records cannot be judged: {beside} says why"
+            if bad
+            else ""
+        )
         first = next((one for one in added(journal, scoring) if one is not None), None)
         if first is None:
             raise UserError(f"{said}. The first: {next(errors(journal))['error']}")
         write_with(options.output, file.rows, schema, list(first), added(journal, scoring))
         journal.path.unlink()
         console.print(
-            f"{len(file.rows) - bad:,} records: {options.output}{'. ' + said if said else ''}", soft_wrap=True, markup=False
+            f"{len(file.rows) - bad:,} records: {options.output}{'. ' + said if said else ''}",
+            soft_wrap=True,
+            markup=False,
         )
         if file.images.root.resolve() != options.output.resolve().parent:
-            console.print(f"Paths of images in it are relative to {file.images.root}.", soft_wrap=True, markup=False)
+            console.print(
+                f"Paths of images in it are relative to {file.images.root}.",
+                soft_wrap=True,
+                markup=False,
+            )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ def raw(scores: Sequence[float]) -> list[float]:
     return list(scores)
 
 
-def standardised(scores: Sequence[float], mean: float, std: float, clip: float | None = None) -> list[float]:
+def standardised(
+    scores: Sequence[float], mean: float, std: float, clip: float | None = None
+) -> list[float]:
     """Return (score - mean) / std by the checkpoint's reference (`reference_scores` in its config.json).
 
     OpenRLHF does so with `mean` and `std` of config.json and clips to ±10 (`clip`). Offset and scale: both cancel, as the
@@ -54,7 +56,12 @@ def rank(scores: Sequence[float]) -> list[float]:
     """
     ordered = sorted(scores)
     others = len(scores) - 1
-    return [(bisect_left(ordered, one) + bisect_right(ordered, one) - 1) / (2 * others) if others else 0.5 for one in scores]
+    return [
+        (bisect_left(ordered, one) + bisect_right(ordered, one) - 1) / (2 * others)
+        if others
+        else 0.5
+        for one in scores
+    ]
 
 
 def hybrid(scores: Sequence[float], right: Sequence[bool]) -> list[float]:
@@ -66,7 +73,9 @@ def hybrid(scores: Sequence[float], right: Sequence[bool]) -> list[float]:
     return [1.0 if known else _sigmoid(score) for score, known in zip(scores, right, strict=True)]
 
 
-def stratified(scores: Sequence[float], right: Sequence[bool], alpha: float = 0.1, beta: float = 0.1) -> list[float]:
+def stratified(
+    scores: Sequence[float], right: Sequence[bool], alpha: float = 0.1, beta: float = 0.1
+) -> list[float]:
     """Return -alpha + 2 alpha u for a wrong response, 1 - beta + 2 beta u for a right one: a score orders among its like only.
 
     u = (score - least) / (greatest - least) over the responses of the group that the verifier judges alike, so that alpha + beta

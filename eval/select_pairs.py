@@ -34,7 +34,9 @@ CHUNK = 256
 
 def main() -> None:
     """Read the command line and select."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="by", required=True)
     tries, rate = commands.add_parser("tries"), commands.add_parser("pass-rate")
     for one in (tries, rate):
@@ -50,7 +52,9 @@ def main() -> None:
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
         mixture, count = Mixture(section_of(options.recipe)), 0
-        for index in by_tries(mixture, options) if options.by == "tries" else by_pass_rate(mixture, options):
+        for index in (
+            by_tries(mixture, options) if options.by == "tries" else by_pass_rate(mixture, options)
+        ):
             append(options.out, as_row(mixture[index], None))
             count += 1
     plain_console().print(f"{count:,} of {len(mixture):,} pairs selected; saved as {options.out}")
@@ -68,18 +72,25 @@ def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
 def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     """Yield the indices of records that the judge gets right in a share of its votes within the band."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    judge = load_judge(options.judge, Runtime(device)).benchmark(PREFERENCE_FOLDER, ProtocolConfig(votes=options.votes))
+    judge = load_judge(options.judge, Runtime(device)).benchmark(
+        PREFERENCE_FOLDER, ProtocolConfig(votes=options.votes)
+    )
     low, high = options.band
     for start in range(0, len(mixture), CHUNK):
         indices = range(start, min(start + CHUNK, len(mixture)))
         rates = pass_rates(judge, [mixture[index] for index in indices])
-        yield from (index for index, rate in zip(indices, rates, strict=True) if low <= rate <= high)
+        yield from (
+            index for index, rate in zip(indices, rates, strict=True) if low <= rate <= high
+        )
 
 
 def pass_rates(judge: Judge, records: Sequence[Preference]) -> list[float]:
     """Return for each record the share of the judge's votes that name its chosen response; an unreadable vote is no such."""
     verdicts = judge.judge([as_example(record) for record in records])
-    return [sum(vote.names == 0 for vote in verdict.votes) / max(len(verdict.votes), 1) for verdict in verdicts]
+    return [
+        sum(vote.names == 0 for vote in verdict.votes) / max(len(verdict.votes), 1)
+        for verdict in verdicts
+    ]
 
 
 if __name__ == "__main__":

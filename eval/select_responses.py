@@ -80,11 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 yield from made or ()
 
         if options.what == "best":
-            write_with(options.output, file.rows, schema, ["response", "score"], selection.made(best_of))
-            count["records"] = len(file.rows) - sum(selection.reasons.values()) - len(selection.errors)
+            write_with(
+                options.output, file.rows, schema, ["response", "score"], selection.made(best_of)
+            )
+            count["records"] = (
+                len(file.rows) - sum(selection.reasons.values()) - len(selection.errors)
+            )
         else:
             verified = selection.verifying is not None
-            write_records(options.output, records(), writer.schema(options.what == "pairs", verified))
+            write_records(
+                options.output, records(), writer.schema(options.what == "pairs", verified)
+            )
         beside = options.output.with_name(f"{options.output.name}.errors.jsonl")
         beside.unlink(missing_ok=True)
         if selection.errors:
@@ -93,27 +99,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     said += [f"{len(selection.errors):,} cannot be read ({beside})"] if selection.errors else []
     nothing = f" Prompts without any: {'; '.join(said)}." if said else ""
     plain_console(stderr=True, highlight=False).print(
-        f"{count['records']:,} records of {len(file.rows):,} prompts: {options.output}.{nothing}", soft_wrap=True
+        f"{count['records']:,} records of {len(file.rows):,} prompts: {options.output}.{nothing}",
+        soft_wrap=True,
     )
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("eval/select_responses.py", description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(
+        "eval/select_responses.py", description=__doc__, formatter_class=form
+    )
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("best", "pairs", "rejection-sampling"):
         one = commands.add_parser(name)
-        one.add_argument("scored", type=Path, metavar="SCORED", help="a file that eval/score.py wrote")
+        one.add_argument(
+            "scored", type=Path, metavar="SCORED", help="a file that eval/score.py wrote"
+        )
         one.add_argument("output", type=Path, metavar="OUT", help="a .jsonl or .parquet file")
-        one.add_argument("--image-root", type=Path, help="the folder that paths of images are relative to; default: SCORED's")
+        one.add_argument(
+            "--image-root",
+            type=Path,
+            help="the folder that paths of images are relative to; default: SCORED's",
+        )
         add_verifier(one)
         one.set_defaults(output_format="project")
         if name != "best":
             one.add_argument("--output-format", choices=get_args(Format), help="default: project")
         if name == "pairs":
-            one.add_argument("--min-margin", type=float, help="smallest difference of the two scores")
-            one.add_argument("--all", action="store_true", help="all pairs of a prompt, not the best and the worst alone")
+            one.add_argument(
+                "--min-margin", type=float, help="smallest difference of the two scores"
+            )
+            one.add_argument(
+                "--all",
+                action="store_true",
+                help="all pairs of a prompt, not the best and the worst alone",
+            )
     return parser.parse_args(arguments)
 
 
@@ -123,7 +144,9 @@ def best_of(answered: Answered, found: ScoredResponses, identity: str) -> dict[s
     return {"response": answered.responses[place], "score": found.scores[place]}
 
 
-def maker(options: argparse.Namespace, writer: Writer) -> Callable[[Answered, ScoredResponses, str], list[dict[str, Any]]]:
+def maker(
+    options: argparse.Namespace, writer: Writer
+) -> Callable[[Answered, ScoredResponses, str], list[dict[str, Any]]]:
     """Return what makes the training records of a prompt."""
     if options.what == "rejection-sampling":
         return lambda answered, found, identity: [writer.example(answered, best(found), identity)]

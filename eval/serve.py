@@ -55,18 +55,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options; a wrong command line ends the process with status 2."""
-    parser = argparse.ArgumentParser("eval/serve.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("judge", type=Path, metavar="JUDGE", help="a checkpoint folder or YAML file")
-    parser.add_argument("--name", help="what requests call the model; default: JUDGE as it is written here")
-    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s, this machine only")
-    parser.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0 takes a free one")
-    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="requests must bring the key in it, as a bearer token")
+    parser = argparse.ArgumentParser(
+        "eval/serve.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--media-root", type=Path, metavar="FOLDER", help="images may be named by paths below it; default: none may"
+        "judge", type=Path, metavar="JUDGE", help="a checkpoint folder or YAML file"
+    )
+    parser.add_argument(
+        "--name", help="what requests call the model; default: JUDGE as it is written here"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="default: %(default)s, this machine only"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, help="default: %(default)s; 0 takes a free one"
+    )
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="requests must bring the key in it, as a bearer token",
+    )
+    parser.add_argument(
+        "--media-root",
+        type=Path,
+        metavar="FOLDER",
+        help="images may be named by paths below it; default: none may",
     )
     for name, field in RequestLimits.model_fields.items():
         parser.add_argument(
-            f"--max-{name}", type=int, metavar="N", default=field.default, help=f"{field.description}; default: %(default)s"
+            f"--max-{name}",
+            type=int,
+            metavar="N",
+            default=field.default,
+            help=f"{field.description}; default: %(default)s",
         )
     add_ranks(parser)
     return parser.parse_args(arguments)
@@ -75,7 +97,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def limits_of(options: argparse.Namespace) -> RequestLimits:
     """Return the limits; raises UserError for impossible ones."""
     try:
-        limits = RequestLimits(**{name: vars(options)[f"max_{name}"] for name in RequestLimits.model_fields})
+        limits = RequestLimits(
+            **{name: vars(options)[f"max_{name}"] for name in RequestLimits.model_fields}
+        )
     except ValidationError as error:
         raise UserError(f"--max-…: {format_validation_error(error)}") from error
     if limits.groups > limits.queue:
@@ -91,7 +115,9 @@ def api_key(file: Path | None) -> str | None:
         return None
     key = file.read_text(encoding="utf-8", errors="replace").strip()
     if not (key and key.isascii() and key.isprintable() and " " not in key):
-        raise UserError(f"--api-key-file {file}: required is one line of visible ASCII characters without blanks.")
+        raise UserError(
+            f"--api-key-file {file}: required is one line of visible ASCII characters without blanks."
+        )
     return key
 
 
@@ -100,20 +126,32 @@ def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -
     try:
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise UserError("FastAPI and uvicorn, which serve, are not installed: pip install -e .[serve]") from error
+        raise UserError(
+            "FastAPI and uvicorn, which serve, are not installed: pip install -e .[serve]"
+        ) from error
     with processes() as device:
         from eval.judges.checkpoint import Runtime
         from eval.serving.app import Server
         from eval.serving.service import Service, load_served
 
         name, runtime = options.name or str(options.judge), Runtime(device, options.token_budget)
-        listening = socket.create_server((options.host, options.port), family=socket.getaddrinfo(options.host, None)[0][0])
+        listening = socket.create_server(
+            (options.host, options.port), family=socket.getaddrinfo(options.host, None)[0][0]
+        )
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("reward_server").setLevel(logging.INFO)
-        service = Service(partial(load_served, options.judge, name, runtime), limits, options.media_root, key)
+        service = Service(
+            partial(load_served, options.judge, name, runtime), limits, options.media_root, key
+        )
         if key is None and options.host not in ("127.0.0.1", "::1", "localhost"):
-            print(f"warning: everybody who reaches {options.host} may ask; --api-key-file asks for a key", file=sys.stderr)
-        print(f"serving {name} at http://{options.host}:{listening.getsockname()[1]}; /ready says when it is loaded", flush=True)
+            print(
+                f"warning: everybody who reaches {options.host} may ask; --api-key-file asks for a key",
+                file=sys.stderr,
+            )
+        print(
+            f"serving {name} at http://{options.host}:{listening.getsockname()[1]}; /ready says when it is loaded",
+            flush=True,
+        )
         Server(service).run([listening])
         if service.failed is not None:
             raise service.failed

@@ -41,10 +41,22 @@ BROKEN = (UserError, OSError)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
-    parser = argparse.ArgumentParser("eval/sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("judges", nargs="+", type=Path, metavar="JUDGE", help="run folders, checkpoint folders, YAML files")
+    parser = argparse.ArgumentParser(
+        "eval/sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "judges",
+        nargs="+",
+        type=Path,
+        metavar="JUDGE",
+        help="run folders, checkpoint folders, YAML files",
+    )
     add_shared(parser)
-    parser.add_argument("--wandb", metavar="PROJECT", help="also log there; without a login the wandb run stays in the output")
+    parser.add_argument(
+        "--wandb",
+        metavar="PROJECT",
+        help="also log there; without a login the wandb run stays in the output",
+    )
     parser.set_defaults(output=Path("runs/sweep"))
     options, console = parser.parse_args(arguments), plain_console(highlight=False, soft_wrap=True)
     with command(), processes() as device:
@@ -58,7 +70,9 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     All judges get one task: the options', and for what they leave open that of the first recipe there is.
     """
     judges, folder = expand(options.judges), options.output
-    task = task_of(options, next((judge for judge in judges if judge.is_dir() and recorded(judge)), judges[0]))
+    task = task_of(
+        options, next((judge for judge in judges if judge.is_dir() and recorded(judge)), judges[0])
+    )
     suite = Suite.load(task.benchmarks, task.protocol)
     sweep = Sweep(suite, Store(folder / "results"), Runtime(device, options.token_budget), console)
     names = {name: rows_digest(loaded.examples) for name, (_, loaded) in suite.benchmarks.items()}
@@ -76,7 +90,9 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
             entries += [(judge, name, mark) for name, mark in marks.items()]
     if rank():
         return
-    found = [Standing(judge, name, mark, sweep.store.result(mark, name)) for judge, name, mark in entries]
+    found = [
+        Standing(judge, name, mark, sweep.store.result(mark, name)) for judge, name, mark in entries
+    ]
     summary = summarise(found, broken, sweep.store, suite.protocol.label)
     write_json(folder / "sweep.json", in_full(summary))
     write_rows(rows(summary), folder / "sweep.csv")
@@ -136,8 +152,15 @@ class Sweep:
             except (EndpointError, CheckpointError) as error:  # raised on all ranks alike
                 return str(error)
             if not rank():
-                about = {"judge": str(path), "benchmark": name, "judge_digest": digest, "fingerprint": mark}
-                self.store.finish(mark, {**about, "protocol": protocol.model_dump(), "scoring": scoring_version()})
+                about = {
+                    "judge": str(path),
+                    "benchmark": name,
+                    "judge_digest": digest,
+                    "fingerprint": mark,
+                }
+                self.store.finish(
+                    mark, {**about, "protocol": protocol.model_dump(), "scoring": scoring_version()}
+                )
                 self.console.print(f"{path}, {name}: {percent(result.micro)}")
         return ""
 
@@ -146,7 +169,11 @@ def expand(places: Sequence[Path]) -> list[Path]:
     """Return every judge once: a run folder stands for its checkpoints in the order of their steps."""
     found: dict[Path, Path] = {}
     for place in places:
-        inside = [(step, path) for path in place.glob("checkpoint-*") if (step := step_of(path)) is not None]
+        inside = [
+            (step, path)
+            for path in place.glob("checkpoint-*")
+            if (step := step_of(path)) is not None
+        ]
         for path in [path for _, path in sorted(inside)] or [place]:
             found.setdefault(path.resolve(), path)
     return list(found.values())

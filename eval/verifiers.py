@@ -21,12 +21,16 @@ BOXED = "\\boxed{"
 AROUND = " \t\n.,;:!?\"'`*$()[]{}“”‘’"
 """What may stand around an answer without being part of it."""
 LETTER = r"[\s*_$\"'(\[{]*(?:\\text\{)?([A-Z])(?![\w'’])"
-CONCLUDED = re.compile(rf"(?i:\b(?:answer|option|choice)\b\**\s*(?:is|:|=)?\**\s*(?:(?:option|choice)\b)?){LETTER}")
+CONCLUDED = re.compile(
+    rf"(?i:\b(?:answer|option|choice)\b\**\s*(?:is|:|=)?\**\s*(?:(?:option|choice)\b)?){LETTER}"
+)
 """`the answer is (B)`, `Answer: B`, `option B`; the words in any case, the letter a capital."""
 ONLY = re.compile(rf"{LETTER}[\s*_$\"'.:)\]}}]*$")
 LABEL = re.compile(r"[\s*(\[]*([A-Z])\**[.:)\]]")
 """`B. Paris`, `(B) Paris`: a letter that labels what follows."""
-NUMBER = re.compile(r"(?:(?<![\w.])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?")
+NUMBER = re.compile(
+    r"(?:(?<![\w.])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?"
+)
 """A hyphen after a letter or digit is none of its sign: `2024-05`."""
 FRACTION = re.compile(rf"({NUMBER.pattern})\s*/\s*({NUMBER.pattern})")
 LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
@@ -69,7 +73,9 @@ def multiple_choice(response: str, answer: str) -> bool:
 
 
 def _choice(content: str) -> str | None:
-    if only := ONLY.match(content) or (ONLY.match(content.upper()) if len(content.strip(AROUND)) == 1 else None):
+    if only := ONLY.match(content) or (
+        ONLY.match(content.upper()) if len(content.strip(AROUND)) == 1 else None
+    ):
         return only[1]
     if concluded := CONCLUDED.findall(content):
         return str(concluded[-1])
@@ -91,9 +97,17 @@ def numeric(response: str, answer: str, tolerance: float = 1e-6) -> bool:
 
 def _number(content: str) -> float | None:
     """Return the last number; None without one, for one beyond every float, and for a fraction of zero."""
-    written = LATEX_FRACTION.sub(r" \1/\2 ", unicodedata.normalize("NFKC", content).replace("−", "-").replace("⁄", "/"))
-    found: list[tuple[int, str, str]] = [(one.end(), one[0], "1") for one in NUMBER.finditer(written) if _digits(one[0])]
-    found += [(one.end(), one[1], one[2]) for one in FRACTION.finditer(written) if _digits(one[1]) and _digits(one[2])]
+    written = LATEX_FRACTION.sub(
+        r" \1/\2 ", unicodedata.normalize("NFKC", content).replace("−", "-").replace("⁄", "/")
+    )
+    found: list[tuple[int, str, str]] = [
+        (one.end(), one[0], "1") for one in NUMBER.finditer(written) if _digits(one[0])
+    ]
+    found += [
+        (one.end(), one[1], one[2])
+        for one in FRACTION.finditer(written)
+        if _digits(one[1]) and _digits(one[2])
+    ]
     if not found:
         return None
     end = max(last for last, _, _ in found)
@@ -110,7 +124,11 @@ def _digits(written: str) -> bool:
     return any(letter.isdigit() for letter in written)
 
 
-VERIFIERS: dict[Rule, Callable[[str, str], bool]] = {"exact": exact, "multiple_choice": multiple_choice, "numeric": numeric}
+VERIFIERS: dict[Rule, Callable[[str, str], bool]] = {
+    "exact": exact,
+    "multiple_choice": multiple_choice,
+    "numeric": numeric,
+}
 """Each says of a response and the known answer whether it is right. A new rule is a row here."""
 
 
@@ -133,7 +151,10 @@ class Verifying:
         """Say which responses are right; raise RecordError where the record has no known answer."""
         known = columns.get(self.column)
         answers = known if isinstance(known, list) else [known]
-        if not answers or any(not isinstance(one, str | int | float) or isinstance(one, bool) or one == "" for one in answers):
+        if not answers or any(
+            not isinstance(one, str | int | float) or isinstance(one, bool) or one == ""
+            for one in answers
+        ):
             raise RecordError(
                 f"{self.column!r} is {known!r:.60}; the verifier needs the known answer there: a text, a number, or a list."
             )

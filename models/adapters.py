@@ -41,7 +41,9 @@ def with_adapters(base: nn.Module, folder: Path) -> nn.Module:
         {
             "missing_keys": expected.keys() - stored.keys(),
             "unexpected_keys": stored.keys() - expected.keys(),
-            "mismatched_keys": [name for name in both if stored[name].shape != expected[name].shape],
+            "mismatched_keys": [
+                name for name in both if stored[name].shape != expected[name].shape
+            ],
         },
     )
     dtype = next(iter(stored.values())).dtype

@@ -34,7 +34,9 @@ def resolve(path: str) -> str:
     if folder.is_dir():
         return str(folder)
     if not HUB_ID.fullmatch(path):
-        raise CheckpointError(f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give {BACKBONES}.")
+        raise CheckpointError(
+            f"backbone.path: there is no folder {folder} (looked from {Path.cwd()}). Give {BACKBONES}."
+        )
     return path
 
 
@@ -50,7 +52,9 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
     limits = family.images.arguments(settings.vision_config, config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=config.revision)
-        image_processor = family.parts().image_processor.from_pretrained(path, revision=config.revision, **limits)
+        image_processor = family.parts().image_processor.from_pretrained(
+            path, revision=config.revision, **limits
+        )
     except OSError as error:
         raise _unreadable(path, "its tokenizer and preprocessor files", error) from error
     absent = [token for token in filter(None, family.marks) if token not in tokenizer.get_vocab()]
@@ -63,7 +67,11 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
 
 
 def load_scalar(
-    config: BackboneConfig, head: HeadConfig | None = None, *, fresh_head: bool = True, nf4: bool = False
+    config: BackboneConfig,
+    head: HeadConfig | None = None,
+    *,
+    fresh_head: bool = True,
+    nf4: bool = False,
 ) -> ScalarReward:
     """Load a backbone with a reward head, which may be new where `fresh_head` is true.
 
@@ -94,12 +102,16 @@ def load_critic(
     return model
 
 
-def _load_with_head(kind: str, config: BackboneConfig, head: HeadConfig | None, *, fresh_head: bool, nf4: bool) -> Any:
+def _load_with_head(
+    kind: str, config: BackboneConfig, head: HeadConfig | None, *, fresh_head: bool, nf4: bool
+) -> Any:
     settings = _read_config(config)
     own, wanted = vars(settings).get("reward_head"), (head or HeadConfig()).model_dump()
     if "assistant_turn" not in vars(settings):
         if own is not None and own["read"] == "last_token":
-            own = own | {"read": "last_response_token"}  # what such a checkpoint was trained with under the other's name
+            own = own | {
+                "read": "last_response_token"
+            }  # what such a checkpoint was trained with under the other's name
         try:
             settings.assistant_turn = assistant_turn(load_encoder(config).tokenizer)
         except CheckpointError:  # weights alone: their config says how a turn ends, and nothing how the assistant's begins
@@ -116,8 +128,14 @@ def _load_with_head(kind: str, config: BackboneConfig, head: HeadConfig | None, 
         )
     settings.reward_head, settings.system_prompt = own or wanted, config.system_prompt
     value_head = Path(resolve(config.path), "value_head.safetensors")
-    values = load_file(value_head)["v_head.summary.weight"] if own is None and not fresh_head and value_head.is_file() else None
-    model = _load(kind, config, settings, nf4, fresh_head=own is None and (fresh_head or values is not None))
+    values = (
+        load_file(value_head)["v_head.summary.weight"]
+        if own is None and not fresh_head and value_head.is_file()
+        else None
+    )
+    model = _load(
+        kind, config, settings, nf4, fresh_head=own is None and (fresh_head or values is not None)
+    )
     if values is not None:
         model.head.load_state_dict({"0.weight": values})
     return model
@@ -134,7 +152,9 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     check_transformers(model.config.model_type)
     register()
     planned = family_of(model.config.model_type).images.planned
-    model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": VISION[kernel] if planned else "sdpa"})
+    model.set_attn_implementation(
+        {"text_config": TEXT[kernel], "vision_config": VISION[kernel] if planned else "sdpa"}
+    )
 
 
 def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
@@ -150,7 +170,9 @@ def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
                 f"patch. This project is tested with transformers {EXPECTED}; install one of those."
             )
         with torch.device("meta"):
-            made = kind(found.in_channels, found.out_channels, size, size, bias=found.bias is not None)
+            made = kind(
+                found.in_channels, found.out_channels, size, size, bias=found.bias is not None
+            )
         made.weight, made.bias = found.weight, found.bias
         tower.set_submodule(name, made)
 
@@ -167,7 +189,11 @@ def freeze(model: Any, parts: Sequence[str]) -> None:
     family = family_of(model.config.model_type)
     tower = model.model.get_submodule(family.tower)
     modules = {
-        "vision_tower": [part for name, part in tower.named_children() if f"{family.tower}.{name}" not in family.projector],
+        "vision_tower": [
+            part
+            for name, part in tower.named_children()
+            if f"{family.tower}.{name}" not in family.projector
+        ],
         "projector": [model.model.get_submodule(name) for name in family.projector],
         "language_model": filter(None, [model.model.language_model, model.get_output_embeddings()]),
     }
@@ -183,22 +209,32 @@ def _read_config(config: BackboneConfig) -> Any:
     except OSError as error:
         raise _unreadable(path, "config.json", error) from error
     if not found:
-        raise CheckpointError(f"{path}: there is no config.json. Give a complete checkpoint folder.")
+        raise CheckpointError(
+            f"{path}: there is no config.json. Give a complete checkpoint folder."
+        )
     family = family_of(found.get("model_type"), path)
     settings = family.parts().config.from_dict(found)
     family.read_config(settings, found)
     if "sliding_attention" in settings.text_config.to_dict().get("layer_types", ()):
-        raise CheckpointError(f"{path}: sliding-window attention is switched on; set use_sliding_window to false in config.json")
+        raise CheckpointError(
+            f"{path}: sliding-window attention is switched on; set use_sliding_window to false in config.json"
+        )
     return settings
 
 
 def _load(name: str, config: BackboneConfig, settings: Any, nf4: bool, **kwargs: Any) -> Any:
-    path, dtype, family = resolve(config.path), getattr(torch, config.dtype), family_of(settings.model_type)
+    path, dtype, family = (
+        resolve(config.path),
+        getattr(torch, config.dtype),
+        family_of(settings.model_type),
+    )
     kind = family.parts()._asdict()[name]
     if nf4:
         kwargs |= nf4_arguments(dtype, torch.device("cuda", torch.cuda.current_device()), family)
     try:
-        model = kind.from_pretrained(path, config=settings, revision=config.revision, dtype=dtype, **kwargs)
+        model = kind.from_pretrained(
+            path, config=settings, revision=config.revision, dtype=dtype, **kwargs
+        )
     except OSError as error:
         raise _unreadable(path, "the weights", error) from error
     set_attention(model, config.attention)

@@ -17,7 +17,12 @@ import torch
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2Tokenizer,
+    Qwen2VLImageProcessorPil,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
@@ -45,12 +50,21 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     size = VOCABULARY - len(SPECIAL)
-    learner.train_from_iterator(texts, BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
+    learner.train_from_iterator(
+        texts, BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    )
     learned = json.loads(learner.to_str())["model"]
     merges = [tuple(pair) for pair in learned["merges"]]
-    tokenizer = Qwen2Tokenizer(vocab=learned["vocab"], merges=merges, extra_special_tokens=list(SPECIAL[1:]))
-    tokenizer.chat_template = (EMBEDDED / "chat_template.jinja").read_text(encoding="utf-8")  # Qwen2.5-VL's own
-    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"  # as Qwen2.5-VL-Instruct has them
+    tokenizer = Qwen2Tokenizer(
+        vocab=learned["vocab"], merges=merges, extra_special_tokens=list(SPECIAL[1:])
+    )
+    tokenizer.chat_template = (EMBEDDED / "chat_template.jinja").read_text(
+        encoding="utf-8"
+    )  # Qwen2.5-VL's own
+    tokenizer.eos_token, tokenizer.pad_token = (
+        "<|im_end|>",
+        "<|endoftext|>",
+    )  # as Qwen2.5-VL-Instruct has them
     return tokenizer
 
 
@@ -61,7 +75,10 @@ def corpus() -> Iterable[str]:
         yield from world.corpus(LESSONS)
         for item in map(world.item, range(LESSONS)):
             yield f"{item.question}\nResponse 1: {item.chosen}\nResponse 2: {item.rejected}\nWhich response is better?"
-            yield from (f"<think>{item.rationale(first)}</think><answer>{2 - first}</answer>" for first in (True, False))
+            yield from (
+                f"<think>{item.rationale(first)}</think><answer>{2 - first}</answer>"
+                for first in (True, False)
+            )
     yield from [CHAT_WORDS] * 100
 
 
@@ -75,7 +92,11 @@ def architecture(ids: Mapping[str, int]) -> Qwen2_5_VLConfig:
         "num_key_value_heads": KEY_HEADS,
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 32768,
-        "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 10000.0},
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_section": [4, 6, 6],
+            "rope_theta": 10000.0,
+        },
         "bos_token_id": ids["<|endoftext|>"],
         "eos_token_id": ids["<|im_end|>"],
         "pad_token_id": ids["<|endoftext|>"],
@@ -95,14 +116,18 @@ def architecture(ids: Mapping[str, int]) -> Qwen2_5_VLConfig:
         "vision_start_token_id": ids["<|vision_start|>"],
         "vision_end_token_id": ids["<|vision_end|>"],
     }
-    return Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **marks)
+    return Qwen2_5_VLConfig(
+        text_config=text, vision_config=vision, tie_word_embeddings=True, **marks
+    )
 
 
 def build(folder: Path, seed: int = 0) -> int:
     """Write config, random weights, tokenizer and image processor into `folder`; return the number of parameters."""
     tokenizer = train_tokenizer(corpus())
     torch.manual_seed(seed)
-    model = Qwen2_5_VLForConditionalGeneration(architecture({token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}))
+    model = Qwen2_5_VLForConditionalGeneration(
+        architecture({token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL})
+    )
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder, save_original_format=False)
     tokenizer.save_pretrained(folder)
@@ -111,7 +136,9 @@ def build(folder: Path, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

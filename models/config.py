@@ -32,7 +32,9 @@ def checkpoint_at(path: str) -> str:
     """
     folder = Path(path).expanduser()
     inside = sorted(found.name for found in folder.glob("checkpoint-*"))
-    if not (inside or (folder / "best").is_dir()) or any((folder / name).is_file() for name in MODELS):
+    if not (inside or (folder / "best").is_dir()) or any(
+        (folder / name).is_file() for name in MODELS
+    ):
         return path
     if not (folder / "best").is_dir():
         raise CheckpointError(
@@ -40,7 +42,10 @@ def checkpoint_at(path: str) -> str:
             f"or nothing was evaluated yet): give one of these, such as {folder / inside[-1]}."
         )
     if os.environ.get("RANK", "0") == "0":
-        print(f"{folder} is a run folder: taking its best checkpoint, {folder / 'best'}", file=sys.stderr)
+        print(
+            f"{folder} is a run folder: taking its best checkpoint, {folder / 'best'}",
+            file=sys.stderr,
+        )
     return str(folder / "best")
 
 
@@ -71,7 +76,9 @@ class BackboneConfig(Section):
     @classmethod
     def _no_control_token(cls, prompt: str | None) -> str | None:
         if prompt is not None and (token := control_token(prompt)):
-            raise ValueError(f"holds {token!r}, which the tokenizer reads as a control token and not as text: remove it")
+            raise ValueError(
+                f"holds {token!r}, which the tokenizer reads as a control token and not as text: remove it"
+            )
         return prompt
 
 

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from data.errors import RecordError, UserError
 from data.images import decode
-from data.preference import EncodedImage, Message, Preference, control_token, forged, placeholders, text, texts
+from data.preference import (
+    EncodedImage,
+    Message,
+    Preference,
+    control_token,
+    forged,
+    placeholders,
+    text,
+    texts,
+)
 from data.storage.files import read_json, write_json
 from data.video import ADVICE, TOKEN
 from models.config import BackboneConfig, StoredRead
@@ -45,8 +54,13 @@ def assistant_turn(tokenizer: Any) -> dict[str, Any]:
     Raises: UserError for a template that writes nothing after an answer.
     """
     opened, closed = _template(tokenizer, ANSWERED[:1], True), _template(tokenizer, ANSWERED, False)
-    begin, ending = opened[len(_template(tokenizer, ANSWERED[:1], False)) :], closed[len(opened) + 1 :]
-    first, last = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (begin.rstrip(), ending))
+    begin, ending = (
+        opened[len(_template(tokenizer, ANSWERED[:1], False)) :],
+        closed[len(opened) + 1 :],
+    )
+    first, last = (
+        tokenizer(part, add_special_tokens=False)["input_ids"] for part in (begin.rstrip(), ending)
+    )
     if not last:
         raise UserError(
             "the chat template writes no token after an assistant's answer; required is one: scores are read there, and answers "
@@ -56,7 +70,9 @@ def assistant_turn(tokenizer: Any) -> dict[str, Any]:
 
 
 def _template(tokenizer: Any, turns: Sequence[Any], open_turn: bool) -> str:
-    text: str = tokenizer.apply_chat_template(list(turns), tokenize=False, add_generation_prompt=open_turn)
+    text: str = tokenizer.apply_chat_template(
+        list(turns), tokenize=False, add_generation_prompt=open_turn
+    )
     return text
 
 
@@ -71,7 +87,9 @@ def _require_prefix(beginning: str, whole: str) -> None:
 class Encoder:
     """Turns images and conversations into groups; holds a tokenizer and an image processor and no weights."""
 
-    def __init__(self, tokenizer: Any, image_processor: Any, config: BackboneConfig, model_config: Any) -> None:
+    def __init__(
+        self, tokenizer: Any, image_processor: Any, config: BackboneConfig, model_config: Any
+    ) -> None:
         """Take the backbone's processor and its configuration: `models.backbone.load_encoder`.
 
         Raises UserError where the image processor makes other patches than the vision tower takes.
@@ -82,12 +100,18 @@ class Encoder:
         family, vision = family_of(model_config.model_type), model_config.vision_config
         marks = [tokenizer.convert_tokens_to_ids(mark) if mark else None for mark in family.marks]
         self.vision = family.vision_tokens(vision, marks)
-        self.vision_text = tuple(token for token in family.vision_text if token in tokenizer.get_vocab())
+        self.vision_text = tuple(
+            token for token in family.vision_text if token in tokenizer.get_vocab()
+        )
         self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(self.vision_text))
         self.end_of_turn: int = assistant_turn(tokenizer)["end"]
         family.images.refuse(image_processor, vision)
         self.image_tokens = family.images.tokens(vision, config)
-        shown = _template(tokenizer, ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "-"}]},), False)
+        shown = _template(
+            tokenizer,
+            ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "-"}]},),
+            False,
+        )
         start, image, _ = family.marks
         if shown.count(image) != 1:
             raise UserError(
@@ -97,9 +121,13 @@ class Encoder:
         self.writes_marks = start is not None and start in shown
         self._last: tuple[tuple[EncodedImage, ...], Patches] = (), (None, ())
         """The images of the record before, and their patches: pairs of one prompt follow one another."""
-        self.control_tokens = tuple(one.content for one in tokenizer.added_tokens_decoder.values() if one.special)
+        self.control_tokens = tuple(
+            one.content for one in tokenizer.added_tokens_decoder.values() if one.special
+        )
         if token := control_token(config.system_prompt or "", self.control_tokens):
-            raise UserError(f"backbone.system_prompt contains {token!r}, a special token of the tokenizer, not text: remove it.")
+            raise UserError(
+                f"backbone.system_prompt contains {token!r}, a special token of the tokenizer, not text: remove it."
+            )
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
         """Write tokenizer and image processor beside a checkpoint, as transformers reads them; keywords go to both.
@@ -135,7 +163,9 @@ class Encoder:
                     f"{f' {ADVICE}' if TOKEN in found else ''}"
                 )
             if turn["role"] == "assistant" and placeholders([turn]):
-                raise RecordError("an assistant turn contains an image; images belong to the turns of the user")
+                raise RecordError(
+                    "an assistant turn contains an image; images belong to the turns of the user"
+                )
         if self.config.system_prompt is not None and turns[0]["role"] != "system":
             turns.insert(0, text("system", self.config.system_prompt))
         last = len(turns) - 1
@@ -150,7 +180,11 @@ class Encoder:
             _require_prefix(done, opened)
             _require_prefix(opened + content, closed)
             token = closed[len(opened + content) :].rstrip("\n")
-            spans += [Span(opened[len(done) :]), Span(content, loss and i == last, i == last), Span(token, loss and i == last)]
+            spans += [
+                Span(opened[len(done) :]),
+                Span(content, loss and i == last, i == last),
+                Span(token, loss and i == last),
+            ]
             done = opened + content + token
         if turns[last]["role"] != "assistant":
             opened = _template(self.tokenizer, turns, True)
@@ -182,11 +216,19 @@ class Encoder:
         """
         last = self._last  # once: a server encodes in several threads
         if tuple(images) != last[0]:
-            self._last = last = tuple(images), self._patches([decode(image, record) for image in images])
+            self._last = last = (
+                tuple(images),
+                self._patches([decode(image, record) for image in images]),
+            )
         rendered = [self.render(one, loss=i < with_loss) for i, one in enumerate(conversations)]
         return self._encode(last[1], rendered, read)
 
-    def encode(self, images: Sequence[Image], conversations: Sequence[Sequence[Span]], read: StoredRead | None) -> Group:
+    def encode(
+        self,
+        images: Sequence[Image],
+        conversations: Sequence[Sequence[Span]],
+        read: StoredRead | None,
+    ) -> Group:
         """Tokenise conversations about the same images, and split them where they begin to differ.
 
         Every conversation is tokenised whole, so its tokens are the stock model's. The prompt is the longest common
@@ -201,21 +243,34 @@ class Encoder:
         """Return the patches of `images`, one after another, and the grid of each."""
         if not images:
             return None, ()
-        return self.vision.read(self.image_processor(images=list(images), return_tensors="pt"), self.vision)
+        return self.vision.read(
+            self.image_processor(images=list(images), return_tensors="pt"), self.vision
+        )
 
-    def _encode(self, patches: Patches, conversations: Sequence[Sequence[Span]], read: StoredRead | None) -> Group:
+    def _encode(
+        self, patches: Patches, conversations: Sequence[Sequence[Span]], read: StoredRead | None
+    ) -> Group:
         pixels, grids = patches
-        pads = [frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids]
+        pads = [
+            frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids
+        ]
         whole = [self._tokenise(conversation, pads, read) for conversation in conversations]
         cut = self._boundary(whole)
-        rest = (Continuation(c.ids[cut:], *(tuple(i - cut for i in own) for own in (c.read, c.loss_tokens))) for c in whole)
+        rest = (
+            Continuation(
+                c.ids[cut:], *(tuple(i - cut for i in own) for own in (c.read, c.loss_tokens))
+            )
+            for c in whole
+        )
         return Group(whole[0].ids[:cut], tuple(rest), pixels, grids)
 
     def pack(self, groups: Sequence[Group]) -> PackedBatch:
         """Lay groups out in one row; see `models.packing.groups.pack`."""
         return pack(groups, self.vision)
 
-    def _tokenise(self, conversation: Sequence[Span], pads: Sequence[int], read: StoredRead | None) -> Continuation:
+    def _tokenise(
+        self, conversation: Sequence[Span], pads: Sequence[int], read: StoredRead | None
+    ) -> Continuation:
         """Return a whole conversation, with as many image tokens for each image as `pads` says, between marks."""
         whole = "".join(span.text for span in conversation)
         if read == "last_token":  # the template's newline, which `render` drops
@@ -224,7 +279,9 @@ class Encoder:
         found = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         places = found["input_ids"].count(self.vision.image)
         if places != len(pads):
-            raise RecordError(f"{len(pads)} images but {places} places for an image in the conversation; they must be equal")
+            raise RecordError(
+                f"{len(pads)} images but {places} places for an image in the conversation; they must be equal"
+            )
         counts = iter(pads)
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
@@ -252,11 +309,15 @@ class Encoder:
                 "and several continuations: encode conversations about different prompts as groups of their own."
             )
         if not shared:
-            raise RecordError("the conversations of a group share no first token, or it carries loss; a prompt needs a token")
+            raise RecordError(
+                "the conversations of a group share no first token, or it carries loss; a prompt needs a token"
+            )
         return shared
 
 
-def _covering(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+def _covering(
+    offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]
+) -> tuple[int, ...]:
     """Return the tokens that overlap one of `ranges`."""
     return tuple(
         i
@@ -265,16 +326,22 @@ def _covering(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, in
     )
 
 
-def _reads(offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]], read: StoredRead | None) -> tuple[int, ...]:
+def _reads(
+    offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]], read: StoredRead | None
+) -> tuple[int, ...]:
     """Return the read positions; `ranges` are the response's places in the text."""
     if read is None:
         return ()
     if not ranges:
-        raise ValueError(f"read: {read} needs a response, but no span of the conversation is marked as one")
+        raise ValueError(
+            f"read: {read} needs a response, but no span of the conversation is marked as one"
+        )
     if read == "end_of_turn":
         after = [i for i, (start, _) in enumerate(offsets) if start >= ranges[-1][1]]
         if not after:
-            raise ValueError("read: end_of_turn needs a token after the response, but the conversation ends with it")
+            raise ValueError(
+                "read: end_of_turn needs a token after the response, but the conversation ends with it"
+            )
         return (after[0],)
     if read == "last_token":
         return (len(offsets) - 1,)

@@ -42,11 +42,15 @@ class WritingCost:
         text = config.text_config
         head = family_of(config.model_type).head_size(text)
         position = 2 * text.num_hidden_layers * text.num_key_value_heads * head
-        return cls(position / (2 * text.hidden_size + 3 * text.intermediate_size), sampling.max_new_tokens)
+        return cls(
+            position / (2 * text.hidden_size + 3 * text.intermediate_size), sampling.max_new_tokens
+        )
 
     def __call__(self, group: Group) -> int:
         """Return the cost: computing the group, and keeping each of its positions once and what is generated at full length."""
-        return group.cost + ceil(self.cached * (group.tokens + len(group.continuations) * self.new_tokens))
+        return group.cost + ceil(
+            self.cached * (group.tokens + len(group.continuations) * self.new_tokens)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,11 @@ class _State:
 
     def keep(self, index: Tensor) -> None:
         """Drop all continuations but those at `index`."""
-        self.rows, self.positions, self.hidden = self.rows[index], self.positions[:, index], self.hidden[index]
+        self.rows, self.positions, self.hidden = (
+            self.rows[index],
+            self.positions[:, index],
+            self.hidden[index],
+        )
         self.prompt.keep(index)
         self.cache.batch_select_indices(index)
         self.seen = None if self.seen is None else self.seen[index]
@@ -126,14 +134,18 @@ def generate(
             use_cache=True,
         ).last_hidden_state[:, 0]
         state.positions = state.positions + 1
-        for place, (row, token) in enumerate(zip(state.rows.tolist(), tokens.tolist(), strict=True)):
+        for place, (row, token) in enumerate(
+            zip(state.rows.tolist(), tokens.tolist(), strict=True)
+        ):
             if row in ends or row >= len(seeds):
                 continue
             if token == end:
                 ends[row] = (state.hidden[place], last)
             else:
                 ids[row].append(token)
-        active = torch.tensor([row not in ends for row in state.rows.tolist()], device=state.rows.device)
+        active = torch.tensor(
+            [row not in ends for row in state.rows.tolist()], device=state.rows.device
+        )
         if 0 < int(active.sum()) <= len(active) // 2:
             state.keep(active.nonzero()[:, 0])
     return [Generation(tuple(ids[row]), ends[row][1], ends[row][0]) for row in range(len(seeds))]
@@ -142,10 +154,16 @@ def generate(
 def _prefill(model: Any, batch: PackedBatch) -> _State:
     """Run the packed row once, and say what each continuation sees of it; a row of filler alone gets a stand-in."""
     cache = DynamicCache()
-    hidden = model.model(**{**batch.model_inputs(), "use_cache": True, "past_key_values": cache}).last_hidden_state[0]
+    hidden = model.model(
+        **{**batch.model_inputs(), "use_cache": True, "past_key_values": cache}
+    ).last_hidden_state[0]
     plan = batch.plan
     ends, key_ends = plan.cu_seqlens_q.tolist(), plan.cu_seqlens_k.tolist()
-    own = [i for i, (q, k) in enumerate(zip(plan.query_lengths, plan.key_lengths, strict=True)) if q != k] or [0]
+    own = [
+        i
+        for i, (q, k) in enumerate(zip(plan.query_lengths, plan.key_lengths, strict=True))
+        if q != k
+    ] or [0]
     seen = [plan.key_index[key_ends[i] : key_ends[i + 1]] for i in own]
     last = torch.tensor([ends[i + 1] - 1 for i in own], device=hidden.device)
     layers = [(layer.keys[0], layer.values[0]) for layer in cache.layers]
@@ -158,7 +176,11 @@ def _prefill(model: Any, batch: PackedBatch) -> _State:
 def _seen(batch: PackedBatch, rows: int, vocabulary: int) -> Tensor:
     """Return which tokens stand in each conversation, (rows, vocabulary) bool."""
     seen = torch.zeros(rows, vocabulary, dtype=torch.bool)
-    whole = ([*group.prompt_ids, *continuation.ids] for group in batch.groups for continuation in group.continuations)
+    whole = (
+        [*group.prompt_ids, *continuation.ids]
+        for group in batch.groups
+        for continuation in group.continuations
+    )
     for row, ids in zip(seen, whole, strict=False):  # a row of filler alone has a stand-in
         row[ids] = True
     return seen.to(batch.input_ids.device)
@@ -175,13 +197,19 @@ def _choose(
     """Return the next token of every row, (C,) int64."""
     logits = model.lm_head(state.hidden).float()
     if state.seen is not None:
-        logits = torch.where(state.seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+        logits = torch.where(
+            state.seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits
+        )
     logits[:, list(forbidden)] = -torch.inf
     if sampling.temperature == 0:
         greedy: Tensor = logits.argmax(1)
         return greedy
-    points = [generators[row].random() if row < len(generators) else 0.0 for row in state.rows.tolist()]
-    return sample(logits / sampling.temperature, sampling.top_p, torch.tensor(points, device=logits.device))
+    points = [
+        generators[row].random() if row < len(generators) else 0.0 for row in state.rows.tolist()
+    ]
+    return sample(
+        logits / sampling.temperature, sampling.top_p, torch.tensor(points, device=logits.device)
+    )
 
 
 def sample(logits: Tensor, top_p: float, points: Tensor) -> Tensor:
@@ -195,5 +223,7 @@ def sample(logits: Tensor, top_p: float, points: Tensor) -> Tensor:
     kept = probabilities.masked_fill(reached - probabilities >= top_p, 0.0)
     cumulative = kept.cumsum(1)
     place = (cumulative <= points[:, None] * cumulative[:, -1:]).sum(1)
-    last = (kept > 0).sum(1) - 1  # in fp32 a point just below 1 is 1, and would fall behind every token
+    last = (kept > 0).sum(
+        1
+    ) - 1  # in fp32 a point just below 1 is 1, and would fall behind every token
     return order.gather(1, torch.minimum(place, last)[:, None])[:, 0]

@@ -22,7 +22,12 @@ from models.packing.groups import Continuation, Group, pack_first_fit
 
 @torch.no_grad()
 def generate_packed(
-    model: Any, encoder: Encoder, groups: Sequence[Group], seeds: Sequence[Sequence[str]], sampling: SamplingConfig, budget: int
+    model: Any,
+    encoder: Encoder,
+    groups: Sequence[Group],
+    seeds: Sequence[Sequence[str]],
+    sampling: SamplingConfig,
+    budget: int,
 ) -> list[list[Generation]]:
     """Write on every group once for each of its seeds, which is once for each of its continuations.
 
@@ -35,19 +40,34 @@ def generate_packed(
     rows = pack_first_fit([cost(group) for group in groups], budget)
     written: dict[int, list[Generation]] = {}
     for row in rows + [[]] * (max_over_ranks(len(rows), device) - len(rows)):
-        batch, own = encoder.pack([groups[i] for i in row]).to(device), [seed for i in row for seed in seeds[i]]
-        found = iter(generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=own))
+        batch, own = (
+            encoder.pack([groups[i] for i in row]).to(device),
+            [seed for i in row for seed in seeds[i]],
+        )
+        found = iter(
+            generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=own)
+        )
         written |= {i: [next(found) for _ in seeds[i]] for i in row}
     return [written[i] for i in range(len(groups))]
 
 
 def to_write(prompt: Group, count: int) -> Group:
     """Return a prompt ready to be written on `count` times: its last token opens every continuation."""
-    return replace(prompt, prompt_ids=prompt.prompt_ids[:-1], continuations=(Continuation(prompt.prompt_ids[-1:]),) * count)
+    return replace(
+        prompt,
+        prompt_ids=prompt.prompt_ids[:-1],
+        continuations=(Continuation(prompt.prompt_ids[-1:]),) * count,
+    )
 
 
 def log_probabilities(
-    model: Any, encoder: Encoder, prompts: Sequence[Group], owners: Sequence[int], ids: Tensor, mask: Tensor, temperature: float
+    model: Any,
+    encoder: Encoder,
+    prompts: Sequence[Group],
+    owners: Sequence[int],
+    ids: Tensor,
+    mask: Tensor,
+    temperature: float,
 ) -> Tensor:
     """Return the log-probability of every sampled token at `temperature`, (B, T) fp32, 0 where `mask` is 0.
 
@@ -60,7 +80,10 @@ def log_probabilities(
         for row, length in zip(ids.tolist(), lengths, strict=True)
     )
     together = groupby(zip(owners, written, strict=True), key=itemgetter(0))
-    groups = [replace(prompts[owner], continuations=tuple(own for _, own in rows)) for owner, rows in together]
+    groups = [
+        replace(prompts[owner], continuations=tuple(own for _, own in rows))
+        for owner, rows in together
+    ]
     batch = encoder.pack(groups).to(ids.device)
     found: Tensor = model(**batch.label_inputs(), temperature=temperature)
     return found.new_zeros(ids.shape).masked_scatter(mask.bool(), found)

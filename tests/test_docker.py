@@ -39,13 +39,17 @@ SCONTROL = """\
 
 def program(name: str) -> str:
     """Return the path of a program that the extra `dev` installs beside Python, on x86-64."""
-    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    found = shutil.which(
+        name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     if found is None:
         pytest.skip(f"{name} is not installed: pip install -e .[dev] has it for x86-64")
     return found
 
 
-@pytest.mark.parametrize(("linter", "file"), [("shellcheck", "slurm.sbatch"), ("hadolint", "Dockerfile")])
+@pytest.mark.parametrize(
+    ("linter", "file"), [("shellcheck", "slurm.sbatch"), ("hadolint", "Dockerfile")]
+)
 def test_the_linters_find_nothing(linter: str, file: str) -> None:
     found = subprocess.run([program(linter), str(DOCKER / file)], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "")
@@ -71,7 +75,12 @@ def test_what_compose_makes_of_a_file(file: str, tmp_path: Path) -> None:
     services = json.loads(found.stdout)["services"]
     ours = [one for one in services.values() if one["image"] == "multimodal-reward-models"]
     assert len(ours) == {"train.yaml": 1, "serve.yaml": 2, "compose.yaml": 0}[file]
-    settings = dict(pair.split("=", 1) for name, text in DOCKERFILE if name == "ENV" for pair in text.replace("\\\n", "").split())
+    settings = dict(
+        pair.split("=", 1)
+        for name, text in DOCKERFILE
+        if name == "ENV"
+        for pair in text.replace("\\\n", "").split()
+    )
     for service in ours:
         mounts = {one["source"]: one["target"] for one in service["volumes"]}
         assert mounts["/hub"] == settings["HF_HOME"]
@@ -92,7 +101,11 @@ def job(tmp_path: Path) -> dict[str, str]:
     (clone / "train").symlink_to(CLONE / "train")
     (clone / ".venv").symlink_to(Path(sys.executable).parents[1])
     return {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "RANK", "WORLD_SIZE"))},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "RANK", "WORLD_SIZE"))
+        },
         "PATH": f"{programs}:{os.environ['PATH']}",
         "CALLS": str(tmp_path / "calls"),
         "SLURM_SUBMIT_DIR": str(clone),
@@ -108,15 +121,30 @@ def submit(job: dict[str, str], log: Path, *arguments: str) -> subprocess.Popen[
     """Start the batch script as SLURM does."""
     command = ["bash", str(DOCKER / "slurm.sbatch"), *arguments]
     with log.open("wb") as output:
-        return subprocess.Popen(command, env=job, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen(
+            command, env=job, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
 
 
 @pytest.mark.slow
-def test_a_job_saves_before_its_end_is_queued_again_and_goes_on(job: dict[str, str], tmp_path: Path) -> None:
-    recipe, log, run = worker.prepare(tmp_path / "world"), tmp_path / "log", tmp_path / "world" / "run"
-    short = ["evaluation.benchmarks=[]", "evaluation.best_metric=null", "output.save_every_steps=1000", "optim.max_steps=60"]
+def test_a_job_saves_before_its_end_is_queued_again_and_goes_on(
+    job: dict[str, str], tmp_path: Path
+) -> None:
+    recipe, log, run = (
+        worker.prepare(tmp_path / "world"),
+        tmp_path / "log",
+        tmp_path / "world" / "run",
+    )
+    short = [
+        "evaluation.benchmarks=[]",
+        "evaluation.best_metric=null",
+        "output.save_every_steps=1000",
+        "optim.max_steps=60",
+    ]
     command = ["train/rm.py", str(recipe), *short]
-    other = subprocess.Popen([sys.executable, "-c", "input()", "-u train/rm.py"], stdin=subprocess.PIPE)  # of another job
+    other = subprocess.Popen(
+        [sys.executable, "-c", "input()", "-u train/rm.py"], stdin=subprocess.PIPE
+    )  # of another job
     first = submit(job, log, *command)
     try:
         deadline = time.monotonic() + 200
@@ -144,7 +172,10 @@ def test_a_job_saves_before_its_end_is_queued_again_and_goes_on(job: dict[str, s
     assert f"step {saved + 1:>6}  " in log.read_text()
     assert "step      1 " not in log.read_text()
     assert whole_checkpoints(run)[-1].name == "checkpoint-60"
-    assert [launch["hardware"]["world_size"] for launch in read_json(run / "provenance.json")] == [2, 2]
+    assert [launch["hardware"]["world_size"] for launch in read_json(run / "provenance.json")] == [
+        2,
+        2,
+    ]
     assert Path(job["CALLS"]).read_text().count("requeue") == 1
 
 
@@ -154,7 +185,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_wrong_recipe_ends_a_job_before_any_node_starts(job: dict[str, str], tmp_path: Path) -> None:
+def test_a_wrong_recipe_ends_a_job_before_any_node_starts(
+    job: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "bin" / "srun").write_text("#!/bin/bash\necho started\n")
     recipe = worker.RECIPE.format(folder=tmp_path)
     (tmp_path / "recipe.yaml").write_text(recipe.replace("learning_rate", "learning_rat"))

@@ -55,8 +55,15 @@ def recipe(tmp_path: Path) -> list[str]:
     """Return a command line that trains on four records of a file and evaluates two rows of a benchmark."""
     path = worker.prepare(tmp_path)
     Image.new("RGB", (56, 56), "red").save(tmp_path / "red.png")
-    record = {"images": ["red.png"], "prompt": "Which colour?", "chosen": "Red.", "rejected": "Blue."}
-    (tmp_path / "records.jsonl").write_text("".join(json.dumps(record | {"prompt": f"Colour {i}?"}) + "\n" for i in range(4)))
+    record = {
+        "images": ["red.png"],
+        "prompt": "Which colour?",
+        "chosen": "Red.",
+        "rejected": "Blue.",
+    }
+    (tmp_path / "records.jsonl").write_text(
+        "".join(json.dumps(record | {"prompt": f"Colour {i}?"}) + "\n" for i in range(4))
+    )
     return [
         str(path),
         f"data.sources=[{{type: project, path: {tmp_path / 'records.jsonl'}}}]",
@@ -78,7 +85,10 @@ def test_a_record_and_a_row_pass_few_files(recipe: list[str]) -> None:
         to_the_figure: list[str] = []
         with walk(to_the_figure):
             trainer.evaluate_benchmarks(trainer.model, 0)
-    for title, files in (("a record to its loss", to_the_loss), ("a benchmark row to its figure", to_the_figure)):
+    for title, files in (
+        ("a record to its loss", to_the_loss),
+        ("a benchmark row to its figure", to_the_figure),
+    ):
         print(f"\n{title}: {len(set(files))} files, {len(files)} steps\n  " + "\n  ".join(files))
     assert "data/storage/tables.py" in to_the_loss
     assert "train/supervised/objectives.py" in to_the_loss

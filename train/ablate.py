@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     console = plain_console(width=None if sys.stdout.isatty() else 120, highlight=False)
     try:
-        ablation = read_ablation(options.list, options.overrides, list(dict.fromkeys(options.seeds)))
+        ablation = read_ablation(
+            options.list, options.overrides, list(dict.fromkeys(options.seeds))
+        )
         refuse_other_recipes(ablation.runs)
         if options.dry_run:
             console.print(plan(ablation))
@@ -63,7 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(console_table(ablation.reference, name, found))
     if spent:
         console.print(cost_table(spent))
-    console.print(f"written: {ablation.folder}/ablation.md, ablation.csv, ablation.json and ablation.png", soft_wrap=True)
+    console.print(
+        f"written: {ablation.folder}/ablation.md, ablation.csv, ablation.json and ablation.png",
+        soft_wrap=True,
+    )
     if failed:
         sys.exit("\n".join(f"failed: {run}; see {run.folder / LOG}" for run in failed))
 
@@ -71,13 +76,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        "train/ablate.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        "train/ablate.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("list", type=Path, help="a YAML file, for example recipes/ablations/shapes_head.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="lays a value over every variant: optim.max_steps=20")
+    parser.add_argument(
+        "list", type=Path, help="a YAML file, for example recipes/ablations/shapes_head.yaml"
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="lays a value over every variant: optim.max_steps=20",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="SEED")
-    parser.add_argument("--launcher", default=shlex.quote(sys.executable), metavar="COMMAND", help="starts each run; else python")
-    parser.add_argument("--dry-run", action="store_true", help="check every variant and print the runs")
+    parser.add_argument(
+        "--launcher",
+        default=shlex.quote(sys.executable),
+        metavar="COMMAND",
+        help="starts each run; else python",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check every variant and print the runs"
+    )
     return parse_options(parser, arguments)
 
 
@@ -87,8 +109,14 @@ def plan(ablation: Ablation) -> Table:
     table = Table("variant", "changes", *numbers, "", title=f"{ablation.path} → {ablation.folder}")
     for run in ablation.runs:
         steps = known_steps(run.recipe)
-        counts = ("?", "?") if steps is None else (f"{steps:,}", f"{steps * run.recipe.optim.records_per_step:,}")
-        table.add_row(run.variant, ablation.changes[run.variant], str(run.seed), *counts, state(run))
+        counts = (
+            ("?", "?")
+            if steps is None
+            else (f"{steps:,}", f"{steps * run.recipe.optim.records_per_step:,}")
+        )
+        table.add_row(
+            run.variant, ablation.changes[run.variant], str(run.seed), *counts, state(run)
+        )
     return table
 
 
@@ -99,9 +127,14 @@ def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -
         for position, run in enumerate(ablation.runs, start=1):
             if state(run) == "complete":
                 continue
-            console.print(f"[{position}/{len(ablation.runs)}] {run}: {run.folder / LOG}", soft_wrap=True)
+            console.print(
+                f"[{position}/{len(ablation.runs)}] {run}: {run.folder / LOG}", soft_wrap=True
+            )
             if train(run, launcher, lock):
-                figures = [f"{name} {100 * line.accuracy:.1f}" for name, (line,) in lines_of([run], run.variant).items()]
+                figures = [
+                    f"{name} {100 * line.accuracy:.1f}"
+                    for name, (line,) in lines_of([run], run.variant).items()
+                ]
                 console.print(f"    {', '.join(figures)}")
                 write(ablation)
             else:
@@ -113,17 +146,26 @@ def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -
 def write(ablation: Ablation) -> tuple[dict[str, list[VariantLine]], dict[str, Cost]]:
     """Write the tables and the figure of the runs that are complete; return their lines by benchmark, and what they cost."""
     missing = [run for run in ablation.runs if state(run) != "complete"]
-    complete = [run for name in ablation.changes for run in ablation.runs if run.variant == name and run not in missing]
+    complete = [
+        run
+        for name in ablation.changes
+        for run in ablation.runs
+        if run.variant == name and run not in missing
+    ]
     lines = lines_of(complete, ablation.reference)
     results, spent = rows(ablation, lines), costs(complete)
-    (ablation.folder / "ablation.md").write_text(markdown(ablation, lines, spent, missing), encoding="utf-8")
+    (ablation.folder / "ablation.md").write_text(
+        markdown(ablation, lines, spent, missing), encoding="utf-8"
+    )
     write_rows(results, ablation.folder / "ablation.csv")
     content = {
         "list": str(ablation.path),
         "reference": ablation.reference,
         "results": results,
         "costs": {name: asdict(one) for name, one in spent.items()},
-        "missing": [{"variant": run.variant, "seed": run.seed, "folder": str(run.folder)} for run in missing],
+        "missing": [
+            {"variant": run.variant, "seed": run.seed, "folder": str(run.folder)} for run in missing
+        ],
     }
     write_json(ablation.folder / "ablation.json", content)
     if lines:

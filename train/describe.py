@@ -18,9 +18,18 @@ from train.recipe.schema import judge_schema, recipe_schema
 def files() -> dict[Path, str]:
     """Return the content of every file by its place in the clone."""
     judges = [config for config, _ in JUDGES.values()]
-    schemas = {"recipes/schema.json": recipe_schema(), "recipes/judges/schema.json": judge_schema(judges)}
-    texts = {name: json.dumps(schema, indent=1, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
-    return {CLONE / name: text for name, text in (texts | {"docs/configuration.md": reference(judges)}).items()}
+    schemas = {
+        "recipes/schema.json": recipe_schema(),
+        "recipes/judges/schema.json": judge_schema(judges),
+    }
+    texts = {
+        name: json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+        for name, schema in schemas.items()
+    }
+    return {
+        CLONE / name: text
+        for name, text in (texts | {"docs/configuration.md": reference(judges)}).items()
+    }
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ def merge(checkpoint: Path, folder: Path) -> None:
     A base that was kept in 4 bits while training is taken in its own dtype, so that no quantised weights are written.
     """
     if not is_adapter(checkpoint):
-        raise UserError(f"{checkpoint} holds no adapters (adapter_config.json); give a checkpoint-N folder of a LoRA run.")
+        raise UserError(
+            f"{checkpoint} holds no adapters (adapter_config.json); give a checkpoint-N folder of a LoRA run."
+        )
     if folder.exists():
         raise UserError(f"{folder} exists already, and nothing is written over; give a new folder.")
     run = card_of_adapters(checkpoint)
@@ -46,7 +48,9 @@ def merge(checkpoint: Path, folder: Path) -> None:
 
 def main() -> None:
     """Read the command line and merge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()

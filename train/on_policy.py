@@ -55,20 +55,40 @@ class Models:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what is missing of the rounds and write the table; what a user can put right ends with a message and status 2."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("train/on_policy.py", description=__doc__, formatter_class=form, allow_abbrev=False)
-    parser.add_argument("recipe", type=Path, help="trains the reward model, with a source `name: on_policy`")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="lays a value over RECIPE")
-    parser.add_argument("--policy", required=True, help="what answers in the first round: a checkpoint, a hub id or `embedded`")
-    parser.add_argument("--questions", required=True, help="a source of type questions or shapes, in YAML")
+    parser = argparse.ArgumentParser(
+        "train/on_policy.py", description=__doc__, formatter_class=form, allow_abbrev=False
+    )
+    parser.add_argument(
+        "recipe", type=Path, help="trains the reward model, with a source `name: on_policy`"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="lays a value over RECIPE"
+    )
+    parser.add_argument(
+        "--policy",
+        required=True,
+        help="what answers in the first round: a checkpoint, a hub id or `embedded`",
+    )
+    parser.add_argument(
+        "--questions", required=True, help="a source of type questions or shapes, in YAML"
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--samples", type=int, default=8, help="answers to each question")
     parser.add_argument("--max-new-tokens", type=int, default=1024)
-    parser.add_argument("--verifier", default="exact", help="of eval/select_responses.py; reads the known answers")
-    parser.add_argument("--judge", help="labels in place of the verifier: a checkpoint or the YAML file of a judge")
+    parser.add_argument(
+        "--verifier", default="exact", help="of eval/select_responses.py; reads the known answers"
+    )
+    parser.add_argument(
+        "--judge", help="labels in place of the verifier: a checkpoint or the YAML file of a judge"
+    )
     parser.add_argument("--policy-recipe", type=Path, help="trains the policy in each round")
     parser.add_argument("--folder", type=Path, default=Path("runs/on_policy"))
     parser.add_argument(
-        "--launcher", type=shlex.split, default=[sys.executable], metavar="COMMAND", help="starts each step; else python"
+        "--launcher",
+        type=shlex.split,
+        default=[sys.executable],
+        metavar="COMMAND",
+        help="starts each step; else python",
     )
     options = parse_options(parser, arguments)
     try:
@@ -89,15 +109,27 @@ def run_rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
             f"{{type: project, name: {SOURCE}, path: pairs.jsonl}}, which gets the path of each round's pairs. Add it."
         )
     place = names.index(SOURCE)
-    kept = ("policy", "questions", "samples", "max_new_tokens", "verifier", "judge", "policy_recipe")
-    keep_settings(options.folder / "settings.json", options, kept, reward_model=recipe.backbone.path)
+    kept = (
+        "policy",
+        "questions",
+        "samples",
+        "max_new_tokens",
+        "verifier",
+        "judge",
+        "policy_recipe",
+    )
+    keep_settings(
+        options.folder / "settings.json", options, kept, reward_model=recipe.backbone.path
+    )
     models, lines = Models(recipe.backbone.path, options.policy), []
     with alone(options.folder) as lock:
         for number in range(options.rounds + 1):
             folder = options.folder / f"round-{number + 1}"
             folder.mkdir(exist_ok=True)
             ask(models, folder, number + 1, options)
-            trained_before = accuracies(options.folder / f"round-{number}" / "reward_model") if number else {}
+            trained_before = (
+                accuracies(options.folder / f"round-{number}" / "reward_model") if number else {}
+            )
             lines.append({"round": number, **measured(folder / "scored.jsonl"), **trained_before})
             write_json(options.folder / "rounds.json", lines)
             if number == options.rounds:
@@ -110,26 +142,55 @@ def ask(models: Models, folder: Path, number: int, options: argparse.Namespace) 
     """Have the policy answer new questions and the reward model score the answers, and make the pairs of a round."""
     samples, scored, pairs = (folder / f"{name}.jsonl" for name in ("samples", "scored", "pairs"))
     questions = options.questions.replace("{round}", str(number))
-    more = ["--source", questions, "--samples", str(options.samples), "--max-new-tokens", str(options.max_new_tokens)]
+    more = [
+        "--source",
+        questions,
+        "--samples",
+        str(options.samples),
+        "--max-new-tokens",
+        str(options.max_new_tokens),
+    ]
     run_step(options.launcher, "eval/sample.py", [models.policy, str(samples), *more], samples)
-    run_step(options.launcher, "eval/score.py", [models.reward_model, str(samples), str(scored)], scored)
+    run_step(
+        options.launcher, "eval/score.py", [models.reward_model, str(samples), str(scored)], scored
+    )
     if number > options.rounds:
         return
     labelled, label = scored, ["--verifier", options.verifier, "--all"]
     if options.judge is not None:
         labelled, label = folder / "judged.jsonl", []
-        run_step(options.launcher, "eval/score.py", [options.judge, str(samples), str(labelled)], labelled)
-    run_step([sys.executable], "eval/select_responses.py", ["pairs", str(labelled), str(pairs), *label], pairs)
+        run_step(
+            options.launcher,
+            "eval/score.py",
+            [options.judge, str(samples), str(labelled)],
+            labelled,
+        )
+    run_step(
+        [sys.executable],
+        "eval/select_responses.py",
+        ["pairs", str(labelled), str(pairs), *label],
+        pairs,
+    )
 
 
-def learn(models: Models, folder: Path, place: int, options: argparse.Namespace, lock: int) -> Models:
+def learn(
+    models: Models, folder: Path, place: int, options: argparse.Namespace, lock: int
+) -> Models:
     """Train the reward model on a round's pairs, and the policy by it where that is asked for."""
-    over = [f"data.sources.{place}.path={folder / 'pairs.jsonl'}", f"backbone.path={models.reward_model}"]
-    reward_model = trained(options.recipe, [*options.overrides, *over], folder / "reward_model", options.launcher, lock)
+    over = [
+        f"data.sources.{place}.path={folder / 'pairs.jsonl'}",
+        f"backbone.path={models.reward_model}",
+    ]
+    reward_model = trained(
+        options.recipe, [*options.overrides, *over], folder / "reward_model", options.launcher, lock
+    )
     if options.policy_recipe is None:
         return Models(reward_model, models.policy)
     over = [f"backbone.path={models.policy}", f"method.rewards.0.path={reward_model}"]
-    return Models(reward_model, trained(options.policy_recipe, over, folder / "policy", options.launcher, lock))
+    return Models(
+        reward_model,
+        trained(options.policy_recipe, over, folder / "policy", options.launcher, lock),
+    )
 
 
 def measured(file: Path) -> dict[str, Any]:
@@ -142,7 +203,11 @@ def measured(file: Path) -> dict[str, Any]:
     auc = [found for row in rows if (found := in_group_auc(*row)) is not None]
     right = [sum(right) / len(right) for _, right in rows]
     best = [best_of(scores, right, len(right)) for scores, right in rows]
-    means = {name: interval(np.array(values)) for name, values in {"right": right, "best": best, "auc": auc}.items() if values}
+    means = {
+        name: interval(np.array(values))
+        for name, values in {"right": right, "best": best, "auc": auc}.items()
+        if values
+    }
     return {"questions": len(rows), "asked": len(auc), **means}
 
 
@@ -153,18 +218,40 @@ def interval(values: Floats) -> list[float]:
 
 def accuracies(run: Path) -> dict[str, float]:
     """Return the accuracies of a trained reward model on the benchmarks of its recipe."""
-    return {name: float(np.mean(list(credits_by(read_predictions(file)).values()))) for name, file in predictions_in(run).items()}
+    return {
+        name: float(np.mean(list(credits_by(read_predictions(file)).values())))
+        for name, file in predictions_in(run).items()
+    }
 
 
 def table(lines: Sequence[dict[str, Any]]) -> Table:
     """Return the table of the rounds, in percent; AUC is a share."""
     known = ("round", "questions", "asked", "right", "best", "auc")
     benchmarks = list(dict.fromkeys(name for line in lines for name in line if name not in known))
-    title, caption = "answers that the reward model has not learned from", "AUC inside a question, (questions with both)"
-    found = Table("round", "questions", "right [95 %]", "best [95 %]", "AUC [95 %]", *benchmarks, title=title, caption=caption)
+    title, caption = (
+        "answers that the reward model has not learned from",
+        "AUC inside a question, (questions with both)",
+    )
+    found = Table(
+        "round",
+        "questions",
+        "right [95 %]",
+        "best [95 %]",
+        "AUC [95 %]",
+        *benchmarks,
+        title=title,
+        caption=caption,
+    )
     for line in lines:
-        shares = ["{:.1f} [{:.1f}, {:.1f}]".format(*(100 * value for value in line[name])) for name in ("right", "best")]
-        auc = "{:.3f} [{:.3f}, {:.3f}]".format(*line["auc"]) + f" ({line['asked']})" if "auc" in line else "–"
+        shares = [
+            "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * value for value in line[name]))
+            for name in ("right", "best")
+        ]
+        auc = (
+            "{:.3f} [{:.3f}, {:.3f}]".format(*line["auc"]) + f" ({line['asked']})"
+            if "auc" in line
+            else "–"
+        )
         own = [f"{100 * line[name]:.1f}" if name in line else "–" for name in benchmarks]
         found.add_row(str(line["round"]), f"{line['questions']:,}", *shares, auc, *own)
     return found

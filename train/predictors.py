@@ -46,11 +46,24 @@ from eval.results.statistics import Correlation, correlation, crossed_bootstrap,
 from train.ablation.steps import CLONE, checkpoint_of, keep_settings, run_step, trained
 from train.ablation.table import COLUMNS as VARIANT_COLUMNS
 from train.ablation.table import VariantLine, cells, console_table, line, rows
-from train.ablation.variants import RECIPE, Ablation, Run, alone, end_runs_on_signals, read_ablation, state
+from train.ablation.variants import (
+    RECIPE,
+    Ablation,
+    Run,
+    alone,
+    end_runs_on_signals,
+    read_ablation,
+    state,
+)
 from train.recipe.parsing import parse_options, read_recipe
 
 AUC, BEST = "AUC inside a question", "best of N"
-PARADIGMS = {"naive": "Naive-RM", "critic": "critic", "language_model": "judge", "stable_reinforce": "judge"}
+PARADIGMS = {
+    "naive": "Naive-RM",
+    "critic": "critic",
+    "language_model": "judge",
+    "stable_reinforce": "judge",
+}
 """A method's kind of reward model."""
 LEAST = 3
 """Variants of which a figure must be known: an interval over two variants says nothing."""
@@ -70,7 +83,12 @@ class Model:
     @property
     def plain(self) -> dict[str, Any]:
         """The model as it is written."""
-        about = {"variant": self.run.variant, "seed": self.run.seed, "paradigm": paradigm(self.run), "questions": self.questions}
+        about = {
+            "variant": self.run.variant,
+            "seed": self.run.seed,
+            "paradigm": paradigm(self.run),
+            "questions": self.questions,
+        }
         return {**about, **self.figures, **self.gains}
 
 
@@ -82,23 +100,49 @@ def paradigm(run: Run) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train and measure what is missing, write the tables; what a user can put right ends with a message and status 2."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("train/predictors.py", description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        "train/predictors.py", description=__doc__, formatter_class=form, allow_abbrev=False
+    )
     parser.add_argument("list", type=Path, help="a list of reward models")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="lays a value over every variant")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="lays a value over every variant"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="SEED")
-    parser.add_argument("--policy", required=True, help="what answers: a checkpoint, a hub id or `embedded`")
-    parser.add_argument("--questions", required=True, help="a source of type questions or shapes, in YAML")
+    parser.add_argument(
+        "--policy", required=True, help="what answers: a checkpoint, a hub id or `embedded`"
+    )
+    parser.add_argument(
+        "--questions", required=True, help="a source of type questions or shapes, in YAML"
+    )
     parser.add_argument("--samples", type=int, default=8, help="answers to each question")
     parser.add_argument("--max-new-tokens", type=int, default=1024)
-    parser.add_argument("--compared", type=int, default=250, help="questions for a judge that compares")
-    parser.add_argument("--policy-recipe", type=Path, help="trains a policy by a model; it must evaluate questions")
-    parser.add_argument("--pays", nargs="+", default=[], metavar="VARIANT", help="variants by which a policy is trained")
-    parser.add_argument("--launcher", type=shlex.split, default=[sys.executable], metavar="COMMAND", help="starts each step")
+    parser.add_argument(
+        "--compared", type=int, default=250, help="questions for a judge that compares"
+    )
+    parser.add_argument(
+        "--policy-recipe", type=Path, help="trains a policy by a model; it must evaluate questions"
+    )
+    parser.add_argument(
+        "--pays",
+        nargs="+",
+        default=[],
+        metavar="VARIANT",
+        help="variants by which a policy is trained",
+    )
+    parser.add_argument(
+        "--launcher",
+        type=shlex.split,
+        default=[sys.executable],
+        metavar="COMMAND",
+        help="starts each step",
+    )
     options = parse_options(parser, arguments)
     if bool(options.pays) != bool(options.policy_recipe):
         parser.error("--pays and --policy-recipe go together")
     try:
-        ablation = read_ablation(options.list, options.overrides, list(dict.fromkeys(options.seeds)))
+        ablation = read_ablation(
+            options.list, options.overrides, list(dict.fromkeys(options.seeds))
+        )
         if unknown := set(options.pays) - ablation.changes.keys():
             raise UserError(
                 f"--pays {' '.join(sorted(unknown))}: the variants of {options.list} are {', '.join(ablation.changes)}."
@@ -114,10 +158,23 @@ def measured(ablation: Ablation, options: argparse.Namespace) -> list[Model]:
     folder = ablation.folder / "predictors"
     if any(state(run) != "complete" for run in ablation.runs):
         seeds = [str(seed) for seed in options.seeds]
-        more = [str(options.list), *options.overrides, "--seeds", *seeds, "--launcher", shlex.join(options.launcher)]
-        subprocess.run([sys.executable, str(CLONE / "train" / "ablate.py"), *more], check=False)  # it says itself what failed
+        more = [
+            str(options.list),
+            *options.overrides,
+            "--seeds",
+            *seeds,
+            "--launcher",
+            shlex.join(options.launcher),
+        ]
+        subprocess.run(
+            [sys.executable, str(CLONE / "train" / "ablate.py"), *more], check=False
+        )  # it says itself what failed
     with alone(folder) as lock:
-        keep_settings(folder / "settings.json", options, ("policy", "questions", "samples", "max_new_tokens", "policy_recipe"))
+        keep_settings(
+            folder / "settings.json",
+            options,
+            ("policy", "questions", "samples", "max_new_tokens", "policy_recipe"),
+        )
         samples = folder / "samples.jsonl"
         asked = [
             "--source",
@@ -127,14 +184,26 @@ def measured(ablation: Ablation, options: argparse.Namespace) -> list[Model]:
             "--max-new-tokens",
             str(options.max_new_tokens),
         ]
-        run_step(options.launcher, "eval/sample.py", [options.policy, str(samples), *asked], samples)
+        run_step(
+            options.launcher, "eval/sample.py", [options.policy, str(samples), *asked], samples
+        )
         fewer = folder / f"samples-{options.compared}.jsonl"
-        write_whole(fewer, "".join(samples.read_text(encoding="utf-8").splitlines(keepends=True)[: options.compared]))
+        write_whole(
+            fewer,
+            "".join(
+                samples.read_text(encoding="utf-8").splitlines(keepends=True)[: options.compared]
+            ),
+        )
         models = []
         for run in [run for run in ablation.runs if state(run) == "complete"]:
             given = fewer if paradigm(run) == "judge" else samples
             scored = run.folder / f"scored-{given.name}"
-            run_step(options.launcher, "eval/score.py", [str(checkpoint_of(run)), str(given), str(scored)], scored)
+            run_step(
+                options.launcher,
+                "eval/score.py",
+                [str(checkpoint_of(run)), str(given), str(scored)],
+                scored,
+            )
             model = of_answers(run, scored)
             model.figures.update(of_benchmarks(run))
             if run.variant in options.pays and run.seed == ablation.runs[0].seed:
@@ -148,10 +217,20 @@ def of_answers(run: Run, file: Path) -> Model:
     with file.open(encoding="utf-8") as lines:
         rows = [(row["scores"], row["right"]) for row in map(json.loads, lines)]
     best = {place: best_of(scores, right, len(right)) for place, (scores, right) in enumerate(rows)}
-    gains = np.array([best[place] - sum(right) / len(right) for place, (_, right) in enumerate(rows)])
-    auc = {place: found for place, row in enumerate(rows) if (found := in_group_auc(*row)) is not None}
+    gains = np.array(
+        [best[place] - sum(right) / len(right) for place, (_, right) in enumerate(rows)]
+    )
+    auc = {
+        place: found for place, row in enumerate(rows) if (found := in_group_auc(*row)) is not None
+    }
     figures = {"AUC": float(np.mean(list(auc.values())))} if auc else {}
-    return Model(run, len(rows), figures, {"best_of_gain": crossed_bootstrap(gains[None])}, {AUC: auc, BEST: best})
+    return Model(
+        run,
+        len(rows),
+        figures,
+        {"best_of_gain": crossed_bootstrap(gains[None])},
+        {AUC: auc, BEST: best},
+    )
 
 
 def of_benchmarks(run: Run) -> dict[str, float]:
@@ -166,18 +245,32 @@ def of_benchmarks(run: Run) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def of_policy(run: Run, folder: Path, options: argparse.Namespace, lock: int) -> dict[str, tuple[float, float, float]]:
+def of_policy(
+    run: Run, folder: Path, options: argparse.Namespace, lock: int
+) -> dict[str, tuple[float, float, float]]:
     """Train a policy by a model, and return what it gained on the questions of its recipe, paired with its start."""
     over = [f"method.rewards.0.path={checkpoint_of(run)}", "evaluation.at_start=true"]
     trained(options.policy_recipe, over, folder, options.launcher, lock)
     name = read_recipe(folder / RECIPE).question_sets[0]
     credits_by_figure = []
     for place in (folder, folder / "start"):
-        rows = [json.loads(line) for line in (place / "answers" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-        credits_by_figure.append({figure: np.array([row["credits"][figure] for row in rows]) for figure in ("greedy", "sampled")})
+        rows = [
+            json.loads(line)
+            for line in (place / "answers" / f"{name}.jsonl")
+            .read_text(encoding="utf-8")
+            .splitlines()
+        ]
+        credits_by_figure.append(
+            {
+                figure: np.array([row["credits"][figure] for row in rows])
+                for figure in ("greedy", "sampled")
+            }
+        )
     after, start = credits_by_figure
     differences = {figure: paired_bootstrap(after[figure], start[figure]) for figure in after}
-    return {f"rl_{figure}_gain": (one.mean, one.low, one.high) for figure, one in differences.items()}
+    return {
+        f"rl_{figure}_gain": (one.mean, one.low, one.high) for figure, one in differences.items()
+    }
 
 
 def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
@@ -193,7 +286,10 @@ def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
             scoring = [model for model in both if paradigm(model.run) != "judge"]
             fewer = {f"{figure}, without judges": scoring} if len(scoring) < len(both) else {}
             for name, those in ({figure: both} | fewer).items():
-                x, y = np.array([model.figures[figure] for model in those]), np.array([model.gains[gain][0] for model in those])
+                x, y = (
+                    np.array([model.figures[figure] for model in those]),
+                    np.array([model.gains[gain][0] for model in those]),
+                )
                 variants = [model.run.variant for model in those]
                 if len(set(variants)) >= LEAST and (one := correlation(x, y, variants)) is not None:
                     by_figure[name] = one
@@ -203,8 +299,15 @@ def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
 def too_few(models: Sequence[Model]) -> list[str]:
     """Say which figures are known of too few variants for a coefficient."""
     figures = dict.fromkeys(name for model in models for name in model.figures)
-    known = {figure: len({model.run.variant for model in models if figure in model.figures}) for figure in figures}
-    return [f"{figure}: known of {count} variants, an interval needs {LEAST}" for figure, count in known.items() if count < LEAST]
+    known = {
+        figure: len({model.run.variant for model in models if figure in model.figures})
+        for figure in figures
+    }
+    return [
+        f"{figure}: known of {count} variants, an interval needs {LEAST}"
+        for figure, count in known.items()
+        if count < LEAST
+    ]
 
 
 def compared(models: Sequence[Model], reference: str) -> dict[str, list[VariantLine]]:
@@ -218,7 +321,9 @@ def compared(models: Sequence[Model], reference: str) -> dict[str, list[VariantL
             seeds.setdefault(model.run.variant, {})[model.run.seed] = credits
         first = seeds.get(reference, {})
         if places:
-            found[figure] = [line(name, ours, {} if name == reference else first) for name, ours in seeds.items()]
+            found[figure] = [
+                line(name, ours, {} if name == reference else first) for name, ours in seeds.items()
+            ]
     return found
 
 
@@ -231,7 +336,10 @@ def report(models: Sequence[Model], ablation: Ablation, folder: Path) -> None:
         folder / "predictors.json",
         {
             "models": [model.plain for model in models],
-            "correlations": {gain: {name: asdict(one) for name, one in by.items()} for gain, by in together.items()},
+            "correlations": {
+                gain: {name: asdict(one) for name, one in by.items()}
+                for gain, by in together.items()
+            },
             "variants": rows(ablation, variants),
             "missing": missing,
         },
@@ -250,7 +358,9 @@ def report(models: Sequence[Model], ablation: Ablation, folder: Path) -> None:
         console.print(console_table(ablation.reference, name, found))
     if missing:
         console.print(f"not in the tables: {'; '.join(missing)}", soft_wrap=True)
-    console.print(f"written: {folder}/predictors.json, predictors.md and predictors.png", soft_wrap=True)
+    console.print(
+        f"written: {folder}/predictors.json, predictors.md and predictors.png", soft_wrap=True
+    )
 
 
 def coefficients(one: Correlation) -> list[str]:
@@ -267,22 +377,53 @@ def markdown(
 ) -> str:
     """Return tables of the models, of the coefficients for each gain and of the variants for each figure, and what is missing."""
     figures = list(dict.fromkeys(name for model in models for name in model.figures))
-    heads = ["model", "seed", "paradigm", "questions", *figures, *(f"{name} [95 %]" for name in GAINS.values())]
+    heads = [
+        "model",
+        "seed",
+        "paradigm",
+        "questions",
+        *figures,
+        *(f"{name} [95 %]" for name in GAINS.values()),
+    ]
     table = [heads, ["---", "--:", "---", *["--:"] * (len(heads) - 3)]]
     for model in models:
-        own = [f"{100 * model.figures[name]:.1f}" if name in model.figures else "–" for name in figures]
+        own = [
+            f"{100 * model.figures[name]:.1f}" if name in model.figures else "–" for name in figures
+        ]
         gains = [
-            "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * value for value in model.gains[gain])) if gain in model.gains else "–"
+            "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * value for value in model.gains[gain]))
+            if gain in model.gains
+            else "–"
             for gain in GAINS
         ]
-        table.append([model.run.variant, str(model.run.seed), paradigm(model.run), f"{model.questions:,}", *own, *gains])
-    parts = ["# What reward models are worth to a policy", "All in percent and percentage points.", as_table(table)]
+        table.append(
+            [
+                model.run.variant,
+                str(model.run.seed),
+                paradigm(model.run),
+                f"{model.questions:,}",
+                *own,
+                *gains,
+            ]
+        )
+    parts = [
+        "# What reward models are worth to a policy",
+        "All in percent and percentage points.",
+        as_table(table),
+    ]
     for gain, by_figure in [one for one in together.items() if one[1]]:
-        rows = [["figure", "models", "Pearson [95 %]", "Spearman [95 %]"], ["---", "--:", "--:", "--:"]]
+        rows = [
+            ["figure", "models", "Pearson [95 %]", "Spearman [95 %]"],
+            ["---", "--:", "--:", "--:"],
+        ]
         rows += [[name, str(one.models), *coefficients(one)] for name, one in by_figure.items()]
         parts += [f"## {GAINS[gain]}", as_table(rows)]
     for name, found in variants.items():
-        rows = [[head.format(reference=reference) for head in VARIANT_COLUMNS], ["---", *["--:"] * 4, "---"], *map(cells, found)]
+        rows = [
+            [head.format(reference=reference) for head in VARIANT_COLUMNS],
+            ["---", *["--:"] * 4, "---"],
+            *map(cells, found),
+        ]
         parts += [f"## {name}, by variant ({found[0].n:,} questions)", as_table(rows)]
     if missing:
         parts += ["## Not in the tables", "\n".join(f"- {one}" for one in missing)]
@@ -299,14 +440,30 @@ def draw(models: Sequence[Model], path: Path) -> None:
     known = dict.fromkeys(name for model in models for name in model.figures)
     figures = [name for name in known if name == "AUC" or "acc" in name]
     gains = [gain for gain in GAINS if any(gain in model.gains for model in models)]
-    with panels(path, [f"{GAINS[gain]} by {figure}" for gain in gains[:1] for figure in figures]) as drawn:
+    with panels(
+        path, [f"{GAINS[gain]} by {figure}" for gain in gains[:1] for figure in figures]
+    ) as drawn:
         for axes, figure in zip(drawn, figures, strict=True):
             for kind, colour in zip(dict.fromkeys(PARADIGMS.values()), COLOURS, strict=False):
-                own = [model for model in models if paradigm(model.run) == kind and figure in model.figures]
+                own = [
+                    model
+                    for model in models
+                    if paradigm(model.run) == kind and figure in model.figures
+                ]
                 if own:
-                    mean, low, high = 100 * np.array([model.gains["best_of_gain"] for model in own]).T
+                    mean, low, high = (
+                        100 * np.array([model.gains["best_of_gain"] for model in own]).T
+                    )
                     x = [100 * model.figures[figure] for model in own]
-                    axes.errorbar(x, mean, [mean - low, high - mean], fmt="o", color=colour, alpha=0.8, label=kind)
+                    axes.errorbar(
+                        x,
+                        mean,
+                        [mean - low, high - mean],
+                        fmt="o",
+                        color=colour,
+                        alpha=0.8,
+                        label=kind,
+                    )
             axes.axhline(0, color="lightgrey", zorder=0)
             axes.set_xlabel(f"{figure}, %")
             axes.set_ylabel("points")

@@ -17,7 +17,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from data.errors import UserError
 from data.storage.files import read_json, write_json
 from eval.reporting.charts import COLOURS, panels
-from train.ablation.variants import LOG, Run, alone, end_runs_on_signals, last_words, launch, newest, refuse_other_recipes
+from train.ablation.variants import (
+    LOG,
+    Run,
+    alone,
+    end_runs_on_signals,
+    last_words,
+    launch,
+    newest,
+    refuse_other_recipes,
+)
 from train.recipe.parsing import read_recipe
 
 ARMS = {
@@ -32,7 +41,9 @@ NOT_FINITE = "Not finite at step"
 
 def main() -> None:
     """Run what is missing, then plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -42,8 +53,20 @@ def main() -> None:
         runs = []
         for arm, changes in ARMS.items():
             for seed in options.seeds:
-                own = [f"output.folder={folder / arm / str(seed)}", f"seed={seed}", "output.resume=auto"]
-                runs.append(Run(arm, seed, read_recipe(options.recipe, [*options.overrides, *changes, *own], entry="rl")))
+                own = [
+                    f"output.folder={folder / arm / str(seed)}",
+                    f"seed={seed}",
+                    "output.resume=auto",
+                ]
+                runs.append(
+                    Run(
+                        arm,
+                        seed,
+                        read_recipe(
+                            options.recipe, [*options.overrides, *changes, *own], entry="rl"
+                        ),
+                    )
+                )
         refuse_other_recipes(runs)
         with alone(folder) as lock:
             found = {f"{run.variant}/{run.seed}": outcome(run, lock) for run in runs}
@@ -52,8 +75,14 @@ def main() -> None:
     write_json(folder / "stress.json", found)
     draw(found, folder / "stress.png")
     for name, run in found.items():
-        state = f"diverged after step {run['steps'][-1] if run['steps'] else 0}" if run["diverged"] else "finished"
-        print(f"{name:<22}{state:<28}last reward {run['reward'][-1] if run['reward'] else float('nan'):.3f}")
+        state = (
+            f"diverged after step {run['steps'][-1] if run['steps'] else 0}"
+            if run["diverged"]
+            else "finished"
+        )
+        print(
+            f"{name:<22}{state:<28}last reward {run['reward'][-1] if run['reward'] else float('nan'):.3f}"
+        )
     print(f"drawn in {folder / 'stress.png'}")
 
 
@@ -64,7 +93,9 @@ def outcome(run: Run, lock: int) -> dict[str, Any]:
         print(f"{run}: {log}", flush=True)
         status = launch(run, [sys.executable], lock)
         if status and NOT_FINITE not in log.read_text(encoding="utf-8", errors="replace"):
-            raise UserError(f"{last_words(run)}\n{run}: ended with status {status}, its numbers being finite; see {log}")
+            raise UserError(
+                f"{last_words(run)}\n{run}: ended with status {status}, its numbers being finite; see {log}"
+            )
         write_json(done, {"diverged": bool(status)})
     return {**read_json(done), **curve(run.folder)}
 
@@ -74,7 +105,10 @@ def curve(folder: Path) -> dict[str, list[float]]:
     state = newest(folder, "trainer_state.json")
     log = read_json(state)["log_history"] if state else []
     lines = [line for line in log if line.get("reward") is not None]
-    return {"steps": [line["step"] for line in lines], **{key: [line[key] for line in lines] for key in ("reward", "entropy")}}
+    return {
+        "steps": [line["step"] for line in lines],
+        **{key: [line[key] for line in lines] for key in ("reward", "entropy")},
+    }
 
 
 def draw(runs: dict[str, dict[str, Any]], path: Path) -> None:

@@ -28,7 +28,16 @@ from data.storage.files import write_json
 from models.portable.reward import ScalarRewardModel
 from train.runs.environment import silence
 from train.speed.measure import load, own_time, step_speed, steps_of, variants
-from train.speed.workload import EMBEDDED, FULL, SHAPES, SMALL, PairSize, build, config_of, pair_sizes
+from train.speed.workload import (
+    EMBEDDED,
+    FULL,
+    SHAPES,
+    SMALL,
+    PairSize,
+    build,
+    config_of,
+    pair_sizes,
+)
 from train.supervised.budget import leave_to_libraries
 from train.supervised.optimizer import compiled_graphs
 
@@ -36,17 +45,31 @@ from train.supervised.optimizer import compiled_graphs
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line, and choose `device` and `dtype`."""
     cuda = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shape", choices=[EMBEDDED, *SHAPES], default="7b" if cuda else EMBEDDED)
-    parser.add_argument("--pairs", type=int, default=8, help="pairs of one step, in as few rows as fit")
+    parser.add_argument(
+        "--pairs", type=int, default=8, help="pairs of one step, in as few rows as fit"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="the median of so many counts")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--compile", action="store_true", help="also measure compiled MLPs and norms")
-    parser.add_argument("--step", action="store_true", help="measure the whole step with optimizer and loader instead")
+    parser.add_argument(
+        "--compile", action="store_true", help="also measure compiled MLPs and norms"
+    )
+    parser.add_argument(
+        "--step",
+        action="store_true",
+        help="measure the whole step with optimizer and loader instead",
+    )
     parser.add_argument("--loader", action="store_true", help="measure the loader alone instead")
-    parser.add_argument("--workers", type=int, default=16 if cuda else 0, help="loader processes of --step")
+    parser.add_argument(
+        "--workers", type=int, default=16 if cuda else 0, help="loader processes of --step"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    device, dtype = (torch.device("cuda", 0), torch.bfloat16) if cuda else (torch.device("cpu"), torch.float32)
+    device, dtype = (
+        (torch.device("cuda", 0), torch.bfloat16) if cuda else (torch.device("cpu"), torch.float32)
+    )
     return parser.parse_args(argv, argparse.Namespace(device=device, dtype=dtype))
 
 
@@ -76,7 +99,9 @@ def about(options: argparse.Namespace) -> dict[str, str]:
     cpu = f"CPU with {torch.get_num_threads()} thread(s)"
     return {
         "date": date.today().isoformat(),
-        "device": cpu if options.device.type == "cpu" else torch.cuda.get_device_name(options.device),
+        "device": cpu
+        if options.device.type == "cpu"
+        else torch.cuda.get_device_name(options.device),
         "clock": "processor time" if own_time(options.device) else "wall clock",
         "shape": options.shape,
         "pairs": str(options.pairs),
@@ -97,19 +122,31 @@ def loader(options: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
     sizes = sizes_of(options, options.pairs * options.repeats)
     images = load(steps_of(config_of(options.shape), sizes, options.pairs))[1]
     patches = sum(size.height * size.width for size in sizes) / len(sizes)
-    shown = Table(title=f"the loader on one core, images of {patches:,.0f} patches on average", show_header=False)
+    shown = Table(
+        title=f"the loader on one core, images of {patches:,.0f} patches on average",
+        show_header=False,
+    )
     shown.add_row("images/s", f"{images:.1f}")
     return shown, {"loader": {"images_per_second_and_core": images, "patches": patches}}
 
 
 def whole_step(options: argparse.Namespace) -> tuple[Table, dict[str, Any]]:
     """Measure a full fine-tune's step end to end, with activation checkpointing on a CUDA device."""
-    model: ScalarRewardModel = build(ScalarRewardModel, options.shape, options.device, options.dtype)
+    model: ScalarRewardModel = build(
+        ScalarRewardModel, options.shape, options.device, options.dtype
+    )
     if options.device.type == "cuda":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    found = step_speed(model, sizes_of(options, options.pairs * (options.repeats + 1)), options.pairs, options.workers)
+    found = step_speed(
+        model,
+        sizes_of(options, options.pairs * (options.repeats + 1)),
+        options.pairs,
+        options.workers,
+    )
     pure, whole = found["pure_pairs_per_second"], found["pairs_per_second"]
-    shown = Table(title=f"one step with optimizer, {options.workers} loader workers", show_header=False)
+    shown = Table(
+        title=f"one step with optimizer, {options.workers} loader workers", show_header=False
+    )
     shown.add_row("pairs/s, all steps at hand", f"{pure:.2f}")
     shown.add_row("pairs/s, end to end", f"{whole:.2f}")
     shown.add_row("kept of the pure step", f"{whole / pure:.1%}")

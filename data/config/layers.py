@@ -32,19 +32,29 @@ class Located:
         """Return a plain value of lists and mappings with the same place throughout; keys become text."""
         if isinstance(plain, dict):
             return cls({str(key): cls.of(child, where) for key, child in plain.items()}, where)
-        return cls([cls.of(child, where) for child in plain], where) if isinstance(plain, list) else cls(plain, where)
+        return (
+            cls([cls.of(child, where) for child in plain], where)
+            if isinstance(plain, list)
+            else cls(plain, where)
+        )
 
     def plain(self) -> Any:
         """Return the value without its places."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
-        return [child.plain() for child in self.value] if isinstance(self.value, list) else self.value
+        return (
+            [child.plain() for child in self.value] if isinstance(self.value, list) else self.value
+        )
 
     def child(self, key: str | int) -> Located | None:
         """Return the value under `key`, None where there is none."""
         if isinstance(self.value, dict):
             return self.value.get(str(key))
-        return self.value[key] if isinstance(self.value, list) and isinstance(key, int) and key < len(self.value) else None
+        return (
+            self.value[key]
+            if isinstance(self.value, list) and isinstance(key, int) and key < len(self.value)
+            else None
+        )
 
     def at(self, path: Sequence[str | int]) -> Located | None:
         """Return the value at `path`, None where there is none."""
@@ -55,7 +65,9 @@ class Located:
 
     def nearest(self, path: Sequence[str | int]) -> Located:
         """Return the value at `path`, or the last one on the way to it."""
-        return next(found for end in range(len(path), -1, -1) if (found := self.at(path[:end])) is not None)
+        return next(
+            found for end in range(len(path), -1, -1) if (found := self.at(path[:end])) is not None
+        )
 
 
 def lay(base: Located, patch: Located) -> Located:
@@ -65,12 +77,25 @@ def lay(base: Located, patch: Located) -> Located:
     A mapping over a list reaches single items by their index, as `data.sources.0.weight=2` on the command line does.
     """
     under, over = base.value, patch.value
-    if isinstance(under, list) and isinstance(over, dict) and all(key.isdecimal() and int(key) < len(under) for key in over):
-        return Located([lay(item, over.get(str(i), item)) for i, item in enumerate(under)], base.where)
+    if (
+        isinstance(under, list)
+        and isinstance(over, dict)
+        and all(key.isdecimal() and int(key) < len(under) for key in over)
+    ):
+        return Located(
+            [lay(item, over.get(str(i), item)) for i, item in enumerate(under)], base.where
+        )
     old, new = base.child("type"), patch.child("type")
-    if not isinstance(under, dict) or not isinstance(over, dict) or (old and new and old.plain() != new.plain()):
+    if (
+        not isinstance(under, dict)
+        or not isinstance(over, dict)
+        or (old and new and old.plain() != new.plain())
+    ):
         return patch
-    return Located({**under, **{key: lay(under.get(key, value), value) for key, value in over.items()}}, base.where)
+    return Located(
+        {**under, **{key: lay(under.get(key, value), value) for key, value in over.items()}},
+        base.where,
+    )
 
 
 COMMAND_LINE = "command line"
@@ -92,25 +117,46 @@ class Reader:
         self._file = ""
         """What is being read; empty for the command line."""
 
-    def recipe(self, path: Path, extended_by: tuple[Path, ...] = (), where: str = COMMAND_LINE) -> Located:
+    def recipe(
+        self, path: Path, extended_by: tuple[Path, ...] = (), where: str = COMMAND_LINE
+    ) -> Located:
         """Return the recipe at `path`, laid over the one that it extends."""
         key, hint = "extends" if extended_by else "recipe", "give the path of a YAML file"
         try:
             if not path.is_file():
                 reason = "is no regular file" if path.exists() else "is not there"
-                return self._refuse(where, key, str(path), f"the recipe cannot be read: it {reason}; {hint}")
+                return self._refuse(
+                    where, key, str(path), f"the recipe cannot be read: it {reason}; {hint}"
+                )
             if path.resolve() in extended_by:
-                return self._refuse(where, key, str(path), "the recipe extends itself; remove one `extends` of the circle")
+                return self._refuse(
+                    where,
+                    key,
+                    str(path),
+                    "the recipe extends itself; remove one `extends` of the circle",
+                )
             if len(extended_by) > CHAIN:
-                return self._refuse(where, key, str(path), f"more than {CHAIN} recipes extend one another; join some of them")
+                return self._refuse(
+                    where,
+                    key,
+                    str(path),
+                    f"more than {CHAIN} recipes extend one another; join some of them",
+                )
             if (size := path.stat().st_size) > SIZE:
                 return self._refuse(
-                    where, key, str(path), f"the recipe has {size:,} bytes, and at most {SIZE:,} are read; {hint}"
+                    where,
+                    key,
+                    str(path),
+                    f"the recipe has {size:,} bytes, and at most {SIZE:,} are read; {hint}",
                 )
-            with path.open("rb") as file:  # a file of the kernel's states no size, and may have no end
+            with path.open(
+                "rb"
+            ) as file:  # a file of the kernel's states no size, and may have no end
                 text = file.read(size).decode()
         except (OSError, ValueError) as error:
-            return self._refuse(where, key, str(path), f"the recipe cannot be read ({error}); {hint}")
+            return self._refuse(
+                where, key, str(path), f"the recipe cannot be read ({error}); {hint}"
+            )
         tree = self._tree(text, str(path), "recipe", Located({}, f"{path}:1"))
         if not isinstance(tree.value, dict):
             message = "a recipe is a mapping of sections such as `backbone:`"
@@ -118,7 +164,12 @@ class Reader:
         base = tree.value.pop("extends", None)
         if base is None:
             return tree
-        return lay(self.recipe(path.parent / str(base.plain()), (*extended_by, path.resolve()), base.where), tree)
+        return lay(
+            self.recipe(
+                path.parent / str(base.plain()), (*extended_by, path.resolve()), base.where
+            ),
+            tree,
+        )
 
     def override(self, text: str) -> Located:
         """Return `section.key=value` as a recipe of that one key; the value is written as in YAML."""
@@ -149,7 +200,12 @@ class Reader:
             mark, reason = None, str(error)
             if isinstance(error, MarkedYAMLError):
                 mark, reason = error.problem_mark or error.context_mark, error.problem
-            return self._refuse(self._where(mark), key, "" if file else text, f"this cannot be read as YAML: {reason}")
+            return self._refuse(
+                self._where(mark),
+                key,
+                "" if file else text,
+                f"this cannot be read as YAML: {reason}",
+            )
 
     def _measure(self, text: str) -> None:
         """Raise YAMLError where a text holds too much, before its nodes are made one inside another."""
@@ -161,7 +217,11 @@ class Reader:
 
     def _limit(self, depth: int, values: int, mark: StringMark | None) -> None:
         if depth > DEPTH or values > VALUES:
-            reason = f"it is nested more than {DEPTH} deep" if depth > DEPTH else f"it holds more than {VALUES:,} keys and values"
+            reason = (
+                f"it is nested more than {DEPTH} deep"
+                if depth > DEPTH
+                else f"it holds more than {VALUES:,} keys and values"
+            )
             raise MarkedYAMLError(problem=reason, problem_mark=mark)
 
     def _located(self, node: Node, key: Node, path: tuple[str, ...]) -> Located:
@@ -172,7 +232,10 @@ class Reader:
         if isinstance(node, MappingNode):
             return Located(self._mapping(node, path), where)
         if isinstance(node, SequenceNode):
-            return Located([self._located(item, item, (*path, str(i))) for i, item in enumerate(node.value)], where)
+            return Located(
+                [self._located(item, item, (*path, str(i))) for i, item in enumerate(node.value)],
+                where,
+            )
         tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
         if tag in PLAIN_TAGS:
             try:
@@ -180,9 +243,16 @@ class Reader:
                     raise ValueError(f"it has {len(node.value):,} characters")
                 return Located(self._yaml.constructor.construct_object(node), where)
             except (ValueError, KeyError) as error:
-                return self._refuse(where, ".".join(path), node.value, f"this is no value of the tag {tag}: {error}")
+                return self._refuse(
+                    where, ".".join(path), node.value, f"this is no value of the tag {tag}: {error}"
+                )
         if tag not in TEXT_TAGS:
-            self._refuse(where, ".".join(path), node.value, f"the tag {node.tag} means nothing in a recipe; leave it out")
+            self._refuse(
+                where,
+                ".".join(path),
+                node.value,
+                f"the tag {node.tag} means nothing in a recipe; leave it out",
+            )
         if NOT_TEXT.search(node.value):
             message = "the text holds a NUL or half of a surrogate pair, which no path and no prompt can hold; remove it"
             return self._refuse(where, ".".join(path), repr(node.value), message)
@@ -194,18 +264,29 @@ class Reader:
         lines: dict[str, int] = {}
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
-                self._refuse(self._where(key.start_mark), ".".join(path), "", "a key must be a word, not a list or a mapping")
+                self._refuse(
+                    self._where(key.start_mark),
+                    ".".join(path),
+                    "",
+                    "a key must be a word, not a list or a mapping",
+                )
             elif key.value in found:
                 shown = str(value.value) if isinstance(value, ScalarNode) else ""
-                message = f"this key stands twice, first on line {lines[key.value]}; keep one of the two"
-                self._refuse(self._where(key.start_mark), ".".join((*path, key.value)), shown, message)
+                message = (
+                    f"this key stands twice, first on line {lines[key.value]}; keep one of the two"
+                )
+                self._refuse(
+                    self._where(key.start_mark), ".".join((*path, key.value)), shown, message
+                )
             else:
                 lines[key.value] = key.start_mark.line + 1
                 found[key.value] = self._located(value, key, (*path, key.value))
         return found
 
     def _where(self, mark: StringMark | None) -> str:
-        return f"{self._file}:{mark.line + 1}" if self._file and mark else self._file or COMMAND_LINE
+        return (
+            f"{self._file}:{mark.line + 1}" if self._file and mark else self._file or COMMAND_LINE
+        )
 
     def _refuse(self, where: str, key: str, found: str, message: str) -> Located:
         """Note a problem; return an empty recipe, with which reading goes on."""

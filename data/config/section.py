@@ -27,7 +27,9 @@ Rate = Annotated[float, Field(ge=1e-12, lt=1.0)]
 
 def _greedy_or_drawn(temperature: float) -> float:
     if 0 < temperature < 0.01:
-        raise ValueError("should be 0 (the likeliest token), or at least 0.01, since scores are divided by it")
+        raise ValueError(
+            "should be 0 (the likeliest token), or at least 0.01, since scores are divided by it"
+        )
     return temperature
 
 

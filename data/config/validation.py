@@ -40,7 +40,9 @@ def validate(model: type[Model], raw: Any) -> tuple[Model | None, list[ErrorDeta
         return None, error.errors(include_url=False)
 
 
-def problems(model: type[BaseModel], errors: list[ErrorDetails], tree: Located) -> dict[Path, Problem]:
+def problems(
+    model: type[BaseModel], errors: list[ErrorDetails], tree: Located
+) -> dict[Path, Problem]:
     """Return one problem for each broken path of the recipe `tree`; the branches of a union are joined by `or`."""
     found: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
@@ -48,7 +50,9 @@ def problems(model: type[BaseModel], errors: list[ErrorDetails], tree: Located) 
     return {path: _problem(model, path, several, tree) for path, several in found.items()}
 
 
-def salvage(model: type[Model], raw: dict[str, Any], stand_in: dict[str, dict[str, Any]]) -> tuple[Model | None, list[Path]]:
+def salvage(
+    model: type[Model], raw: dict[str, Any], stand_in: dict[str, dict[str, Any]]
+) -> tuple[Model | None, list[Path]]:
     """Return what is left of `raw` once its broken parts are taken out, and the paths of those parts.
 
     The rules that compare keys can so be checked in one go with the keys themselves. `stand_in` holds the sections that
@@ -105,14 +109,21 @@ def written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _problem(model: type[BaseModel], path: Path, errors: list[ErrorDetails], tree: Located) -> Problem:
+def _problem(
+    model: type[BaseModel], path: Path, errors: list[ErrorDetails], tree: Located
+) -> Problem:
     kind, here = errors[0]["type"], tree.nearest(path)
     absent = kind in ("missing", "union_tag_not_found")
     if kind == "extra_forbidden":
         message = _unknown_key(model, path, tree)
     elif absent:
-        fields = [section.model_fields.get(str(path[-1])) for section in _sections_at(model, path[:-1], tree)]
-        allowed = [option for field in fields if field is not None for option in get_args(field.annotation)]
+        fields = [
+            section.model_fields.get(str(path[-1]))
+            for section in _sections_at(model, path[:-1], tree)
+        ]
+        allowed = [
+            option for field in fields if field is not None for option in get_args(field.annotation)
+        ]
         options = [option for option in allowed if isinstance(option, str)]
         message = "this key is required" + (f"; one of {', '.join(options)}" if options else "")
     elif kind == "value_error":
@@ -124,7 +135,9 @@ def _problem(model: type[BaseModel], path: Path, errors: list[ErrorDetails], tre
 
 def _requirement(error: ErrorDetails) -> str:
     """Return what pydantic says of a value, and of a word the nearest one that is allowed."""
-    expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(error["type"])
+    expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(
+        error["type"]
+    )
     if expected is None:
         return error["msg"].replace("Input should", "should")
     options = re.findall(r"'([^']*)'", error["ctx"][expected])
@@ -139,10 +152,16 @@ def _meant(word: str, options: list[str]) -> str:
 
 def _unknown_key(model: type[BaseModel], path: Path, tree: Located) -> str:
     """Say that the last key of `path` does not exist, which ones do, and which one was probably meant."""
-    legal = sorted({name for section in _sections_at(model, path[:-1], tree) for name in section.model_fields})
+    legal = sorted(
+        {name for section in _sections_at(model, path[:-1], tree) for name in section.model_fields}
+    )
     key = str(path[-1])
-    elsewhere = dict.fromkeys(".".join((*place, key)) for place, section in sections(model) if key in section.model_fields)
-    hint = _meant(key, legal) or (f"; did you mean {' or '.join([*elsewhere][:3])}?" if elsewhere else "")
+    elsewhere = dict.fromkeys(
+        ".".join((*place, key)) for place, section in sections(model) if key in section.model_fields
+    )
+    hint = _meant(key, legal) or (
+        f"; did you mean {' or '.join([*elsewhere][:3])}?" if elsewhere else ""
+    )
     return f"there is no such key{hint or '.'} Allowed here: {', '.join(legal)}"
 
 
@@ -152,11 +171,16 @@ def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type
     given = tree.at((*path, "type"))
     found = [section for place, section in sections(model) if place == keys]
     kinds = [section.model_fields.get("type") for section in found]
-    fits = [given is None or kind is None or given.plain() in get_args(kind.annotation) for kind in kinds]
+    fits = [
+        given is None or kind is None or given.plain() in get_args(kind.annotation)
+        for kind in kinds
+    ]
     return list(compress(found, fits)) or found
 
 
-def sections(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
+def sections(
+    model: type[BaseModel], place: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
     """Yield `model` and all sections below it, those of all branches of a union, with the keys that lead there."""
     model.model_rebuild()  # of sections that are named in a file before they are defined
     if not issubclass(model, RootModel):
@@ -175,4 +199,7 @@ def members(annotation: object) -> list[type[BaseModel]]:
 
 def format_validation_error(error: ValidationError) -> str:
     """Return every problem with its key, on one line."""
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors())
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
+        for one in error.errors()
+    )

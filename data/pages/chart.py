@@ -23,7 +23,11 @@ Point = tuple[float, float]
 
 def percent(value: float) -> str:
     """Return a fraction of 1 as a percentage: whole where it is, else with a decimal."""
-    return f"{100 * value:.0f} %" if abs(100 * value - round(100 * value)) < 1e-6 else f"{100 * value:.1f} %"
+    return (
+        f"{100 * value:.0f} %"
+        if abs(100 * value - round(100 * value)) < 1e-6
+        else f"{100 * value:.1f} %"
+    )
 
 
 def plain(value: float) -> str:
@@ -43,7 +47,9 @@ class Axis:
     """Where numbers stand, and how each is written."""
 
     @classmethod
-    def numbers(cls, values: Collection[float], label: str = "", at: Collection[float] | None = None) -> Axis:
+    def numbers(
+        cls, values: Collection[float], label: str = "", at: Collection[float] | None = None
+    ) -> Axis:
         """Return an axis with a margin around `values`, at least one; round ticks are chosen unless `at` gives them."""
         low, high = _around(values)
         if at is not None:
@@ -62,7 +68,12 @@ class Axis:
         low, high = max(low, 0.0), min(high, 1.0)
         step, ticks = _round_ticks(low, high)
         written = _written([100 * tick for tick in ticks], 100 * step)
-        return cls(low, high, label, [(tick, f"{number} %") for tick, number in zip(ticks, written, strict=True)])
+        return cls(
+            low,
+            high,
+            label,
+            [(tick, f"{number} %") for tick, number in zip(ticks, written, strict=True)],
+        )
 
     @classmethod
     def counts(cls, highest: int, label: str) -> Axis:
@@ -149,18 +160,28 @@ class Chart:
     def svg(self) -> Markup:
         """Return the drawing."""
         frame = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
-        return frame.format(WIDTH, HEIGHT, f"{self.title}. {self.caption}".strip(), Markup("").join(self.marks))
+        return frame.format(
+            WIDTH, HEIGHT, f"{self.title}. {self.caption}".strip(), Markup("").join(self.marks)
+        )
 
     def _mark(self, shape: Markup, *values: object, fact: str) -> None:
-        self.marks.append(shape.format(*values, Markup("<title>{}</title>").format(fact) if fact else ""))
+        self.marks.append(
+            shape.format(*values, Markup("<title>{}</title>").format(fact) if fact else "")
+        )
         self.facts += [fact] if fact else []
 
     def _text(self, x: float, y: float, words: str, style: str, right: float, down: float) -> None:
         """Add words, shifted by pixels from a point."""
         x, y = self._place(x, y)
-        self.marks.append(Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(style, x + right, y + down, words))
+        self.marks.append(
+            Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(
+                style, x + right, y + down, words
+            )
+        )
 
     def _place(self, x: float, y: float) -> Point:
         across = (x - self.x.low) / (self.x.high - self.x.low)
         up = (y - self.y.low) / (self.y.high - self.y.low)
-        return self.left + across * (WIDTH - self.left - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - self.top - BOTTOM)
+        return self.left + across * (WIDTH - self.left - RIGHT), HEIGHT - BOTTOM - up * (
+            HEIGHT - self.top - BOTTOM
+        )

@@ -63,7 +63,16 @@ class DataCard:
     @property
     def total(self) -> dict[str, int]:
         """The sums of the counts over the sources."""
-        counts = ("rows", "held_out", "kept", "drawn", "multimodal", "images", "image_tokens", "text_tokens")
+        counts = (
+            "rows",
+            "held_out",
+            "kept",
+            "drawn",
+            "multimodal",
+            "images",
+            "image_tokens",
+            "text_tokens",
+        )
         return {name: sum(getattr(source, name) for source in self.sources) for name in counts}
 
     def save(self, path: Path) -> None:
@@ -74,15 +83,39 @@ class DataCard:
         """Return the card as a table for the console."""
         caption = "drawn: in an epoch; tokens: of the kept records; longer: share whose chosen response is the longer one"
         table = Table(title="Data card", caption=caption)
-        headings = ("source", "rows", "left out", "held out", "kept", "drawn", "image : text", "tokens")
+        headings = (
+            "source",
+            "rows",
+            "left out",
+            "held out",
+            "kept",
+            "drawn",
+            "image : text",
+            "tokens",
+        )
         for heading in (*headings, "pairs a prompt", "images a prompt", "longer"):
-            table.add_column(heading, justify="left" if heading in ("source", "left out") else "right")
+            table.add_column(
+                heading, justify="left" if heading in ("source", "left out") else "right"
+            )
         for source in self.sources:
-            left_out = "\n".join(f"{name} {count:,}" for name, count in source.left_out.items()) or "-"
-            repeats = f" ({source.drawn / source.kept:.2f}x)" if source.kept and source.drawn != source.kept else ""
+            left_out = (
+                "\n".join(f"{name} {count:,}" for name, count in source.left_out.items()) or "-"
+            )
+            repeats = (
+                f" ({source.drawn / source.kept:.2f}x)"
+                if source.kept and source.drawn != source.kept
+                else ""
+            )
             mark = "about " if source.estimated else ""
-            shares = (f"{source.pairs_a_prompt:.2f}", f"{source.images_a_prompt:.2f}", f"{source.chosen_longer:.0%}")
-            table.add_row(*_cells(source.name, vars(source), left_out, repeats, mark), *(mark + share for share in shares))
+            shares = (
+                f"{source.pairs_a_prompt:.2f}",
+                f"{source.images_a_prompt:.2f}",
+                f"{source.chosen_longer:.0%}",
+            )
+            table.add_row(
+                *_cells(source.name, vars(source), left_out, repeats, mark),
+                *(mark + share for share in shares),
+            )
         left_out = f"{sum(sum(source.left_out.values()) for source in self.sources):,}"
         table.add_section()
         table.add_row(*_cells("total", self.total, left_out))
@@ -92,14 +125,24 @@ class DataCard:
         """Return where each source comes from as a table for the console."""
         table = Table("source", "type", "licence", "revision", "content", title="Origins")
         for source in self.sources:
-            table.add_row(source.name, source.type, source.licence, source.revision[:12], source.content[:16])
+            table.add_row(
+                source.name, source.type, source.licence, source.revision[:12], source.content[:16]
+            )
         return table
 
 
-def _cells(name: str, counts: Mapping[str, Any], left_out: str, repeats: str = "", mark: str = "") -> list[str]:
-    kept, multimodal, tokens = counts["kept"], counts["multimodal"], counts["image_tokens"] + counts["text_tokens"]
+def _cells(
+    name: str, counts: Mapping[str, Any], left_out: str, repeats: str = "", mark: str = ""
+) -> list[str]:
+    kept, multimodal, tokens = (
+        counts["kept"],
+        counts["multimodal"],
+        counts["image_tokens"] + counts["text_tokens"],
+    )
     units = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
-    short = next((f"{tokens / size:.3g} {unit}" for size, unit in units if tokens >= size), str(tokens))
+    short = next(
+        (f"{tokens / size:.3g} {unit}" for size, unit in units if tokens >= size), str(tokens)
+    )
     return [
         name,
         f"{counts['rows']:,}",
@@ -114,7 +157,9 @@ def _cells(name: str, counts: Mapping[str, Any], left_out: str, repeats: str = "
 
 def card_of(part: SourceSplit, drawn: int, count: ImageTokens) -> SourceCard:
     """Return the card of one source; `drawn` is its number of records in an epoch, `count` counts the tokens of images."""
-    sample = part.rows[np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)]
+    sample = part.rows[
+        np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)
+    ]
     index, places = part.known(sample)
     rows, scale = index.rows[places], len(part.rows) / max(1, len(places))
     first = np.unique(rows["prompt_key"], return_index=True)[1]

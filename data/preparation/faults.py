@@ -30,6 +30,8 @@ def told(faults: Mapping[str, int]) -> list[str]:
     """Return a message for each of the faults that `count_faults` found."""
     more = {2: "1 more record"}
     return [
-        message if count == 1 else f"{message} … and {more.get(count, f'{count - 1:,} more records')} with the same fault"
+        message
+        if count == 1
+        else f"{message} … and {more.get(count, f'{count - 1:,} more records')} with the same fault"
         for message, count in faults.items()
     ]

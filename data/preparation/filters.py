@@ -46,7 +46,8 @@ def apply(
         "identical": config.identical & ((rows["flags"] & IDENTICAL) > 0),
         "markers": config.markers & ((rows["flags"] & MARKERS) > 0),
         "refusal": config.refusals & ((rows["flags"] & REFUSAL) > 0),
-        "length_gap": gap is not None and rows["chosen"] > gap * rows["rejected"].astype(np.float64),
+        "length_gap": gap is not None
+        and rows["chosen"] > gap * rows["rejected"].astype(np.float64),
         "too_long": limit is not None and rows["text_tokens"] + index.image_tokens(count) > limit,
         "overlap": np.isin(rows["pair_key"], fingerprints),
     }
@@ -68,7 +69,9 @@ def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
             raise OSError("it is no regular file")
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"filters.leave_out: the file of fingerprints {path} cannot be read ({error}).") from error
+        raise UserError(
+            f"filters.leave_out: the file of fingerprints {path} cannot be read ({error})."
+        ) from error
     if WRITER in content and SCHEME not in content:
         raise UserError(
             f"{path}: an earlier version wrote these fingerprints, which tell images apart by length and size only; required are "
@@ -78,6 +81,8 @@ def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
     for number, line in enumerate(content.splitlines(), start=1):
         digits = line.partition("#")[0].strip()
         if digits and not re.fullmatch("[0-9a-f]{16}", digits):
-            raise UserError(f"{path}, line {number}: {line!r} is no fingerprint; required are 16 hexadecimal digits.")
+            raise UserError(
+                f"{path}, line {number}: {line!r} is no fingerprint; required are 16 hexadecimal digits."
+            )
         found += [int(digits, 16)] if digits else []
     return np.unique(np.array(found, np.uint64))

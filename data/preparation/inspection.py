@@ -31,7 +31,12 @@ def inspect(place: Path, images: str | None, cache: Path, workers: int) -> Itera
     config = configured(**fit.settings)
     source = config.open(cache)
     index = scan(source, BadRecordConfig(limit=1.0), cache, workers)
-    part = SourceSplit.of(config, source, index, apply(FilterConfig(), index, np.empty(0, np.uint64), DEFAULT_IMAGE_TOKENS))
+    part = SourceSplit.of(
+        config,
+        source,
+        index,
+        apply(FilterConfig(), index, np.empty(0, np.uint64), DEFAULT_IMAGE_TOKENS),
+    )
     several = f", up to {config.records_per_row} records each" if config.records_per_row > 1 else ""
     yield f"{place}: {len(source) // config.records_per_row:,} rows in the format `{fit.type}`{several} (docs/data_formats.md)"
     if fit.unread:
@@ -43,8 +48,12 @@ def inspect(place: Path, images: str | None, cache: Path, workers: int) -> Itera
     for message in told(index.faults):
         yield f"bad: {_printable(message)}"
     if len(part.rows):
-        prompts = len(np.unique(part.prompt_keys(part.rows)))  # no training record shares the prompt of a held-out one
-        yield from _recipe(place, fit.line, len(part.rows), min(1000, prompts // 10), index.skipped / len(source))
+        prompts = len(
+            np.unique(part.prompt_keys(part.rows))
+        )  # no training record shares the prompt of a held-out one
+        yield from _recipe(
+            place, fit.line, len(part.rows), min(1000, prompts // 10), index.skipped / len(source)
+        )
 
 
 def _shown(record: Preference) -> Iterator[str]:
@@ -68,7 +77,9 @@ def _shown(record: Preference) -> Iterator[str]:
 def _printable(text: str) -> str:
     """Return the beginning of `text`, without what would steer a terminal, its lines indented."""
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
-    return "".join(one if one.isprintable() else "\n" + " " * 12 if one == "\n" else "\ufffd" for one in shown)
+    return "".join(
+        one if one.isprintable() else "\n" + " " * 12 if one == "\n" else "\ufffd" for one in shown
+    )
 
 
 def _recipe(place: Path, line: str, records: int, validation: int, bad: float) -> Iterator[str]:

@@ -25,7 +25,9 @@ from data.video import COLUMNS
 TRIED = 32
 """Rows on which each type is tried."""
 FILES = {
-    get_args(kind.model_fields["type"].annotation)[0]: kind for kind in SOURCES if issubclass(kind, FilesConfig) and kind.PAIRS
+    get_args(kind.model_fields["type"].annotation)[0]: kind
+    for kind in SOURCES
+    if issubclass(kind, FilesConfig) and kind.PAIRS
 }
 FORMATS = tuple(name for name, kind in FILES.items() if kind.model_fields["hub"].default is None)
 """Types of anybody's data, which go before that of a public data set where both make the same records."""
@@ -57,7 +59,11 @@ class Fit:
     @property
     def line(self) -> str:
         """The source as it is written in a recipe."""
-        return "{" + ", ".join(f"{key}: {in_yaml(value)}" for key, value in self.settings.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key}: {in_yaml(value)}" for key, value in self.settings.items())
+            + "}"
+        )
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -97,11 +103,15 @@ def configured(**settings: str | None) -> FilesConfig:
     given = {key: value for key, value in settings.items() if value is not None}
     kind = FILES.get(given["type"])
     if kind is None:
-        raise UserError(f"{given['path']}: no files are of type {given['type']!r}; required is one of {', '.join(FILES)}.")
+        raise UserError(
+            f"{given['path']}: no files are of type {given['type']!r}; required is one of {', '.join(FILES)}."
+        )
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise UserError(f"{given['path']} as `{given['type']}`: {format_validation_error(error)}") from error
+        raise UserError(
+            f"{given['path']} as `{given['type']}`: {format_validation_error(error)}"
+        ) from error
 
 
 def candidates(path: str, images: str | None = None) -> Iterator[tuple[Fit, FilesConfig]]:
@@ -146,7 +156,11 @@ def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
             f"these:\n{known or '- there is no file ending in .jsonl, .json, .parquet or .arrow'}"
         )
     best = max(found, key=lambda fit: fit.rank)
-    lines = {_general(fit, found).line: None for fit in found if fit is best or (fit.rank == best.rank and _differ(fit, best))}
+    lines = {
+        _general(fit, found).line: None
+        for fit in found
+        if fit is best or (fit.rank == best.rank and _differ(fit, best))
+    }
     if len(lines) > 1:
         raise UserError(
             f"{path} fits several formats, which make different records of it. Name the one that is meant, in a recipe by its "
@@ -158,7 +172,12 @@ def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
 def _general(fit: Fit, found: list[Fit]) -> Fit:
     """Return the first of FORMATS that makes the same records as `fit`; else `fit`."""
     return next(
-        (one for one in found if one.type in FORMATS and bool(one.clean) == bool(fit.clean) and not _differ(one, fit)), fit
+        (
+            one
+            for one in found
+            if one.type in FORMATS and bool(one.clean) == bool(fit.clean) and not _differ(one, fit)
+        ),
+        fit,
     )
 
 
@@ -187,7 +206,9 @@ def _try(config: FilesConfig, rows: Rows, fit: Fit) -> None:
     """Note in `fit` how the type reads rows; a fit that reads less than half of them loses its rows."""
     if not len(rows):
         raise UserError("there are no rows.")
-    tried = np.unique(np.linspace(0, len(rows) - 1, min(TRIED, len(rows))).astype(np.int64)).tolist()
+    tried = np.unique(
+        np.linspace(0, len(rows) - 1, min(TRIED, len(rows))).astype(np.int64)
+    ).tolist()
     read: dict[str, None] = {}
     for number in tried:
         record: Preference | None = None
@@ -195,11 +216,15 @@ def _try(config: FilesConfig, rows: Rows, fit: Fit) -> None:
             columns = _Columns(rows.row(number))
             if not config.VIDEOS and any(columns.get(name) for name in COLUMNS):
                 raise RecordError("the record holds a video.")
-            record = config.convert(SourceRow(f"row {number}", columns, _Anywhere(), limits=config.limits))
+            record = config.convert(
+                SourceRow(f"row {number}", columns, _Anywhere(), limits=config.limits)
+            )
         except LeftOut:
             pass
         except ODD_VALUES as error:
-            if not (isinstance(error, ImageError) and config.VIDEOS):  # frames, which only a folder of images has
+            if not (
+                isinstance(error, ImageError) and config.VIDEOS
+            ):  # frames, which only a folder of images has
                 fit.problem = fit.problem or str(error)
                 continue
         held = {name for name, value in columns.items() if value is not None}
@@ -209,7 +234,9 @@ def _try(config: FilesConfig, rows: Rows, fit: Fit) -> None:
         fit.columns += len(held & columns.read.keys())
         if record is not None:
             fit.records[number] = record.prompt, record.chosen, record.rejected, record.margin
-            fit.clean += len(held & columns.read.keys()) * (not any(map(LEFT_OVER_MARKER.search, texts(record.prompt))))
+            fit.clean += len(held & columns.read.keys()) * (
+                not any(map(LEFT_OVER_MARKER.search, texts(record.prompt)))
+            )
     fit.unread = {name: None for name in fit.unread if name not in read}
     if 2 * fit.rows < len(tried):
         fit.rows = 0

@@ -52,7 +52,10 @@ ROW = np.dtype(
         ("chosen", "u4"),  # characters
         ("rejected", "u4"),
         ("prompt_key", "u8"),  # equal for equal prompts on equal images
-        ("pair_key", "u8"),  # equal for equal prompts with the same two responses, whichever is preferred
+        (
+            "pair_key",
+            "u8",
+        ),  # equal for equal prompts with the same two responses, whichever is preferred
         ("record_key", "u8"),  # equal for equal records, to the letter and with all that they carry
     ]
 )
@@ -158,7 +161,14 @@ def _entry(record: Preference) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
         | ORDER * (normalised(record.chosen) < normalised(record.rejected))
     )
     tokens = sum(len(text.encode(errors="surrogatepass")) for text in written) // BYTES_PER_TOKEN
-    return (REASONS.index("kept"), flags, len(sizes), tokens, *map(len, responses), *_keys(record)), sizes
+    return (
+        REASONS.index("kept"),
+        flags,
+        len(sizes),
+        tokens,
+        *map(len, responses),
+        *_keys(record),
+    ), sizes
 
 
 def _keys(record: Preference) -> tuple[int, int, int]:
@@ -168,7 +178,14 @@ def _keys(record: Preference) -> tuple[int, int, int]:
         raise ImageError(f"{record.identity}: an image cannot be read ({error}).") from error
     prompt = [*images, *map(normalised, texts(record.prompt))]
     responses = sorted((normalised(record.chosen), normalised(record.rejected)))
-    carried = (record.margin, record.chosen_critique, record.rejected_critique, record.rationale, record.source, record.category)
+    carried = (
+        record.margin,
+        record.chosen_critique,
+        record.rejected_critique,
+        record.rationale,
+        record.source,
+        record.category,
+    )
     known = () if record.truth is None else (record.truth,)
     whole = (images, record.prompt, record.chosen, record.rejected, *carried, *known)
     return hash64(repr(prompt)), hash64(repr((prompt, responses))), hash64(repr(whole))

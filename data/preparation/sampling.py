@@ -43,7 +43,9 @@ class Pool:
         return len(self.indices) * self.config.repeat
 
 
-def shares(pools: Sequence[Pool], temperature: float, text_per_multimodal: float | None) -> npt.NDArray[np.float64]:
+def shares(
+    pools: Sequence[Pool], temperature: float, text_per_multimodal: float | None
+) -> npt.NDArray[np.float64]:
     """Return each pool's share of the draws (they sum to 1): weight · size^(1/temperature), then the modality ratio.
 
     Raises: UserError if a ratio is asked for and one of the two kinds has no record.

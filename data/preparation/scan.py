@@ -46,7 +46,11 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
 
     Raises: UserError beyond the limit; under `strict` the first RecordError.
     """
-    folder = cache / "row_index" / f"{source.name}-{digest(f'{code()} {source.fingerprint()} {len(source)}')}"
+    folder = (
+        cache
+        / "row_index"
+        / f"{source.name}-{digest(f'{code()} {source.fingerprint()} {len(source)}')}"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "lock"):
         if not (folder / "summary.json").exists():
@@ -63,19 +67,29 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
 
 def code() -> str:
     """Return a digest of the code that turns files into a row index, so that a change of it reads the data again."""
-    adapters = (f"data.sources.{file.stem}" for file in sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py")))
+    adapters = (
+        f"data.sources.{file.stem}"
+        for file in sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py"))
+    )
     return code_digest("data.preparation.scan", *adapters)
 
 
 def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -> None:
     """Read all blocks with a progress bar, and make two arrays and a summary of them."""
     starts = range(0, len(source), BLOCK)
-    rows = np.lib.format.open_memmap(folder / "rows.npy", mode="w+", dtype=ROW, shape=(len(source),))
+    rows = np.lib.format.open_memmap(
+        folder / "rows.npy", mode="w+", dtype=ROW, shape=(len(source),)
+    )
     sizes: list[npt.NDArray[np.uint32]] = []
     faults: dict[str, int] = {}
     skipped, content = 0, hashlib.blake2b(digest_size=8)
     with mapped(partial(_read_block, source, policy, folder), starts, workers) as blocks:
-        shown = track(blocks, escape(f"reading {source.name}"), len(starts), console=plain_console(stderr=True))
+        shown = track(
+            blocks,
+            escape(f"reading {source.name}"),
+            len(starts),
+            console=plain_console(stderr=True),
+        )
         for start, block in zip(starts, shown, strict=True):
             rows[start : start + BLOCK] = block.rows
             content.update(block.rows.tobytes())
@@ -97,9 +111,13 @@ def _read_block(source: Source, policy: BadRecordConfig, folder: Path, start: in
     if file.exists():
         with np.load(file) as arrays:
             return RowIndex(arrays["rows"], arrays["sizes"], json.loads(str(arrays["faults"])))
-    block = index_rows(source, range(start, min(start + BLOCK, len(source))), policy.policy == "strict")
+    block = index_rows(
+        source, range(start, min(start + BLOCK, len(source))), policy.policy == "strict"
+    )
     with whole_file(file, "wb") as opened:
-        np.savez(opened, rows=block.rows, sizes=block.sizes, faults=np.array(json.dumps(block.faults)))
+        np.savez(
+            opened, rows=block.rows, sizes=block.sizes, faults=np.array(json.dumps(block.faults))
+        )
     return block
 
 
@@ -109,5 +127,6 @@ def _check(source: Source, policy: BadRecordConfig, found: int, faults: dict[str
         raise UserError(
             f"{source.name}: {found:,} of {len(source):,} rows are bad so far; the recipe allows {allowed:,} "
             f"(bad_records: {{policy: {policy.policy}, limit: {policy.limit}}}). Correct the data, or raise the limit. "
-            "The first of them:\n" + "\n".join(f"- {message}" for message in told(faults)[:EXAMPLES])
+            "The first of them:\n"
+            + "\n".join(f"- {message}" for message in told(faults)[:EXAMPLES])
         )

@@ -32,10 +32,20 @@ class SourceSplit:
     held_out: Indices
 
     @classmethod
-    def of(cls, config: SourceConfig, source: Source, row_index: RowIndex | None, reasons: npt.NDArray[np.uint8]) -> SourceSplit:
+    def of(
+        cls,
+        config: SourceConfig,
+        source: Source,
+        row_index: RowIndex | None,
+        reasons: npt.NDArray[np.uint8],
+    ) -> SourceSplit:
         """Return a source whose usable rows are all in `rows`; `reasons` are indices into REASONS, (rows,)."""
         counts = np.bincount(reasons, minlength=len(REASONS)).tolist()
-        left_out = {name: count for name, count in zip(REASONS, counts, strict=True) if count and name != "kept"}
+        left_out = {
+            name: count
+            for name, count in zip(REASONS, counts, strict=True)
+            if count and name != "kept"
+        }
         rows = np.flatnonzero(reasons == REASONS.index("kept")).astype(np.int32)
         return cls(config, source, row_index, left_out, rows, rows[:0])
 
@@ -65,18 +75,27 @@ class SourceSplit:
                 "Use the source's own setting of the text share instead of text_per_multimodal or a stage's modality."
             )
         text_only = self.row_index.rows["images"][self.rows] == 0
-        return [replace(whole, text_only=kind, indices=indices[text_only == kind]) for kind in (False, True)]
+        return [
+            replace(whole, text_only=kind, indices=indices[text_only == kind])
+            for kind in (False, True)
+        ]
 
     def lengths(self, count: ImageTokens) -> npt.NDArray[np.float64]:
         """Return estimated text tokens and image tokens of each training row, (rows, 2); NaN for a generated source."""
         if self.row_index is None:
             return np.full((len(self.rows), 2), np.nan)
-        found = np.stack([self.row_index.rows["text_tokens"], self.row_index.image_tokens(count)], axis=1)
+        found = np.stack(
+            [self.row_index.rows["text_tokens"], self.row_index.image_tokens(count)], axis=1
+        )
         return found[self.rows].astype(np.float64)
 
     def prompt_keys(self, rows: Indices) -> npt.NDArray[np.uint64]:
         """Return the keys of the prompts of `rows`; none for a generated source, whose splits share no scene."""
-        return np.empty(0, np.uint64) if self.row_index is None else self.row_index.rows["prompt_key"][rows]
+        return (
+            np.empty(0, np.uint64)
+            if self.row_index is None
+            else self.row_index.rows["prompt_key"][rows]
+        )
 
 
 class SplitRecords(Sequence[Preference]):
@@ -100,7 +119,11 @@ class SplitRecords(Sequence[Preference]):
         part, position = self.place(index)
         source, rows = self.parts[part]
         record = validate(source.record(int(rows[position])))
-        images = (grey_like(image, record.identity) for image in record.images) if self.grey else record.images
+        images = (
+            (grey_like(image, record.identity) for image in record.images)
+            if self.grey
+            else record.images
+        )
         return replace(record, source=source.name, images=tuple(images))
 
 
@@ -113,10 +136,18 @@ def hold_out(parts: Sequence[SourceSplit], total: int, seed: int) -> list[Source
     counts, found = quotas(total, [len(part.rows) // 2 for part in parts]), []
     for part, count, generator in zip(parts, counts, generators, strict=True):
         held_out = np.sort(generator.choice(part.rows, count, replace=False))
-        found.append(replace(part, rows=np.setdiff1d(part.rows, held_out, assume_unique=True), held_out=held_out))
+        found.append(
+            replace(
+                part, rows=np.setdiff1d(part.rows, held_out, assume_unique=True), held_out=held_out
+            )
+        )
     seen = np.concatenate([part.prompt_keys(part.held_out) for part in found])
     for number, (part, generator) in enumerate(zip(found, generators, strict=True)):
-        rows = part.rows if part.row_index is None else part.rows[~np.isin(part.prompt_keys(part.rows), seen)]
+        rows = (
+            part.rows
+            if part.row_index is None
+            else part.rows[~np.isin(part.prompt_keys(part.rows), seen)]
+        )
         cap = part.config.cap or len(rows)
         drawn = np.sort(generator.choice(rows, cap, replace=False)) if len(rows) > cap else rows
         lost = {"prompt_held_out": len(part.rows) - len(rows), "over_cap": len(rows) - len(drawn)}

@@ -14,7 +14,10 @@ from data.prompts import swapped
 from data.sources.shared.conversation import MARKER, question
 from data.sources.shared.files import FilesConfig, SourceRow, field
 
-NAMES = r"(?:Response 1|Response A|The first response)", r"(?:Response 2|Response B|The second response)"
+NAMES = (
+    r"(?:Response 1|Response A|The first response)",
+    r"(?:Response 2|Response B|The second response)",
+)
 BRACKETS = re.compile(
     rf"(?>.*?^Question: \[)(?>(?P<question>.*?)\]\s*^{NAMES[0]}: \[)(?>(?P<one>.*?)\]\s*^{NAMES[1]}: \[)(?P<two>.*)\]",
     re.DOTALL | re.MULTILINE,
@@ -52,7 +55,9 @@ class LlavaCriticConfig(FilesConfig):
         """Columns id, source, conversations of two turns {from, value}, image."""
         turns = row.value("conversations", list)
         if len(turns) != 2:
-            raise RecordError(f"the conversation has {len(turns)} turns; expected are a judge's prompt and its answer.")
+            raise RecordError(
+                f"the conversation has {len(turns)} turns; expected are a judge's prompt and its answer."
+            )
         prompt, judgement = (field(turn, "value", str).strip() for turn in turns)
         prompt = prompt.replace(MARKER, "")
         for template, verdict in ((BRACKETS, _better), (ARENA, _arena), (LLAVA_BENCH, _scores)):
@@ -60,9 +65,13 @@ class LlavaCriticConfig(FilesConfig):
                 winner = verdict(judgement)
                 break
         else:
-            raise RecordError(f"the judge's prompt is none of the three templates; it begins {prompt[:80]!r}.")
+            raise RecordError(
+                f"the judge's prompt is none of the three templates; it begins {prompt[:80]!r}."
+            )
         if winner is None:
-            raise RecordError(f"the judge's answer ends {judgement[-80:]!r}, which holds no verdict of its template.")
+            raise RecordError(
+                f"the judge's answer ends {judgement[-80:]!r}, which holds no verdict of its template."
+            )
         if winner == 0:
             raise LeftOut("tie", "the judge calls both responses equally good.")
         asked, *responses = (str(shown[name]).strip() for name in ("question", "one", "two"))

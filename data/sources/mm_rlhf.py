@@ -55,14 +55,27 @@ class MmRlhfConfig(ImageFilesConfig):
         if self.videos == "leave_out":
             raise LeftOut("not_asked_for", "a video.")
         if not isinstance(row.images, Folder):
-            raise ImageError(f"{row.identity}: the frames of a video are read from a folder, not from an archive: unpack it.")
+            raise ImageError(
+                f"{row.identity}: the frames of a video are read from a folder, not from an archive: unpack it."
+            )
         root, named = row.images.root, Path(video)
-        places = {name: resolved(root, str(name), row.identity, links=True) for name in (named, named.parent / named.stem)}
-        name, folder = next(((name, place) for name, place in places.items() if place.is_dir()), (named, None))
+        places = {
+            name: resolved(root, str(name), row.identity, links=True)
+            for name in (named, named.parent / named.stem)
+        }
+        name, folder = next(
+            ((name, place) for name, place in places.items() if place.is_dir()), (named, None)
+        )
         try:
-            frames = [] if folder is None else sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_KINDS)
+            frames = (
+                []
+                if folder is None
+                else sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_KINDS)
+            )
         except OSError as error:
-            raise ImageError(f"{row.identity}: the frames of the video {video!r} cannot be listed ({error.strerror}).") from error
+            raise ImageError(
+                f"{row.identity}: the frames of the video {video!r} cannot be listed ({error.strerror})."
+            ) from error
         if not frames:
             raise ImageError(
                 f"{row.identity}: the video {video!r} has no folder of frames under {root}. "
@@ -70,5 +83,7 @@ class MmRlhfConfig(ImageFilesConfig):
                 "or set `videos: leave_out`."
             )
         count = min(self.frames, len(frames))
-        chosen = (frames[(2 * position + 1) * len(frames) // (2 * count)] for position in range(count))
+        chosen = (
+            frames[(2 * position + 1) * len(frames) // (2 * count)] for position in range(count)
+        )
         return tuple(row.images.find(str(name / frame.name), row.identity) for frame in chosen)

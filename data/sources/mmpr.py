@@ -43,7 +43,9 @@ class MmprConfig(ImageFilesConfig):
         located = self.locate()
         chosen = _chosen(located, self.subsets)
         annotations = _annotations(located, cache)
-        missing = [name for name, (annotation, _) in chosen.items() if annotation not in annotations]
+        missing = [
+            name for name, (annotation, _) in chosen.items() if annotation not in annotations
+        ]
         if missing:
             raise UserError(
                 f"{self.label}: the annotation files of {', '.join(missing)} are neither in annotations.zip nor unpacked."
@@ -53,7 +55,11 @@ class MmprConfig(ImageFilesConfig):
         subsets = []
         for name, (annotation, root) in chosen.items():
             rows = JsonLines(annotations[annotation], cache)
-            subsets.append(TableSource(self, located.revision, rows, SubsetImages(images, root), f"{self.label}:{name}"))
+            subsets.append(
+                TableSource(
+                    self, located.revision, rows, SubsetImages(images, root), f"{self.label}:{name}"
+                )
+            )
         return MmprSource(self, located.revision, subsets, images)
 
     def convert(self, row: SourceRow) -> Preference:
@@ -66,7 +72,9 @@ class MmprConfig(ImageFilesConfig):
 class MmprSource(TableSource):
     """The rows of all subsets in the order of meta.json, with the subset as the category."""
 
-    def __init__(self, config: MmprConfig, revision: str, subsets: Sequence[TableSource], images: Images) -> None:
+    def __init__(
+        self, config: MmprConfig, revision: str, subsets: Sequence[TableSource], images: Images
+    ) -> None:
         self.subsets, self.table = subsets, Concatenated([subset.rows for subset in subsets])
         super().__init__(config, revision, self.table, images)
 
@@ -88,26 +96,38 @@ class SubsetImages:
         """Return the image `name` under the root."""
         root = PurePosixPath(self.root).parts
         paths = [str(PurePosixPath(*root[start:]) / name) for start in range(min(3, len(root) + 1))]
-        return self.images.find(next((path for path in paths if path in self.images), paths[0]), record)
+        return self.images.find(
+            next((path for path in paths if path in self.images), paths[0]), record
+        )
 
 
 def _chosen(located: LocatedFiles, subsets: Sequence[str] | None) -> dict[str, tuple[str, str]]:
     """Return the name of the annotation file and the root of the images of each subset that is asked for."""
     metas = [path for path in located.files if path.name == "meta.json"]
     if len(metas) != 1:
-        raise UserError(f"MMPR in {located.root}: {len(metas)} files meta.json; required is exactly one.")
+        raise UserError(
+            f"MMPR in {located.root}: {len(metas)} files meta.json; required is exactly one."
+        )
     try:
         meta = parse_json(metas[0].read_bytes())
     except RecordError as error:
         raise UserError(f"{metas[0]}: {error}") from error
     if not isinstance(meta, dict):
-        raise UserError(f"{metas[0]}: a JSON {type(meta).__name__}; required is an object with an entry for each subset.")
+        raise UserError(
+            f"{metas[0]}: a JSON {type(meta).__name__}; required is an object with an entry for each subset."
+        )
     unknown = [name for name in subsets or [] if name not in meta]
     if unknown:
-        raise UserError(f"MMPR has no subset {', '.join(unknown)}; meta.json names {', '.join(meta)}.")
+        raise UserError(
+            f"MMPR has no subset {', '.join(unknown)}; meta.json names {', '.join(meta)}."
+        )
     for name, subset in meta.items():
-        if not isinstance(subset, dict) or not all(isinstance(subset.get(key), str) for key in ("root", "annotation")):
-            raise UserError(f"{metas[0]}: {name!r} is not an object of texts 'root' and 'annotation'. Has the data set changed?")
+        if not isinstance(subset, dict) or not all(
+            isinstance(subset.get(key), str) for key in ("root", "annotation")
+        ):
+            raise UserError(
+                f"{metas[0]}: {name!r} is not an object of texts 'root' and 'annotation'. Has the data set changed?"
+            )
     return {
         name: (PurePosixPath(subset["annotation"]).name, subset["root"])
         for name, subset in meta.items()

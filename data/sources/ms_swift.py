@@ -27,8 +27,14 @@ class MsSwiftConfig(FormatConfig):
         images = row.all_images(row.columns.get("images"))
         turns, other = row.value("messages", list), row.optional("rejected_messages", list)
         if other is None:
-            turns, chosen, rejected = turns[:-1], response(turns[-1:]), row.text("rejected_response")
+            turns, chosen, rejected = (
+                turns[:-1],
+                response(turns[-1:]),
+                row.text("rejected_response"),
+            )
         else:
             turns, chosen, rejected = implicit(turns, other)
         prompt = marked(messages(turns), len(images))
-        return Preference(row.identity, prompt, chosen, rejected, images, margin=row.number("margin"))
+        return Preference(
+            row.identity, prompt, chosen, rejected, images, margin=row.number("margin")
+        )

@@ -17,4 +17,7 @@ class OlmoPreferenceConfig(TuluPreferenceConfig):
     def convert(self, row: SourceRow) -> Preference:
         """Columns as in the Tulu mixture, with chosen_rating, rejected_rating, chosen_model, rejected_model."""
         chosen, rejected = row.number("chosen_rating"), row.number("rejected_rating")
-        return replace(super().convert(row), margin=None if chosen is None or rejected is None else chosen - rejected)
+        return replace(
+            super().convert(row),
+            margin=None if chosen is None or rejected is None else chosen - rejected,
+        )

@@ -29,9 +29,15 @@ class OmniAlignVDpoConfig(ImageFilesConfig):
     def locate(self) -> LocatedFiles:
         """Find the files; each topic that the recipe names must have one."""
         located = super().locate()
-        missing = [topic for topic in self.topics or () if not any(topic in path.stem for path in located.files)]
+        missing = [
+            topic
+            for topic in self.topics or ()
+            if not any(topic in path.stem for path in located.files)
+        ]
         if missing:
-            raise UserError(f"{self.label}: {located.root} holds no file of {', '.join(missing)}: fetch it.")
+            raise UserError(
+                f"{self.label}: {located.root} holds no file of {', '.join(missing)}: fetch it."
+            )
         return located
 
     def convert(self, row: SourceRow) -> Preference:

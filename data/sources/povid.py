@@ -25,8 +25,17 @@ class PovidConfig(ImageFilesConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns id, image, conversations, rejected_conversations."""
-        chosen, rejected = sharegpt(row.value("conversations", list)), sharegpt(row.value("rejected_conversations", list))
+        chosen, rejected = (
+            sharegpt(row.value("conversations", list)),
+            sharegpt(row.value("rejected_conversations", list)),
+        )
         if len(chosen) < 2 or chosen[:-1] != rejected[:-1]:
             raise RecordError("the two conversations must differ in their last turn only.")
         image = row.image(row.text("image"))
-        return Preference(row.identity, marked(chosen[:-1], 1), text_of(chosen[-1]), text_of(rejected[-1]), (image,))
+        return Preference(
+            row.identity,
+            marked(chosen[:-1], 1),
+            text_of(chosen[-1]),
+            text_of(rejected[-1]),
+            (image,),
+        )

@@ -40,7 +40,9 @@ class ProjectConfig(FormatConfig):
         """Columns as above; another one is an error."""
         unknown = sorted(row.columns.keys() - KEYS)
         if unknown:
-            raise RecordError(f"unknown {', '.join(map(repr, unknown))}; a record may hold {', '.join(sorted(KEYS))}.")
+            raise RecordError(
+                f"unknown {', '.join(map(repr, unknown))}; a record may hold {', '.join(sorted(KEYS))}."
+            )
         images = row.all_images(row.columns.get("images"))
         return Preference(
             row.identity,

@@ -57,18 +57,30 @@ class QuestionsConfig(FormatConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Return the question; raise RecordError for one without an answer, or whose answer is none of its choices."""
-        images = tuple(image for name in self.image_columns for image in row.all_images(row.columns.get(name)))
+        images = tuple(
+            image for name in self.image_columns for image in row.all_images(row.columns.get(name))
+        )
         prompt = messages(user_turn(row.value(self.prompt, str | list)), len(images))
         choices = [] if self.choices is None else listed(row.columns.get(self.choices))
         answers = self._answers(row)
-        rule = self.verifier or ("multiple_choice" if choices else "numeric" if all(map(_is_number, answers)) else "exact")
+        rule = self.verifier or (
+            "multiple_choice"
+            if choices
+            else "numeric"
+            if all(map(_is_number, answers))
+            else "exact"
+        )
         if rule == "multiple_choice" and choices:
             answers = tuple(letter(answer, choices) for answer in answers)
-        lettered = [f"{sign}. {choice}" for sign, choice in zip(ascii_uppercase, choices, strict=False)]
+        lettered = [
+            f"{sign}. {choice}" for sign, choice in zip(ascii_uppercase, choices, strict=False)
+        ]
         below = "\n".join(filter(None, [*lettered, self.instruction]))
         category = "" if self.group is None else row.label(self.group)
         truth = Truth(rule, answers)
-        return Preference(row.identity, extended(prompt, below), "", "", images, category=category, truth=truth)
+        return Preference(
+            row.identity, extended(prompt, below), "", "", images, category=category, truth=truth
+        )
 
     def _answers(self, row: SourceRow) -> tuple[str, ...]:
         found = row.value(self.answer, str | int | float | list)
@@ -87,7 +99,9 @@ def listed(choices: Any) -> list[str]:
     except (SyntaxError, ValueError) as error:
         raise RecordError(f"the choices {choices!r:.60} are no list: {error}") from error
     if not isinstance(found, list) or len(found) > len(ascii_uppercase):
-        raise RecordError(f"the choices are {found!r:.60}; required is a list of at most {len(ascii_uppercase)}.")
+        raise RecordError(
+            f"the choices are {found!r:.60}; required is a list of at most {len(ascii_uppercase)}."
+        )
     return [str(one) for one in found]
 
 
@@ -101,7 +115,9 @@ def letter(answer: str, choices: list[str]) -> str:
     sign = answer.strip().strip("()").upper()
     if len(sign) == 1 and sign in ascii_uppercase[: len(choices)]:
         return sign
-    raise RecordError(f"the answer {answer!r:.60} is none of the {len(choices)} choices, and no letter of one.")
+    raise RecordError(
+        f"the answer {answer!r:.60} is none of the {len(choices)} choices, and no letter of one."
+    )
 
 
 def extended(prompt: tuple[Message, ...], below: str) -> tuple[Message, ...]:
@@ -109,7 +125,13 @@ def extended(prompt: tuple[Message, ...], below: str) -> tuple[Message, ...]:
     if not below:
         return prompt
     *before, last = prompt
-    return (*before, {"role": last["role"], "content": [*last["content"], {"type": "text", "text": f"\n{below}"}]})
+    return (
+        *before,
+        {
+            "role": last["role"],
+            "content": [*last["content"], {"type": "text", "text": f"\n{below}"}],
+        },
+    )
 
 
 def _is_number(text: str) -> bool:

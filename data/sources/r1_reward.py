@@ -44,12 +44,18 @@ class R1RewardConfig(FormatConfig):
         user, judgement = texts.get("user", ""), texts.get("assistant", "")
         shown = SHOWN.match(user)
         if shown is None:
-            raise RecordError("the user turn holds no '[Question]:', '[Response 1]:' and '[Response 2]:' in this order.")
+            raise RecordError(
+                "the user turn holds no '[Question]:', '[Response 1]:' and '[Response 2]:' in this order."
+            )
         responses = shown["one"].strip(), shown["two"].strip()
         answers = row.optional("answer", list | str) or judgement
-        found = ANSWER.findall(" ".join(map(str, answers)) if isinstance(answers, list) else answers)
+        found = ANSWER.findall(
+            " ".join(map(str, answers)) if isinstance(answers, list) else answers
+        )
         if len(set(found)) != 1:
-            raise RecordError(f"the answer is {answers!r}; required is one <answer>1</answer> or <answer>2</answer>.")
+            raise RecordError(
+                f"the answer is {answers!r}; required is one <answer>1</answer> or <answer>2</answer>."
+            )
         winner = int(found[0])
         thought = THOUGHT.match(judgement)
         reasoning = None if thought is None else thought[1].strip()

@@ -22,6 +22,15 @@ class RlhfVConfig(FilesConfig):
     def convert(self, row: SourceRow) -> Preference:
         """Columns image and text; the text is read as JSON."""
         pair = row.json("text", dict)
-        asked, chosen, rejected = (field(pair, name, str) for name in ("question", "chosen", "rejected"))
+        asked, chosen, rejected = (
+            field(pair, name, str) for name in ("question", "chosen", "rejected")
+        )
         image = row.stored_image("image")
-        return Preference(row.identity, question(asked, 1), chosen, rejected, (image,), category=row.label("origin_dataset"))
+        return Preference(
+            row.identity,
+            question(asked, 1),
+            chosen,
+            rejected,
+            (image,),
+            category=row.label("origin_dataset"),
+        )

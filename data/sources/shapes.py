@@ -43,9 +43,19 @@ class ShapesConfig(SourceConfig):
     def _kinds_exist(self) -> ShapesConfig:
         for kind in self.kinds or []:
             _known(kind, dict.fromkeys([*QUESTION_TYPES, *TEXT_TYPES]))
-        if self.kinds is not None and self.text_only < 1 and not QUESTION_TYPES.keys() & set(self.kinds):
-            raise ValueError(f"kinds holds text questions only, so text_only must be 1 (it is {self.text_only})")
-        if self.kinds is not None and self.text_only > 0 and not TEXT_TYPES.keys() & set(self.kinds):
+        if (
+            self.kinds is not None
+            and self.text_only < 1
+            and not QUESTION_TYPES.keys() & set(self.kinds)
+        ):
+            raise ValueError(
+                f"kinds holds text questions only, so text_only must be 1 (it is {self.text_only})"
+            )
+        if (
+            self.kinds is not None
+            and self.text_only > 0
+            and not TEXT_TYPES.keys() & set(self.kinds)
+        ):
             raise ValueError(
                 f"kinds holds no text question ({', '.join(TEXT_TYPES)}), so text_only must be 0 (it is {self.text_only})"
             )
@@ -65,7 +75,9 @@ class ShapesSource:
     def __init__(self, config: ShapesConfig) -> None:
         self.name = config.label
         self.rows = config.rows
-        self.world = ShapesWorld(config.level, config.seed, config.split, config.text_only, config.kinds)
+        self.world = ShapesWorld(
+            config.level, config.seed, config.split, config.text_only, config.kinds
+        )
         self.revision = self.world.fingerprint()
         self._settings = config.settings
 

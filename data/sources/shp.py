@@ -33,7 +33,9 @@ class ShpConfig(FilesConfig):
         votes = row.value("score_A", int), row.value("score_B", int)
         margin = gap(*votes, 0)
         if label not in (0, 1) or (label == 1) != (votes[0] > votes[1]):
-            raise RecordError(f"the label is {label} and the votes are {votes}; expected is 1 where A has more votes.")
+            raise RecordError(
+                f"the label is {label} and the votes are {votes}; expected is 1 where A has more votes."
+            )
         ratio = float(row.value("score_ratio", int | float))
         if ratio < self.minimum_ratio:
             raise LeftOut("small_gap", f"the ratio of votes {ratio} is below {self.minimum_ratio}.")

@@ -22,4 +22,6 @@ class SkyworkPreferenceConfig(FilesConfig):
     def convert(self, row: SourceRow) -> Preference:
         """Columns chosen, rejected (lists of {content, role}), source."""
         shared, chosen, rejected = implicit(row.value("chosen", list), row.value("rejected", list))
-        return Preference(row.identity, messages(shared), chosen, rejected, category=row.label("source"))
+        return Preference(
+            row.identity, messages(shared), chosen, rejected, category=row.label("source")
+        )

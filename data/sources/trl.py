@@ -27,9 +27,18 @@ class TrlConfig(FormatConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns as above."""
-        images = row.all_images(row.columns.get("images")) or row.all_images(row.columns.get("image"))
+        images = row.all_images(row.columns.get("images")) or row.all_images(
+            row.columns.get("image")
+        )
         turns, chosen, rejected = split_pair(row)
-        return Preference(row.identity, messages(turns, len(images)), chosen, rejected, images, margin=row.number("margin"))
+        return Preference(
+            row.identity,
+            messages(turns, len(images)),
+            chosen,
+            rejected,
+            images,
+            margin=row.number("margin"),
+        )
 
 
 def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
@@ -44,5 +53,7 @@ def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
     if chosen[:start].endswith(" "):  # TRL's rule: the blank belongs to the responses
         start -= 1
     if not chosen[:start].strip():
-        raise RecordError("there is no 'prompt', and the two responses share no beginning that could be it.")
+        raise RecordError(
+            "there is no 'prompt', and the two responses share no beginning that could be it."
+        )
     return user_turn(chosen[:start]), chosen[start:], rejected[start:]

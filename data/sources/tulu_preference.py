@@ -24,6 +24,8 @@ class TuluPreferenceConfig(FilesConfig):
         """Columns id, prompt, chosen, rejected (whole conversations of {content, role}), source."""
         chosen, rejected = row.value("chosen", list), row.value("rejected", list)
         if chosen[:-1] != rejected[:-1]:
-            raise RecordError("'chosen' and 'rejected' differ before the last turn; expected is one context for both.")
+            raise RecordError(
+                "'chosen' and 'rejected' differ before the last turn; expected is one context for both."
+            )
         texts = response(chosen[-1:]), response(rejected[-1:])
         return Preference(row.identity, messages(chosen[:-1]), *texts, category=row.label("source"))

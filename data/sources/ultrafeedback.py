@@ -24,4 +24,10 @@ class UltraFeedbackConfig(PairsConfig):
 
     def without_responses(self, row: SourceRow) -> Preference:
         """Columns source, instruction, models, completions, correct_answers, incorrect_answers."""
-        return Preference(row.identity, (text("user", row.text("instruction")),), "", "", category=row.label("source"))
+        return Preference(
+            row.identity,
+            (text("user", row.text("instruction")),),
+            "",
+            "",
+            category=row.label("source"),
+        )

@@ -31,7 +31,15 @@ class UltraFeedbackBinarizedConfig(FilesConfig):
     def convert(self, row: SourceRow) -> Preference:
         """Columns prompt, prompt_id, chosen, rejected (whole conversations), messages, score_chosen, score_rejected."""
         shared, chosen, rejected = implicit(row.value("chosen", list), row.value("rejected", list))
-        better, worse = (float(row.value(name, int | float)) for name in ("score_chosen", "score_rejected"))
+        better, worse = (
+            float(row.value(name, int | float)) for name in ("score_chosen", "score_rejected")
+        )
         if better < worse:
             raise RecordError(f"the chosen response has the lower score ({better} < {worse}).")
-        return Preference(row.identity, messages(shared), chosen, rejected, margin=gap(better, worse, self.minimum_gap))
+        return Preference(
+            row.identity,
+            messages(shared),
+            chosen,
+            rejected,
+            margin=gap(better, worse, self.minimum_gap),
+        )

@@ -24,5 +24,9 @@ class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
 
     def without_responses(self, row: SourceRow) -> Preference:
         """Columns id, prompt, models, completions, and image or img_path."""
-        image = row.stored_image("image") if row.columns.get("image") else row.image(row.text("img_path"))
+        image = (
+            row.stored_image("image")
+            if row.columns.get("image")
+            else row.image(row.text("img_path"))
+        )
         return Preference(row.identity, question(row.text("prompt"), 1), "", "", (image,))

@@ -37,7 +37,9 @@ class WildVisionBattleConfig(FilesConfig):
         if winner.startswith(("tie", "bothbad")):
             raise LeftOut("tie", f"the vote is {winner!r}.")
         if winner not in ("model_a", "model_b"):
-            raise RecordError(f"the winner is {winner!r}; expected is model_a, model_b, tie… or bothbad….")
+            raise RecordError(
+                f"the winner is {winner!r}; expected is model_a, model_b, tie… or bothbad…."
+            )
         one, two = row.value("conversation_a", list), row.value("conversation_b", list)
         if len(one) != len(two) or one[:-1] != two[:-1]:
             raise LeftOut("no_pair", "the two conversations differ before the last answer.")
@@ -46,4 +48,6 @@ class WildVisionBattleConfig(FilesConfig):
             chosen, rejected = rejected, chosen
         image = row.stored_image("image")
         prompt = marked(messages(shared), 1)
-        return Preference(row.identity, prompt, chosen, rejected, (image,), category=row.label("language"))
+        return Preference(
+            row.identity, prompt, chosen, rejected, (image,), category=row.label("language")
+        )

@@ -97,7 +97,11 @@ class Archive(IndexedFiles):
         if kind == TAR:
             return self.read(start, stored)
         header = self.read(start, LOCAL_HEADER)
-        skip = LOCAL_HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        skip = (
+            LOCAL_HEADER
+            + int.from_bytes(header[26:28], "little")
+            + int.from_bytes(header[28:30], "little")
+        )
         content = self.read(start + skip, stored)
         if kind == DEFLATED:
             unpacking = zlib.decompressobj(wbits=-15)
@@ -122,14 +126,23 @@ class Archive(IndexedFiles):
             else:
                 with zipfile.ZipFile(_Joined(self)) as archive:
                     rows = [
-                        (hash64(entry.filename), entry.header_offset, entry.compress_size, kind, entry.CRC)
+                        (
+                            hash64(entry.filename),
+                            entry.header_offset,
+                            entry.compress_size,
+                            kind,
+                            entry.CRC,
+                        )
                         for entry in archive.infolist()
-                        if not entry.is_dir() and (kind := entry.compress_type) in (STORED, DEFLATED)
+                        if not entry.is_dir()
+                        and (kind := entry.compress_type) in (STORED, DEFLATED)
                     ]
             entries = np.array(rows, ENTRY)
         except DAMAGED as error:
             names = ", ".join(part.name for part in self.parts)
-            raise UserError(f"the archive {names} cannot be read ({error}). Are all its parts there and complete?") from error
+            raise UserError(
+                f"the archive {names} cannot be read ({error}). Are all its parts there and complete?"
+            ) from error
         return entries[np.argsort(entries["name"], kind="stable")]
 
 
@@ -149,7 +162,9 @@ class _Joined:
         return self.position
 
     def read(self, size: int = -1) -> bytes:
-        piece = self.archive.read(self.position, size if size >= 0 else self.archive.ends[-1] - self.position)
+        piece = self.archive.read(
+            self.position, size if size >= 0 else self.archive.ends[-1] - self.position
+        )
         self.position += len(piece)
         return piece
 
@@ -171,7 +186,9 @@ def open_images(places: Sequence[Path], cache: Path) -> Archive | Folder:
 def check_places(places: Sequence[Path]) -> None:
     """Raise UserError unless `places` are what `open_images` takes, by their kinds and names."""
     folder = len(places) == 1 and places[0].is_dir()
-    if not folder and not (places and all(is_archive(place) and place.is_file() for place in places)):
+    if not folder and not (
+        places and all(is_archive(place) and place.is_file() for place in places)
+    ):
         raise UserError(
             f"images in {', '.join(map(str, places)) or 'no place'}: required is a folder, a .zip (whole, or all parts of "
             ".zip_aa, .zip_ab, …) or an uncompressed .tar. Unpack anything else into a folder."

@@ -62,18 +62,26 @@ class ArrowTable:
 
         for start, stop, reason in self.damaged:
             if start <= index < stop:
-                raise RecordError(f"{self.original.name}, row {index}: rows {start} to {stop - 1} cannot be read ({reason}).")
+                raise RecordError(
+                    f"{self.original.name}, row {index}: rows {start} to {stop - 1} cannot be read ({reason})."
+                )
         if self._reader is None:
-            options = pa.ipc.IpcReadOptions(use_threads=False)  # one small batch at a time, also in forked workers
+            options = pa.ipc.IpcReadOptions(
+                use_threads=False
+            )  # one small batch at a time, also in forked workers
             self._reader = pa.ipc.open_file(pa.OSFile(str(self.copy)), options=options)
         number = bisect_right(self.ends, index)
         if self._last[0] != number:  # the last batch is kept for reading in order
             self._last = (number, self._reader.get_batch(number))
         batch = self._last[1]
         try:
-            row: dict[str, Any] = batch.slice(index - int(self.ends[number] - batch.num_rows), 1).to_pylist()[0]
+            row: dict[str, Any] = batch.slice(
+                index - int(self.ends[number] - batch.num_rows), 1
+            ).to_pylist()[0]
         except BEYOND_PYTHON as error:
-            raise RecordError(f"{self.original.name}, row {index}: a value that Python cannot hold ({error}).") from error
+            raise RecordError(
+                f"{self.original.name}, row {index}: a value that Python cannot hold ({error})."
+            ) from error
         return row
 
     def fingerprint(self) -> str:
@@ -129,7 +137,9 @@ def _opened(path: Path, damaged: Damage) -> tuple[pa.Schema, Iterator[pa.RecordB
             stream = pa.ipc.open_stream(source)
             return stream.schema, iter(stream)
     except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path}: the file cannot be opened ({error}). Is it complete? Fetch it again.") from error
+        raise UserError(
+            f"{path}: the file cannot be opened ({error}). Is it complete? Fetch it again."
+        ) from error
 
 
 def _copy(job: tuple[Path, Path]) -> None:
@@ -144,7 +154,9 @@ def _copy(job: tuple[Path, Path]) -> None:
         damaged: Damage = []
         sizes: list[int] = []
         schema, batches = _opened(path, damaged)
-        most = ROWS_OF_BINARY if any("binary" in str(field.type) for field in schema) else ROWS_OF_TEXT
+        most = (
+            ROWS_OF_BINARY if any("binary" in str(field.type) for field in schema) else ROWS_OF_TEXT
+        )
         with whole_file(copy, "wb") as file:
             with pa.ipc.new_file(file, schema) as writer:
                 for batch in batches:
@@ -165,10 +177,14 @@ def _parquet_batches(path: Path, schema: pa.Schema, damaged: Damage) -> Iterator
         for group in range(file.num_row_groups):
             end = done + file.metadata.row_group(group).num_rows
             try:
-                for batch in file.iter_batches(batch_size=ROWS_OF_TEXT, row_groups=[group], use_threads=False):
+                for batch in file.iter_batches(
+                    batch_size=ROWS_OF_TEXT, row_groups=[group], use_threads=False
+                ):
                     yield batch
                     done += batch.num_rows
             except (OSError, pa.ArrowException) as error:
                 damaged.append((done, end, f"row group {group} of {path.name} is damaged: {error}"))
-                yield pa.record_batch([pa.nulls(end - done, field.type) for field in schema], schema=schema)
+                yield pa.record_batch(
+                    [pa.nulls(end - done, field.type) for field in schema], schema=schema
+                )
                 done = end

@@ -11,12 +11,19 @@ CLONE = Path(__file__).resolve().parents[2]
 
 
 @cache
-def code_digest(*modules: str, floors: tuple[str, ...] = ("data", "models", "eval", "train")) -> str:
+def code_digest(
+    *modules: str, floors: tuple[str, ...] = ("data", "models", "eval", "train")
+) -> str:
     """Return a digest of the syntax trees of `modules` and of all that they import from `floors`.
 
     Comments, docstrings and layout do not count: a cached evaluation of a 7B model survives an edit of prose.
     """
-    return digest("\n".join(f"{name} {_tree(file)}" for name, file in sorted(imported_modules(modules, floors).items())))
+    return digest(
+        "\n".join(
+            f"{name} {_tree(file)}"
+            for name, file in sorted(imported_modules(modules, floors).items())
+        )
+    )
 
 
 def imported_modules(modules: Sequence[str], floors: Sequence[str]) -> dict[str, Path]:
@@ -30,7 +37,11 @@ def imported_modules(modules: Sequence[str], floors: Sequence[str]) -> dict[str,
             found[name] = file
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom):
-                    module = f"{name.rpartition('.')[0]}.{node.module}" if node.level else str(node.module)
+                    module = (
+                        f"{name.rpartition('.')[0]}.{node.module}"
+                        if node.level
+                        else str(node.module)
+                    )
                     # a name imported from a package may be a module of it
                     others = [module, *(f"{module}.{alias.name}" for alias in node.names)]
                     waiting += [other for other in others if other.partition(".")[0] in floors]
@@ -41,5 +52,9 @@ def _tree(file: Path) -> str:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            node.body = [part for part in node.body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
+            node.body = [
+                part
+                for part in node.body
+                if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+            ]
     return ast.dump(tree)

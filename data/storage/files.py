@@ -47,7 +47,9 @@ def digest(text: str) -> str:
 
 def hash64(text: str) -> int:
     """Return a hash of 64 bits that is the same in every process."""
-    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
+    return int.from_bytes(
+        hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big"
+    )
 
 
 @contextmanager
@@ -105,7 +107,9 @@ def copy_limited(source: IO[bytes] | GzipFile, target: IO[bytes], packed: Path) 
 
 
 @contextmanager
-def mapped(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[Iterator[Result]]:
+def mapped(
+    work: Callable[[Job], Result], jobs: Sequence[Job], workers: int
+) -> Iterator[Iterator[Result]]:
     """Give the results of `work` in the order of `jobs`, found by up to `workers` processes; in this one if one is enough.
 
     `work` is handed to each process once. Whatever ends the block early (an error, a signal) cancels what has not begun.
@@ -114,8 +118,12 @@ def mapped(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> 
     if count <= 1:
         yield map(work, jobs)
         return
-    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(work,)) as pool:
+    context = multiprocessing.get_context(
+        "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    )
+    with ProcessPoolExecutor(
+        count, mp_context=context, initializer=_begin, initargs=(work,)
+    ) as pool:
         try:
             yield pool.map(_run, jobs)
         finally:

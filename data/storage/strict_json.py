@@ -25,10 +25,14 @@ def parse_json(content: str | bytes) -> Any:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
         value = json.loads(text, object_pairs_hook=_object)
         level, depth = [value], 0
-        while level := [below for one in level if isinstance(one, dict | list) for below in _children(one)]:
+        while level := [
+            below for one in level if isinstance(one, dict | list) for below in _children(one)
+        ]:
             depth += 1
             if depth > DEPTH:
-                raise RecordError(f"the JSON is nested more than {DEPTH} deep. Flatten it, or leave it out.")
+                raise RecordError(
+                    f"the JSON is nested more than {DEPTH} deep. Flatten it, or leave it out."
+                )
         if SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecordError:
@@ -48,7 +52,9 @@ def items(text: str) -> Iterator[str]:
 
     Raises: ValueError where the list is none; RecursionError for an item of too deep a nesting.
     """
-    scan = json.JSONDecoder(parse_int=len).raw_decode  # numbers of any length: `parse_json` judges the items
+    scan = json.JSONDecoder(
+        parse_int=len
+    ).raw_decode  # numbers of any length: `parse_json` judges the items
     place = _after_blanks(text, 0)
     if text[place : place + 1] != "[":
         raise ValueError("it does not begin with '['")
@@ -80,5 +86,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
         double = next(key for key in found if keys.count(key) > 1)
-        raise RecordError(f"the key {double[:60]!r} stands twice in an object, and nobody can tell which one counts.")
+        raise RecordError(
+            f"the key {double[:60]!r} stands twice in an object, and nobody can tell which one counts."
+        )
     return found

@@ -82,7 +82,11 @@ class IndexedFiles(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open files and the mapping behind."""
-        return {name: value for name, value in vars(self).items() if name not in ("index", "_descriptors")}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("index", "_descriptors")
+        }
 
     def read(self, start: int, size: int) -> bytes:
         """Return bytes, counted through all parts."""
@@ -132,7 +136,9 @@ class JsonLines(IndexedFiles):
         start, stop = map(int, self.index[index])
         where = f"{self.path.name}, row {index} (byte {start})"
         if stop - start > LONGEST_ROW:
-            raise RecordError(f"{where}: a line of {stop - start:,} bytes; read are at most {LONGEST_ROW:,}.")
+            raise RecordError(
+                f"{where}: a line of {stop - start:,} bytes; read are at most {LONGEST_ROW:,}."
+            )
         try:
             row = parse_json(self.read(start, stop - start))
         except RecordError as error:
@@ -182,7 +188,9 @@ def kind_of(paths: Sequence[Path]) -> str:
     kinds = sorted({path.suffix for path in paths})
     if len(kinds) != 1 or kinds[0] not in KINDS:
         names = ", ".join(str(path) for path in paths[:3])
-        raise UserError(f"{names}: files of kind {', '.join(kinds) or 'none'}: required is one kind of {', '.join(KINDS)}.")
+        raise UserError(
+            f"{names}: files of kind {', '.join(kinds) or 'none'}: required is one kind of {', '.join(KINDS)}."
+        )
     return kinds[0]
 
 
@@ -204,7 +212,11 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
 def _as_lines(path: Path, cache: Path) -> Path:
     """Return a file as JSON lines: itself if it is such already, else its copy in the cache, unpacked or a line each item."""
     with path.open("rb") as file:
-        head = b"" if path.suffix == ".jsonl" else file.read(READ).removeprefix(codecs.BOM_UTF8).lstrip()
+        head = (
+            b""
+            if path.suffix == ".jsonl"
+            else file.read(READ).removeprefix(codecs.BOM_UTF8).lstrip()
+        )
     if path.suffix != ".gz" and not head.startswith(b"["):
         return path
     lines = derived(path, cache, "unpacked", ".jsonl")
@@ -216,12 +228,18 @@ def _as_lines(path: Path, cache: Path) -> Path:
                 with gzip.open(path) as source:
                     copy_limited(source, target, path)
             else:  # a byte that is no UTF-8 goes through to the line, and makes that row alone unreadable
-                text = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
-                target.writelines(item.encode(errors="surrogateescape") + b"\n" for item in items(text))
+                text = (
+                    path.read_bytes().removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
+                )
+                target.writelines(
+                    item.encode(errors="surrogateescape") + b"\n" for item in items(text)
+                )
     except UserError:
         raise
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: the file is no valid JSON ({error}). Is it complete?") from error
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: the file cannot be unpacked ({error}). Is it complete?") from error
+        raise UserError(
+            f"{path}: the file cannot be unpacked ({error}). Is it complete?"
+        ) from error
     return lines

@@ -68,7 +68,9 @@ _HUB_FEATURES: dict[str, dict[str, Any]] = {
 """How the `datasets` library notes the columns in a parquet file; it is what makes `image` an image again."""
 
 
-def _items(world: ShapesWorld, stocks: Sequence[_Stock], rows: int) -> Iterator[tuple[int, str, str, Item, Rng]]:
+def _items(
+    world: ShapesWorld, stocks: Sequence[_Stock], rows: int
+) -> Iterator[tuple[int, str, str, Item, Rng]]:
     """Yield number, group, form of the id, item and random draws of each row."""
     for index in range(rows):
         group, identity, *kinds = stocks[index % len(stocks)]
@@ -87,7 +89,9 @@ def write_vl_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
             {
                 "id": identity.format(index),
                 "query": item.question,
-                "response": [item.chosen, item.rejected] if chosen_first else [item.rejected, item.chosen],
+                "response": [item.chosen, item.rejected]
+                if chosen_first
+                else [item.rejected, item.chosen],
                 "image": {"bytes": png(*item.images()), "path": f"{index:04}.png"},
                 "human_ranking": [0, 1] if chosen_first else [1, 0],
                 "models": ["shapes", "shapes"],
@@ -99,7 +103,10 @@ def write_vl_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
         )
     features = {"huggingface": json.dumps({"info": {"features": _HUB_FEATURES}})}
     (folder / "data").mkdir()
-    parquet.write_table(arrow.Table.from_pylist(found, metadata=features), folder / "data" / "test-00000-of-00001.parquet")
+    parquet.write_table(
+        arrow.Table.from_pylist(found, metadata=features),
+        folder / "data" / "test-00000-of-00001.parquet",
+    )
 
 
 def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
@@ -112,7 +119,11 @@ def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, rows: int) ->
                 "Category": group,
                 "ID": identity.format(index // len(_MULTIMODAL_STOCKS)),
                 "Text": item.question,
-                "Image": "".join(_save(folder, f"images/{identity.partition('_')[0]}/{index:04}.png", item.images())),
+                "Image": "".join(
+                    _save(
+                        folder, f"images/{identity.partition('_')[0]}/{index:04}.png", item.images()
+                    )
+                ),
                 "Output1": item.chosen if chosen_first else item.rejected,
                 "Output2": item.rejected if chosen_first else item.chosen,
                 "Better": "Output1" if chosen_first else "Output2",
@@ -130,7 +141,9 @@ def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> No
     for index, group, identity, item, rng in _items(world, _RLHF_STOCKS, -(-rows // PAIRS)):
         images = item.images() or world.item(index, ("place",)).images()
         image = "".join(_save(folder, f"{group}/{index:04}.png", images))
-        for chosen, rejected in rng.sample(list(product(item.true.phrasings, item.false.phrasings)), PAIRS):
+        for chosen, rejected in rng.sample(
+            list(product(item.true.phrasings, item.false.phrasings)), PAIRS
+        ):
             found.append(
                 {
                     "id": identity.format(index),
@@ -150,7 +163,16 @@ def write_records(folder: Path, world: ShapesWorld, rows: int) -> None:
 
     Raises: FileExistsError if `folder` is there already.
     """
-    kept = ("prompt", "chosen", "rejected", "chosen_critique", "rejected_critique", "rationale", "source", "category")
+    kept = (
+        "prompt",
+        "chosen",
+        "rejected",
+        "chosen_critique",
+        "rejected_critique",
+        "rationale",
+        "source",
+        "category",
+    )
     with _whole(folder) as new:
         found = []
         for index in range(rows):
@@ -203,14 +225,18 @@ def write_all(folder: Path, level: str, seed: int, rows: int) -> None:
     """
     with _whole(folder) as new:
         write_records(new / "train", ShapesWorld(level, seed, "train"), rows)
-        write_records(new / "validation", ShapesWorld(level, seed, "validation"), max(1, rows // 10))
+        write_records(
+            new / "validation", ShapesWorld(level, seed, "validation"), max(1, rows // 10)
+        )
         write_editions(new / "editions", level, seed)
 
 
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
     """Give a temporary folder that becomes `folder` at the end, or vanishes with an error."""
-    there = FileExistsError(f"{folder} is there already, and nothing is written over: name another folder, or remove this one")
+    there = FileExistsError(
+        f"{folder} is there already, and nothing is written over: name another folder, or remove this one"
+    )
     if folder.exists():
         raise there
     folder.parent.mkdir(parents=True, exist_ok=True)

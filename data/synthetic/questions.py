@@ -9,7 +9,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from data.synthetic.rng import Rng
-from data.synthetic.scenes import Change, Edit, Kind, Scene, SceneObject, come_or_go, move, recolour, rename, resize
+from data.synthetic.scenes import (
+    Change,
+    Edit,
+    Kind,
+    Scene,
+    SceneObject,
+    come_or_go,
+    move,
+    recolour,
+    rename,
+    resize,
+)
 from data.synthetic.wording import (
     Query,
     Side,
@@ -36,7 +47,10 @@ class _Group(NamedTuple):
 
     def count(self, scene: Scene) -> int:
         """Count the things of `scene` that belong to the group."""
-        return sum(all(getattr(thing, field) == getattr(self.like, field) for field in self.fields) for thing in scene.things)
+        return sum(
+            all(getattr(thing, field) == getattr(self.like, field) for field in self.fields)
+            for thing in scene.things
+        )
 
     def say(self, count: int) -> str:
         """Say a number of things of the group."""
@@ -50,7 +64,11 @@ def _groups(change: Change) -> list[_Group]:
 
 def _groups_of(thing: SceneObject) -> list[_Group]:
     """Return the groups that `thing` belongs to."""
-    groups = [_Group(f"{thing.colour} thing", thing, ("colour",)), _Group(thing.kind, thing, ("kind",)), _Group("thing", thing)]
+    groups = [
+        _Group(f"{thing.colour} thing", thing, ("colour",)),
+        _Group(thing.kind, thing, ("kind",)),
+        _Group("thing", thing),
+    ]
     return [*groups, _Group(thing.what, thing, ("what",))] if thing.kind == "shape" else groups
 
 
@@ -66,7 +84,11 @@ def ask_counting(rng: Rng, change: Change) -> Query | None:
     counts = rng.choice(list(numbers))
     group = rng.choice(numbers[counts])
     many = plural(group.name)
-    questions = (f"how many {many} are there?", f"count the {many}.", f"how many {many} do you see?")
+    questions = (
+        f"how many {many} are there?",
+        f"count the {many}.",
+        f"how many {many} do you see?",
+    )
 
     def side(count: int) -> Side:
         words, verb = group.say(count), "is" if count == 1 else "are"
@@ -79,7 +101,12 @@ def ask_comparison(rng: Rng, change: Change) -> Query | None:
     """Compare two sizes where a size changed, else two numbers of things."""
     if len({thing.size for thing in change.things}) == 2:
         return _ask_bigger(rng, change)
-    present = {group.name: group for scene in change.scenes for thing in scene.things for group in _groups_of(thing)}
+    present = {
+        group.name: group
+        for scene in change.scenes
+        for thing in scene.things
+        for group in _groups_of(thing)
+    }
     pairs = [
         (first, second)
         for group in _groups(change)
@@ -92,13 +119,21 @@ def ask_comparison(rng: Rng, change: Change) -> Query | None:
         return None
     first, second = rng.choice(pairs)
     more, than = plural(first.name), f"{plural(first.name)} than {plural(second.name)}"
-    questions = (f"are there more {than}?", f"do you see more {than}?", f"do you count more {than}?")
+    questions = (
+        f"are there more {than}?",
+        f"do you see more {than}?",
+        f"do you count more {than}?",
+    )
 
     def side(scene: Scene) -> Side:
         counts = first.count(scene), second.count(scene)
         fact = f"there {'is' if counts[0] == 1 else 'are'} {first.say(counts[0])} and {second.say(counts[1])}"
         yes = (f"there are more {more}", f"there are more {than}", f"i count more {than}")
-        no = (f"there are not more {more}", f"there are not more {than}", f"i do not count more {than}")
+        no = (
+            f"there are not more {more}",
+            f"there are not more {than}",
+            f"i do not count more {than}",
+        )
         return yes_or_no(counts[0] > counts[1], yes, no, fact)
 
     return Query(questions, *map(side, change.scenes))
@@ -107,7 +142,11 @@ def ask_comparison(rng: Rng, change: Change) -> Query | None:
 def _partner(rng: Rng, change: Change, shapes: bool) -> SceneObject | None:
     """Return an unchanged thing to relate the changed one to; colour and noun name each of the two without doubt."""
     scene, before = change.scenes[0], change.things[0]
-    alone = [thing for thing in scene.things if _Group(coloured(thing), thing, ("colour", "what")).count(scene) == 1]
+    alone = [
+        thing
+        for thing in scene.things
+        if _Group(coloured(thing), thing, ("colour", "what")).count(scene) == 1
+    ]
     others = [thing for thing in alone if thing != before and (thing.kind == "shape" or not shapes)]
     return rng.choice(others) if others and before in alone else None
 
@@ -115,7 +154,11 @@ def _partner(rng: Rng, change: Change, shapes: bool) -> SceneObject | None:
 def _relation(subject: str, relation: str, fact: str, holds: bool) -> Side:
     """Return the side that affirms or denies a relation of `subject`."""
     yes = (f"the {subject} is {relation}", f"it is {relation}", f"i see it is {relation}")
-    no = (f"the {subject} is not {relation}", f"it is not {relation}", f"i see it is not {relation}")
+    no = (
+        f"the {subject} is not {relation}",
+        f"it is not {relation}",
+        f"i see it is not {relation}",
+    )
     return yes_or_no(holds, yes, no, fact)
 
 
@@ -124,7 +167,10 @@ def _ask_bigger(rng: Rng, change: Change) -> Query | None:
     other = _partner(rng, change, shapes=True)
     if other is None:
         return None
-    subject, relation = coloured(change.things[0]), f"{rng.choice(('bigger', 'smaller'))} than the {coloured(other)}"
+    subject, relation = (
+        coloured(change.things[0]),
+        f"{rng.choice(('bigger', 'smaller'))} than the {coloured(other)}",
+    )
     sizes = tuple(change.scenes[0].level.sizes)[:: 1 if relation.startswith("bigger") else -1]
     holds = [sizes.index(thing.size) > sizes.index(other.size) for thing in change.things]
     if holds[0] == holds[1]:
@@ -132,7 +178,12 @@ def _ask_bigger(rng: Rng, change: Change) -> Query | None:
     questions = (f"is the {subject} {relation}?", f"do you see that the {subject} is {relation}?")
 
     def side(thing: SceneObject, true: bool) -> Side:
-        return _relation(subject, relation, f"the {subject} is {thing.size} and the {coloured(other)} is {other.size}", true)
+        return _relation(
+            subject,
+            relation,
+            f"the {subject} is {thing.size} and the {coloured(other)} is {other.size}",
+            true,
+        )
 
     return Query(questions, *map(side, change.things, holds))
 
@@ -157,7 +208,9 @@ def _ask_side(rng: Rng, change: Change) -> Query | None:
     there = f"the {coloured(other)} is {at(scene, other.cell)}"
 
     def side(thing: SceneObject, true: set[str]) -> Side:
-        return _relation(subject, relation, f"the {subject} is {at(scene, thing.cell)} and {there}", word in true)
+        return _relation(
+            subject, relation, f"the {subject} is {at(scene, thing.cell)} and {there}", word in true
+        )
 
     return Query(questions, *map(side, change.things, holds))
 
@@ -165,7 +218,12 @@ def _ask_side(rng: Rng, change: Change) -> Query | None:
 def _sides(cell: int, other: int, grid: int) -> set[str]:
     """Return on which sides of `other` the cell lies."""
     (row, column), (row2, column2) = divmod(cell, grid), divmod(other, grid)
-    holds = {"left of": column < column2, "right of": column > column2, "above": row < row2, "below": row > row2}
+    holds = {
+        "left of": column < column2,
+        "right of": column > column2,
+        "above": row < row2,
+        "below": row > row2,
+    }
     return {word for word, true in holds.items() if true}
 
 
@@ -187,13 +245,19 @@ def _ask_where(rng: Rng, change: Change) -> Query | None:
 def _refer(rng: Rng, change: Change, names: dict[str, tuple[str, ...]]) -> str | None:
     """Return one of `names` that fits exactly one thing in both scenes, by what a thing shares with the changed one."""
     groups = [_Group(name, change.things[0], fields) for name, fields in names.items()]
-    fitting = [group.name for group in groups if all(group.count(scene) == 1 for scene in change.scenes)]
+    fitting = [
+        group.name for group in groups if all(group.count(scene) == 1 for scene in change.scenes)
+    ]
     return rng.choice(fitting) if fitting else None
 
 
 def ask_description(rng: Rng, change: Change) -> Query | None:
     """Ask for a caption."""
-    questions = ("describe the picture.", "what is in the picture?", "tell me what the picture shows.")
+    questions = (
+        "describe the picture.",
+        "what is in the picture?",
+        "tell me what the picture shows.",
+    )
 
     def side(scene: Scene, thing: SceneObject) -> Side:
         words = caption(scene)
@@ -244,7 +308,9 @@ def ask_attribute(rng: Rng, change: Change) -> Query | None:
     questions = (f"what {asked} is the {subject}?", f"tell me the {asked} of the {subject}.")
 
     def side(value: str) -> Side:
-        return answer((f"the {subject} is {value}", f"it is {value}", f"i see it is {value}"), value)
+        return answer(
+            (f"the {subject} is {value}", f"it is {value}", f"i see it is {value}"), value
+        )
 
     return Query(questions, *map(side, values))
 
@@ -253,7 +319,11 @@ def ask_existence(rng: Rng, change: Change) -> Query | None:
     """Ask whether there is a thing of some description that one of the two scenes lacks."""
     found = []
     for thing in change.things:
-        wanted = {coloured(thing): ("colour", "what"), noun(thing): ("what",), f"{thing.colour} thing": ("colour",)}
+        wanted = {
+            coloured(thing): ("colour", "what"),
+            noun(thing): ("what",),
+            f"{thing.colour} thing": ("colour",),
+        }
         for words, fields in wanted.items():
             holds = [_Group(words, thing, fields).count(scene) > 0 for scene in change.scenes]
             if holds[0] != holds[1]:
@@ -274,14 +344,25 @@ def ask_existence(rng: Rng, change: Change) -> Query | None:
 
 def ask_arithmetic(rng: Rng, change: Change) -> Query | None:
     """Ask for the sum of the digits; None unless there are two."""
-    pairs = [[int(thing.what) for thing in scene.things if thing.kind == "digit"] for scene in change.scenes]
+    pairs = [
+        [int(thing.what) for thing in scene.things if thing.kind == "digit"]
+        for scene in change.scenes
+    ]
     if len(pairs[0]) != 2:
         return None
-    questions = ("what is the sum of the digits?", "add the two digits.", "what do the two digits add up to?")
+    questions = (
+        "what is the sum of the digits?",
+        "add the two digits.",
+        "what do the two digits add up to?",
+    )
 
     def side(digits: list[int]) -> Side:
         total = sum(digits)
-        phrasings = (f"the sum is {total}", f"they add up to {total}", f"the digits add up to {total}")
+        phrasings = (
+            f"the sum is {total}",
+            f"they add up to {total}",
+            f"the digits add up to {total}",
+        )
         return answer(phrasings, str(total), f"{digits[0]} plus {digits[1]} is {total}")
 
     return Query(questions, *map(side, pairs))
@@ -291,13 +372,21 @@ def ask_reading(rng: Rng, change: Change) -> Query | None:
     """Ask what a written word or digit says."""
     before = change.things[0]
     kind, where = before.kind, at(change.scenes[0], before.cell)
-    names = {kind: ("kind",), f"{before.colour} {kind}": ("kind", "colour"), f"{kind} {where}": ("cell",)}
+    names = {
+        kind: ("kind",),
+        f"{before.colour} {kind}": ("kind", "colour"),
+        f"{kind} {where}": ("cell",),
+    }
     subject = _refer(rng, change, names)
     questions = (f"what is the {subject}?", f"read the {subject}.", f"tell me the {subject}.")
 
     def side(thing: SceneObject) -> Side:
         what = thing.what
-        return answer((f"the {kind} is {what}", f"it is {what}", f"i read {what}"), what, f"the {subject} is {what}")
+        return answer(
+            (f"the {kind} is {what}", f"it is {what}", f"i read {what}"),
+            what,
+            f"the {subject} is {what}",
+        )
 
     return Query(questions, *map(side, change.things))
 
@@ -321,13 +410,23 @@ class QuestionType(NamedTuple):
 QUESTION_TYPES: dict[str, QuestionType] = {
     "description": QuestionType("general", ask_description, (recolour, rename, resize, move)),
     "existence": QuestionType("hallucination", ask_existence, (recolour, rename, come_or_go)),
-    "attribute": QuestionType("hallucination", ask_attribute, (recolour, rename, resize), kinds=("shape",)),
+    "attribute": QuestionType(
+        "hallucination", ask_attribute, (recolour, rename, resize), kinds=("shape",)
+    ),
     "counting": QuestionType("reasoning", ask_counting, (recolour, rename, come_or_go, come_or_go)),
-    "comparison": QuestionType("reasoning", ask_comparison, (recolour, rename, resize, come_or_go), fewest=2),
+    "comparison": QuestionType(
+        "reasoning", ask_comparison, (recolour, rename, resize, come_or_go), fewest=2
+    ),
     "spatial": QuestionType("reasoning", ask_spatial, (move,), fewest=2),
-    "arithmetic": QuestionType("reasoning", ask_arithmetic, (rename,), kinds=("digit",), written=((2, 0),)),
+    "arithmetic": QuestionType(
+        "reasoning", ask_arithmetic, (rename,), kinds=("digit",), written=((2, 0),)
+    ),
     "reading": QuestionType(
-        "knowledge", ask_reading, (rename,), kinds=("digit", "word"), written=((1, 0), (0, 1), (1, 1), (2, 0))
+        "knowledge",
+        ask_reading,
+        (rename,),
+        kinds=("digit", "word"),
+        written=((1, 0), (0, 1), (1, 1), (2, 0)),
     ),
     "place": QuestionType("vqa", ask_place, (recolour, rename, resize)),
     "code": QuestionType("coding", ask_code, (recolour, rename, resize, move), fewest=2),

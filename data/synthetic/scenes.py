@@ -99,12 +99,44 @@ LEVELS: dict[str, Level] = {
         things=(3, 9),
         written=(*_WRITTEN, (2, 1), (2, 2), (1, 2)),
         shapes=("circle", "square", "triangle", "cross", "star", "diamond", "ring"),
-        colours=_BASIC | {"pink": (255, 150, 200), "cyan": (60, 225, 225), "gray": (165, 165, 165), "white": (250, 250, 250)},
+        colours=_BASIC
+        | {
+            "pink": (255, 150, 200),
+            "cyan": (60, 225, 225),
+            "gray": (165, 165, 165),
+            "white": (250, 250, 250),
+        },
         sizes={"small": 6.0, "medium": 10.0, "large": 15.0},
         digits=tuple("123456789"),
         words=(
-            *("tiger", "house", "bread", "chair", "piano", "river", "storm", "cloud", "grape", "knife", "lemon", "mouse"),
-            *("night", "ocean", "paper", "queen", "robot", "sheep", "table", "uncle", "tooth", "wagon", "water", "zebra"),
+            *(
+                "tiger",
+                "house",
+                "bread",
+                "chair",
+                "piano",
+                "river",
+                "storm",
+                "cloud",
+                "grape",
+                "knife",
+                "lemon",
+                "mouse",
+            ),
+            *(
+                "night",
+                "ocean",
+                "paper",
+                "queen",
+                "robot",
+                "sheep",
+                "table",
+                "uncle",
+                "tooth",
+                "wagon",
+                "water",
+                "zebra",
+            ),
         ),
         jitter=7,
         font=11,
@@ -135,10 +167,14 @@ class Scene(NamedTuple):
 def random_thing(rng: Rng, level: Level, cell: int, kind: Kind) -> SceneObject:
     """Return a thing with independent, uniform properties."""
     size = rng.choice(tuple(level.sizes)) if kind == "shape" else ""
-    return SceneObject(cell, kind, rng.choice(level.names(kind)), rng.choice(tuple(level.colours)), size)
+    return SceneObject(
+        cell, kind, rng.choice(level.names(kind)), rng.choice(tuple(level.colours)), size
+    )
 
 
-def sample(rng: Rng, level: Level, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1) -> Scene:
+def sample(
+    rng: Rng, level: Level, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1
+) -> Scene:
     """Sample a scene; `written` replaces the level's table of (digits, words), `fewest` raises its least number of things."""
     grid = rng.choice(level.grids)
     digits, words = rng.choice(written or level.written)
@@ -147,21 +183,32 @@ def sample(rng: Rng, level: Level, written: tuple[tuple[int, int], ...] | None =
     counts: Counter[Kind] = Counter({"shape": shapes, "digit": digits, "word": words})
     kinds = list(counts.elements())
     cells = rng.sample(range(grid * grid), len(kinds))
-    things = sorted(random_thing(rng, level, cell, kind) for cell, kind in zip(cells, kinds, strict=True))
+    things = sorted(
+        random_thing(rng, level, cell, kind) for cell, kind in zip(cells, kinds, strict=True)
+    )
     return Scene(tuple(things), level, grid, rng.below(1 << 30))
 
 
-SPLITS: dict[str, range] = {"pretrain": range(8), "train": range(8, 12), "validation": range(12, 14), "benchmark": range(14, 16)}
+SPLITS: dict[str, range] = {
+    "pretrain": range(8),
+    "train": range(8, 12),
+    "validation": range(12, 14),
+    "benchmark": range(14, 16),
+}
 """Sixteenths of all scenes: what a scene shows decides its split, so no two splits share a scene, whatever their seeds."""
 
 
 def bucket(scene: Scene) -> int:
     """Return the sixteenth (0 to 15) that the scene's facts fall into; its look has no say."""
-    facts = f"{scene.grid};" + ";".join(f"{thing.cell},{thing.what},{thing.colour},{thing.size}" for thing in scene.things)
+    facts = f"{scene.grid};" + ";".join(
+        f"{thing.cell},{thing.what},{thing.colour},{thing.size}" for thing in scene.things
+    )
     return hashlib.blake2b(facts.encode(), digest_size=1).digest()[0] % 16
 
 
-_FINE = 8  # masks are drawn this much larger and reduced: Pillow's own polygons have no smooth edges
+_FINE = (
+    8  # masks are drawn this much larger and reduced: Pillow's own polygons have no smooth edges
+)
 
 _OUTLINES: dict[str, list[tuple[float, float]]] = {
     "square": [(-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)],
@@ -184,9 +231,13 @@ def _mask(what: str, radius: float) -> Image.Image:
     fine = Image.new("L", (side * _FINE, side * _FINE))
     pen = ImageDraw.Draw(fine)
     if what in _OUTLINES:
-        pen.polygon([(centre + x * reach, centre + y * reach) for x, y in _OUTLINES[what]], fill=255)
+        pen.polygon(
+            [(centre + x * reach, centre + y * reach) for x, y in _OUTLINES[what]], fill=255
+        )
     else:
-        pen.circle((centre, centre), reach, outline=255, width=int(reach * (0.35 if what == "ring" else 1)))
+        pen.circle(
+            (centre, centre), reach, outline=255, width=int(reach * (0.35 if what == "ring" else 1))
+        )
     return fine.reduce(_FINE)
 
 
@@ -209,7 +260,11 @@ def _paper(side: int, tone: int) -> Image.Image:
     A vision tower with rotary positions only must otherwise first learn to count patches, which costs a small one most of
     its training. `tone` varies the blue channel and carries nothing.
     """
-    ramp = Image.linear_gradient("L").resize((side, side)).point([10 + value * 110 // 255 for value in range(256)])
+    ramp = (
+        Image.linear_gradient("L")
+        .resize((side, side))
+        .point([10 + value * 110 // 255 for value in range(256)])
+    )
     blue = Image.new("L", (side, side), 30 + 3 * tone)
     return Image.merge("RGB", (ramp.transpose(Image.Transpose.ROTATE_90), ramp, blue))
 
@@ -221,7 +276,11 @@ def draw(scene: Scene) -> Image.Image:
     image = _paper(side, scene.look % PAPERS).copy()
     for thing in sorted(scene.things, key=lambda thing: thing.kind != "shape"):
         size = level.font if thing.kind == "word" else level.font + 8
-        mask = _mask(thing.what, level.sizes[thing.size]) if thing.kind == "shape" else _writing(thing.what, size)
+        mask = (
+            _mask(thing.what, level.sizes[thing.size])
+            if thing.kind == "shape"
+            else _writing(thing.what, size)
+        )
         noise = (scene.look >> 5) * (2 * thing.cell + 1) * 40503
         spread = 2 * level.jitter + 1
         row, column = divmod(thing.cell, scene.grid)
@@ -259,15 +318,21 @@ def _other(rng: Rng, options: tuple[str, ...], current: str) -> str:
 
 def _replace(scene: Scene, before: SceneObject | None, after: SceneObject | None) -> Change:
     """Return the change to the scene with `before` gone and `after` come."""
-    things = [thing for thing in (*scene.things, after) if thing is not None and thing is not before]
-    return Change((scene, scene._replace(things=tuple(sorted(things)))), tuple(filter(None, (before, after))))
+    things = [
+        thing for thing in (*scene.things, after) if thing is not None and thing is not before
+    ]
+    return Change(
+        (scene, scene._replace(things=tuple(sorted(things)))), tuple(filter(None, (before, after)))
+    )
 
 
 def _edit(alter: Callable[[Rng, Scene, SceneObject], SceneObject], *, sized: bool = False) -> Edit:
     """Return the edit that draws one thing of the kinds asked for, with `sized` one that has a size, and alters it."""
 
     def edit(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-        eligible = [thing for thing in scene.things if thing.kind in kinds and (thing.size or not sized)]
+        eligible = [
+            thing for thing in scene.things if thing.kind in kinds and (thing.size or not sized)
+        ]
         if not eligible:
             return None
         thing = rng.choice(eligible)
@@ -276,9 +341,22 @@ def _edit(alter: Callable[[Rng, Scene, SceneObject], SceneObject], *, sized: boo
     return edit
 
 
-recolour = _edit(lambda rng, scene, thing: thing._replace(colour=_other(rng, tuple(scene.level.colours), thing.colour)))
-rename = _edit(lambda rng, scene, thing: thing._replace(what=_other(rng, scene.level.names(thing.kind), thing.what)))
-resize = _edit(lambda rng, scene, thing: thing._replace(size=_other(rng, tuple(scene.level.sizes), thing.size)), sized=True)
+recolour = _edit(
+    lambda rng, scene, thing: thing._replace(
+        colour=_other(rng, tuple(scene.level.colours), thing.colour)
+    )
+)
+rename = _edit(
+    lambda rng, scene, thing: thing._replace(
+        what=_other(rng, scene.level.names(thing.kind), thing.what)
+    )
+)
+resize = _edit(
+    lambda rng, scene, thing: thing._replace(
+        size=_other(rng, tuple(scene.level.sizes), thing.size)
+    ),
+    sized=True,
+)
 move = _edit(lambda rng, scene, thing: thing._replace(cell=_free_cell(rng, scene)))
 
 
@@ -292,7 +370,9 @@ def come_or_go(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None
     if len(scene.things) == (most if comes else fewest) or not (comes or shapes):
         return None
     if comes:
-        return _replace(scene, None, random_thing(rng, scene.level, _free_cell(rng, scene), "shape"))
+        return _replace(
+            scene, None, random_thing(rng, scene.level, _free_cell(rng, scene), "shape")
+        )
     return _replace(scene, rng.choice(shapes), None)
 
 

@@ -119,7 +119,9 @@ def write_critique(truth: CritiqueTruth) -> str:
     return f"the response is {'right' if truth.right else 'wrong'}. {truth.fact}. the response says {truth.said}."
 
 
-CRITIQUE = re.compile(r"(?:the response is )?(right|wrong)\. (.*?)\. the response says (.*)\.", re.DOTALL)
+CRITIQUE = re.compile(
+    r"(?:the response is )?(right|wrong)\. (.*?)\. the response says (.*)\.", re.DOTALL
+)
 
 
 def read_critique(text: str) -> CritiqueTruth | None:
@@ -145,8 +147,13 @@ def write_rationale(true: Side, false: Side, chosen_first: bool, form: str) -> s
     Verdicts: on the response that was shown last first, while it is fresh. Every form says which response is better at its end.
     """
     first, second = (true.agreed, false.said) if chosen_first else (false.said, true.agreed)
-    verdicts, better = compare_in_short(chosen_first), f"Response {1 if chosen_first else 2} is better."
-    return RATIONALES[form].format(verdicts=verdicts, fact=true.fact, better=better, first=first, second=second)
+    verdicts, better = (
+        compare_in_short(chosen_first),
+        f"Response {1 if chosen_first else 2} is better.",
+    )
+    return RATIONALES[form].format(
+        verdicts=verdicts, fact=true.fact, better=better, first=first, second=second
+    )
 
 
 def compare_in_short(chosen_first: bool) -> str:

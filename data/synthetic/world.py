@@ -19,9 +19,22 @@ from data.synthetic.questions import QUESTION_TYPES
 from data.synthetic.rng import Rng, number
 from data.synthetic.scenes import LEVELS, SPLITS, Scene, bucket, draw, png, sample
 from data.synthetic.text_questions import TEXT_TYPES
-from data.synthetic.wording import RATIONALES, CritiqueTruth, Query, Side, critique_truth, write_critique, write_rationale
+from data.synthetic.wording import (
+    RATIONALES,
+    CritiqueTruth,
+    Query,
+    Side,
+    critique_truth,
+    write_critique,
+    write_rationale,
+)
 
-LESSON_WEIGHTS = dict.fromkeys(QUESTION_TYPES, 1.0) | {"description": 3.0, "code": 2.0, "place": 3.0, "attribute": 2.0}
+LESSON_WEIGHTS = dict.fromkeys(QUESTION_TYPES, 1.0) | {
+    "description": 3.0,
+    "code": 2.0,
+    "place": 3.0,
+    "attribute": 2.0,
+}
 """How often a lesson asks what: dense answers teach a small model to see far faster than short ones."""
 
 
@@ -104,7 +117,14 @@ class ShapesWorld:
 
     length = 1 << 40
 
-    def __init__(self, level: str, seed: int, split: str, text_only: float = 0.15, kinds: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        level: str,
+        seed: int,
+        split: str,
+        text_only: float = 0.15,
+        kinds: Sequence[str] | None = None,
+    ) -> None:
         """Choose the level and the split.
 
         `text_only` is the share of items and lessons without an image; `kinds` are the question types, each as likely; None
@@ -123,7 +143,9 @@ class ShapesWorld:
     def item(self, index: int, kinds: Sequence[str] = ()) -> Item:
         """Return item `index` with all its truth; `kinds` narrows the question types (each then as likely)."""
         rng = Rng(*self._key, 0, index)
-        kind = rng.choice(kinds or (self._text_kinds if rng.unit() < self._text_only else self._image_kinds))
+        kind = rng.choice(
+            kinds or (self._text_kinds if rng.unit() < self._text_only else self._image_kinds)
+        )
         scene: Scene | None = None
         twin: Scene | None = None
         if kind in TEXT_TYPES:
@@ -132,16 +154,35 @@ class ShapesWorld:
         else:
             question_type, found = QUESTION_TYPES[kind], None
             while found is None:
-                found = self._query(rng, kind, self._scene(rng, question_type.written, question_type.fewest))
+                found = self._query(
+                    rng, kind, self._scene(rng, question_type.written, question_type.fewest)
+                )
             category, (query, (scene, twin)) = question_type.category, found
         questions, true, false = query
         asked = rng.choice(questions)
         chosen, rejected = rng.choice(true.phrasings), rng.choice(false.phrasings)
-        if scene is not None and rng.coin():  # after every word is fixed: this coin alone makes a side true
+        if (
+            scene is not None and rng.coin()
+        ):  # after every word is fixed: this coin alone makes a side true
             true, false, scene, twin, chosen, rejected = false, true, twin, scene, rejected, chosen
         identity = f"{self.source}-{self.split}:{index}"
-        form = rng.choice(tuple(RATIONALES))  # drawn last: everything else is as it would be without it
-        return Item(self.source, identity, kind, category, asked, true, false, chosen, rejected, scene, twin, form)
+        form = rng.choice(
+            tuple(RATIONALES)
+        )  # drawn last: everything else is as it would be without it
+        return Item(
+            self.source,
+            identity,
+            kind,
+            category,
+            asked,
+            true,
+            false,
+            chosen,
+            rejected,
+            scene,
+            twin,
+            form,
+        )
 
     def of_shapes(self, most: int) -> ShapesWorld:
         """Return this world with at most `most` things in an image and nothing written: for lessons, where learning starts."""
@@ -150,7 +191,12 @@ class ShapesWorld:
         return world
 
     def lesson(
-        self, index: int, questions: int = 16, weights: Mapping[str, float] = LESSON_WEIGHTS, *, near_misses: bool = True
+        self,
+        index: int,
+        questions: int = 16,
+        weights: Mapping[str, float] = LESSON_WEIGHTS,
+        *,
+        near_misses: bool = True,
     ) -> Lesson:
         """Return one image with up to `questions` stated answers, each right or a near miss by the toss of a coin.
 
@@ -179,7 +225,13 @@ class ShapesWorld:
             for turn in self.lesson(index).turns:
                 yield from (turn.question, turn.answer, turn.critique)
             item = self.item(index)
-            yield from (item.question, item.chosen, item.rejected, item.critique(True), item.critique(False))
+            yield from (
+                item.question,
+                item.chosen,
+                item.rejected,
+                item.critique(True),
+                item.critique(False),
+            )
             yield from (item.rationale(True), item.rationale(False))
 
     def fingerprint(self) -> str:
@@ -187,7 +239,9 @@ class ShapesWorld:
         drawn = repr((self.level, self._text_only, self._image_kinds, self._text_kinds))
         return digest(f"{drawn} {code_digest('data.synthetic.world')}")
 
-    def _scene(self, rng: Rng, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1) -> Scene:
+    def _scene(
+        self, rng: Rng, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1
+    ) -> Scene:
         """Sample a scene of this split."""
         while True:
             scene = sample(rng, self.level, written, fewest)

@@ -40,12 +40,20 @@ class RewardServer:
     deviation of the checkpoint's own scores), REWARD_TIMEOUT (seconds for one answer, 300).
     """
 
-    def __init__(self, url: str = "", key_file: str = "", form: str = "", timeout: float = 0.0) -> None:
+    def __init__(
+        self, url: str = "", key_file: str = "", form: str = "", timeout: float = 0.0
+    ) -> None:
         setting = os.environ.get
-        self.url = (url or setting("REWARD_URL", "http://127.0.0.1:8000")).rstrip("/") + "/v1/rewards"
+        self.url = (url or setting("REWARD_URL", "http://127.0.0.1:8000")).rstrip(
+            "/"
+        ) + "/v1/rewards"
         key_file = key_file or setting("REWARD_API_KEY_FILE", "")
-        self.headers = {"Authorization": f"Bearer {Path(key_file).read_text().strip()}"} if key_file else {}
-        self.scores = {"raw": "scores", "normalised": "normalised"}[form or setting("REWARD_FORM", "raw")]
+        self.headers = (
+            {"Authorization": f"Bearer {Path(key_file).read_text().strip()}"} if key_file else {}
+        )
+        self.scores = {"raw": "scores", "normalised": "normalised"}[
+            form or setting("REWARD_FORM", "raw")
+        ]
         self.timeout = timeout or float(setting("REWARD_TIMEOUT", "300"))
         self.fingerprint: str | None = None
 
@@ -56,7 +64,10 @@ class RewardServer:
             groups.setdefault(json.dumps(messages), []).append(place)
         limit = asyncio.Semaphore(AT_ONCE)
         async with httpx.AsyncClient(headers=self.headers, timeout=self.timeout) as http:
-            asked = [self._ask(http, limit, rows[own[0]][0], [rows[place][1] for place in own]) for own in groups.values()]
+            asked = [
+                self._ask(http, limit, rows[own[0]][0], [rows[place][1] for place in own])
+                for own in groups.values()
+            ]
             answers = await asyncio.gather(*asked)
         found = {
             place: score
@@ -65,13 +76,17 @@ class RewardServer:
         }
         return [found[place] for place in range(len(rows))]
 
-    async def _ask(self, http: httpx.AsyncClient, limit: asyncio.Semaphore, messages: Any, responses: list[str]) -> list[float]:
+    async def _ask(
+        self, http: httpx.AsyncClient, limit: asyncio.Semaphore, messages: Any, responses: list[str]
+    ) -> list[float]:
         wrong = ""
         for attempt in range(TRIES):
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt * (0.5 + random.random()))
             try:
                 async with limit:
-                    answer = await http.post(self.url, json={"groups": [{"messages": messages, "responses": responses}]})
+                    answer = await http.post(
+                        self.url, json={"groups": [{"messages": messages, "responses": responses}]}
+                    )
             except httpx.TransportError as error:
                 wrong = f"{type(error).__name__} {error}"
             else:
@@ -83,12 +98,16 @@ class RewardServer:
                 delay = max(delay, min(LONGEST_DELAY, float(answer.headers.get("Retry-After", 0))))
             if attempt < TRIES - 1:
                 await asyncio.sleep(delay)
-        raise RewardServerError(f"{self.url} gave no scores: {wrong}. Is eval/serve.py running, and reached at REWARD_URL?")
+        raise RewardServerError(
+            f"{self.url} gave no scores: {wrong}. Is eval/serve.py running, and reached at REWARD_URL?"
+        )
 
     def _read(self, answer: Any, count: int) -> list[float]:
         group = answer["groups"][0]
         if "error" in group:
-            raise RewardServerError(f"{self.url} could not score a group: {group['error']['message']}")
+            raise RewardServerError(
+                f"{self.url} could not score a group: {group['error']['message']}"
+            )
         if self.fingerprint not in (None, answer["fingerprint"]):
             raise RewardServerError(
                 f"the checkpoint behind {self.url} changed from {self.fingerprint} to {answer['fingerprint']} in the middle of "
@@ -96,9 +115,13 @@ class RewardServer:
             )
         self.fingerprint, scores = answer["fingerprint"], group[self.scores]
         if scores is None:
-            raise RewardServerError("REWARD_FORM=normalised, but the checkpoint holds no reference scores; ask for raw ones")
+            raise RewardServerError(
+                "REWARD_FORM=normalised, but the checkpoint holds no reference scores; ask for raw ones"
+            )
         if len(scores) != count or not all(map(math.isfinite, scores)):
-            raise RewardServerError(f"{self.url} answered {scores} for {count} responses; required are as many finite numbers")
+            raise RewardServerError(
+                f"{self.url} answered {scores} for {count} responses; required are as many finite numbers"
+            )
         return [float(score) for score in scores]
 
 
@@ -117,10 +140,16 @@ def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
             if part["type"] == "text":
                 parts.append({"type": "text", "text": part["text"]})
             elif part["type"] in ("image", "image_url"):
-                held = [part[key] for key in ("image", "image_url", "url", "bytes", "path") if part.get(key) is not None]
+                held = [
+                    part[key]
+                    for key in ("image", "image_url", "url", "bytes", "path")
+                    if part.get(key) is not None
+                ]
                 parts.append({"type": "image", "image": data_uri(held[0] if held else next(rest))})
             else:
-                raise RewardServerError(f"a part of a message is of type {part['type']!r}; required is text or image")
+                raise RewardServerError(
+                    f"a part of a message is of type {part['type']!r}; required is text or image"
+                )
         found.append({"role": turn["role"], "content": parts})
     left = [{"type": "image", "image": data_uri(image)} for image in rest]
     if left and any(part["type"] == "image" for turn in found for part in turn["content"]):
@@ -138,12 +167,18 @@ def data_uri(image: Any) -> str:
     if isinstance(image, str) and image.startswith("data:"):
         return image
     if isinstance(image, str) and image.startswith(("http://", "https://")):
-        raise RewardServerError(f"an image is the address {image[:80]}; addresses are not fetched, give files or bytes")
+        raise RewardServerError(
+            f"an image is the address {image[:80]}; addresses are not fetched, give files or bytes"
+        )
     if isinstance(image, (str, Path)):
         image = Path(str(image).removeprefix("file://")).read_bytes()
     if not isinstance(image, bytes):  # opened by Pillow; it may still have to be turned upright
         buffer = io.BytesIO()
-        kept = image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16") else image.convert("RGB")
+        kept = (
+            image
+            if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+            else image.convert("RGB")
+        )
         kept.save(buffer, "PNG", compress_level=1, exif=image.getexif())
         image = buffer.getvalue()
     return "data:image/x;base64," + base64.b64encode(image).decode()
@@ -183,7 +218,11 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[Any]) -> di
         response = query.rpartition(OPENED)[2] if OPENED in query else query.removeprefix(prompt)
         rows.append((sendable(turns_of(prompt)), CONTROL.sub("", response).strip("\n")))
     scores = asyncio.run(RewardServer().score(rows))
-    return {"rewards": scores, "scores": scores, "extra_logs": {"reward_model": sum(scores) / len(scores)}}
+    return {
+        "rewards": scores,
+        "scores": scores,
+        "extra_logs": {"reward_model": sum(scores) / len(scores)},
+    }
 
 
 class AgentExecutor(SingleTurnAgentExecutor):  # type: ignore[misc]
@@ -208,11 +247,16 @@ class AgentExecutor(SingleTurnAgentExecutor):  # type: ignore[misc]
             prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine, images=images
         )
         begin, end = found["action_ranges"][-1]
-        response = hf_tokenizer.decode(found["observation_tokens"][begin:end], skip_special_tokens=True)
+        response = hf_tokenizer.decode(
+            found["observation_tokens"][begin:end], skip_special_tokens=True
+        )
         opened = [] if images is None else load_images(images)
         turns = turns_of(prompt)
         places = sum(
-            part["type"] == "image" for turn in turns if not isinstance(turn["content"], str) for part in turn["content"]
+            part["type"] == "image"
+            for turn in turns
+            if not isinstance(turn["content"], str)
+            for part in turn["content"]
         )
         if len(opened) != places:
             raise RewardServerError(

@@ -51,9 +51,13 @@ class Location(Section):
     @model_validator(mode="after")
     def _check_settings(self) -> Location:
         if self.revision is not None and self.location != "hub":
-            raise ValueError(f"`revision` is for the hub; the location is {self.location!r}, which has none")
+            raise ValueError(
+                f"`revision` is for the hub; the location is {self.location!r}, which has none"
+            )
         if self.image_root is not None and self.location in BUILT_IN:
-            raise ValueError(f"`image_root` is for local files; the location is {self.location!r}, which has its images")
+            raise ValueError(
+                f"`image_root` is for local files; the location is {self.location!r}, which has its images"
+            )
         return self
 
 
@@ -179,8 +183,14 @@ def differences(examples: Sequence[Example], known: Sequence[Known]) -> list[str
     for group in dict.fromkeys([*nearest.groups, *found]) if nearest.groups else ():
         counts.append((f"Group {group}: ", found[group], "rows", nearest.groups.get(group, 0)))
     if nearest.items is not None:
-        counts.append(("", len({example.row["id"] for example in examples}), "items", nearest.items))
-    return [f"{of}{here} {what}; {nearest.name} has {there}." for of, here, what, there in counts if here != there]
+        counts.append(
+            ("", len({example.row["id"] for example in examples}), "items", nearest.items)
+        )
+    return [
+        f"{of}{here} {what}; {nearest.name} has {there}."
+        for of, here, what, there in counts
+        if here != there
+    ]
 
 
 def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:
@@ -216,10 +226,15 @@ def rewards(example: Example, verdict: Verdict) -> list[float]:
 
 def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
     """Return the predictions as R1-Reward writes them: the row and its rewards, the winner's first."""
-    return [{**example.row, "rewards": rewards(example, verdict)} for example, verdict in zip(examples, verdicts, strict=True)]
+    return [
+        {**example.row, "rewards": rewards(example, verdict)}
+        for example, verdict in zip(examples, verdicts, strict=True)
+    ]
 
 
-def figures_by_group(rows: Iterable[tuple[str, bool]], groups: Sequence[str] = ()) -> dict[str, Any]:
+def figures_by_group(
+    rows: Iterable[tuple[str, bool]], groups: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return `micro`, `macro` and `groups` of rows that are given by their group and whether they are right.
 
     Groups stand in the order of `groups`, then as they are first seen.
@@ -230,12 +245,19 @@ def figures_by_group(rows: Iterable[tuple[str, bool]], groups: Sequence[str] = (
         total[group] += 1
     found = group_figures(right, total)
     micro = right.total() / total.total() if total.total() else None
-    return {"micro": micro, "macro": macro([group["accuracy"] for group in found.values()]), "groups": found}
+    return {
+        "micro": micro,
+        "macro": macro([group["accuracy"] for group in found.values()]),
+        "groups": found,
+    }
 
 
 def group_figures(right: Mapping[str, int], total: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Return n, right and accuracy for each group of `total`; the accuracy of an empty group is None."""
-    return {name: {"n": n, "right": right[name], "accuracy": right[name] / n if n else None} for name, n in total.items()}
+    return {
+        name: {"n": n, "right": right[name], "accuracy": right[name] / n if n else None}
+        for name, n in total.items()
+    }
 
 
 def macro(accuracies: Sequence[float | None]) -> float | None:

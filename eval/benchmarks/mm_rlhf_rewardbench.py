@@ -64,9 +64,17 @@ def _published(where: Location) -> Published:
 
 def _example(frames: int, row: Row, root: Path, identity: str) -> Example:
     require_texts(row, ("id", "prompt", "chosen", "rejected"), identity)
-    columns = {name: value.get("path") if isinstance(value, dict) else value for name, value in row.items() if value is not None}
+    columns = {
+        name: value.get("path") if isinstance(value, dict) else value
+        for name, value in row.items()
+        if value is not None
+    }
     video = row.get("video")
-    images, reference = (_frames(root, video, identity, frames), video) if video else encoded(row.get("image"), root, identity)
+    images, reference = (
+        (_frames(root, video, identity, frames), video)
+        if video
+        else encoded(row.get("image"), root, identity)
+    )
     prompt = user_turn(row["prompt"], len(images))
     responses, better = in_drawn_order(row["prompt"], row["chosen"], row["rejected"])
     return Example(
@@ -80,7 +88,9 @@ def _example(frames: int, row: Row, root: Path, identity: str) -> Example:
         identity=identity,
         row=columns,
         official_first=better,
-        unavailable=f"no frames of {video} under {root}: cut them by data/frames.py" if video and not images else "",
+        unavailable=f"no frames of {video} under {root}: cut them by data/frames.py"
+        if video and not images
+        else "",
     )
 
 
@@ -106,7 +116,9 @@ def _frames(root: Path, reference: str, record: str, count: int) -> tuple[Encode
     if folder is None:
         return ()
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() in FRAME_SUFFIXES)
-    return tuple(found[place] for place in np.linspace(0, len(found) - 1, min(count, len(found)), dtype=int))
+    return tuple(
+        found[place] for place in np.linspace(0, len(found) - 1, min(count, len(found)), dtype=int)
+    )
 
 
 def official_score(records: Records, ties_right: bool = False) -> dict[str, Any]:
@@ -125,8 +137,13 @@ def official_score(records: Records, ties_right: bool = False) -> dict[str, Any]
     whole = [item for item in items.values() if all(hit for _, _, hit in item)]
     total = Counter(_keyword(image or video) for image, video, _ in rows)
     right = Counter(_keyword(image, video) or "" for image, video, hit in rows if hit)
-    credited = Counter(_keyword(*(path for image, video, _ in item for path in (image, video))) for item in whole)
-    inside = {word: sum(any(word in image + video for image, video, _ in item) for item in items.values()) for word in KEYWORDS}
+    credited = Counter(
+        _keyword(*(path for image, video, _ in item for path in (image, video))) for item in whole
+    )
+    inside = {
+        word: sum(any(word in image + video for image, video, _ in item) for item in items.values())
+        for word in KEYWORDS
+    }
     stats = {
         word: {
             "accuracy": right[word] / (total[word] or 1),
@@ -165,7 +182,9 @@ def _paths(record: Record) -> tuple[str, str, str]:
 FILES_SCORED = {
     "predictions": own_format("official", "official"),
     "official": FileFormat(
-        "id, image or video (a path) and rewards, [of the better response, of the other]", ("rewards",), "official"
+        "id, image or video (a path) and rewards, [of the better response, of the other]",
+        ("rewards",),
+        "official",
     ),
 }
 RULES = {
@@ -176,7 +195,10 @@ RULES = {
         "it prints two decimals; macro, the mean of the categories, is added",
     ),
     "ties_right": ScoringRule(
-        "the official scorer with ties right", "official", partial(official_score, ties_right=True), "a tie counts as right"
+        "the official scorer with ties right",
+        "official",
+        partial(official_score, ties_right=True),
+        "a tie counts as right",
     ),
 }
 MM_RLHF_REWARDBENCH = Benchmark(

@@ -26,7 +26,15 @@ from eval.benchmarks.benchmark import (
     preferred,
     reward_records,
 )
-from eval.benchmarks.records import lmms_format, lmms_text, one_of, own_format, parse_records, parse_rewards, text
+from eval.benchmarks.records import (
+    lmms_format,
+    lmms_text,
+    one_of,
+    own_format,
+    parse_records,
+    parse_rewards,
+    text,
+)
 from eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
 from eval.protocol import Example, Side, Verdict
 
@@ -110,14 +118,18 @@ def category(name: str, identity: str) -> str:
 def ask(example: Example, first: Side, question: str | None = None) -> tuple[Message, ...]:
     """Return the official judge prompt: one user turn, the text before the image; the response shown first is A."""
     shown = example.row["Text"] if question is None else question
-    text = QUESTION.format(question=shown, answer_a=example.responses[first], answer_b=example.responses[1 - first])
+    text = QUESTION.format(
+        question=shown, answer_a=example.responses[first], answer_b=example.responses[1 - first]
+    )
     return user_turn(text, len(example.images), images_last=True)
 
 
 def ask_general(example: Example, first: Side) -> tuple[Message, ...]:
     """Return the same around any conversation: a single question as it is, a longer one turn by turn, then the images."""
     turns = [(turn["role"].capitalize(), "".join(texts([turn]))) for turn in example.prompt]
-    return ask(example, first, turns[0][1] if len(turns) == 1 else "\n\n".join(map(": ".join, turns)))
+    return ask(
+        example, first, turns[0][1] if len(turns) == 1 else "\n\n".join(map(": ".join, turns))
+    )
 
 
 def named_letter(text: str) -> str | None:
@@ -153,7 +165,11 @@ def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -
 
 def _official_text(verdict: Verdict) -> str:
     side = preferred(verdict)
-    if len(verdict.votes) == 1 and verdict.votes[0].first == 0 and read(verdict.votes[0].text) == side:
+    if (
+        len(verdict.votes) == 1
+        and verdict.votes[0].first == 0
+        and read(verdict.votes[0].text) == side
+    ):
         return verdict.votes[0].text
     return "No verdict." if side is None else f"[[{'AB'[side]}]]"
 
@@ -169,7 +185,9 @@ def official_score(records: Records, reseeded: bool = False) -> dict[str, Any]:
 
     def judged(record: Record) -> tuple[str, bool]:
         name = category(text(record["Meta"], "Category"), text(record, "ID"))
-        letter = named_letter(text(record, "output")) or ("A" if reseeded or generator.random() < 0.5 else "B")
+        letter = named_letter(text(record, "output")) or (
+            "A" if reseeded or generator.random() < 0.5 else "B"
+        )
         return name, letter == one_of(record["Label"], "AB", "Label")
 
     required = "ID, Label (A or B), Meta.Category and output (the judgement, a text; the official script cannot read `outputs`, "
@@ -188,11 +206,20 @@ def rewards_score(records: Records, ties_right: bool = False) -> dict[str, Any]:
 def lmms_record(record: Record) -> Record:
     """Return a line of lmms-eval's sample log as the official script's; raises ValueError if its own score is another."""
     logged = record[LMMS_METRIC]
-    label = {"Output1": "A", "Output2": "B"}[one_of(record["target"], ("Output1", "Output2"), "target")]
+    label = {"Output1": "A", "Output2": "B"}[
+        one_of(record["target"], ("Output1", "Output2"), "target")
+    ]
     hit = (named_letter(answer := lmms_text(record)) or "A") == label
     if one_of(logged["score"], (0, 1), "score") != hit:
-        raise ValueError(f"the logged score is {logged['score']}; the answer says {named_letter(answer)}, and {label} is right")
-    return {"ID": text(logged, "question_id"), "Label": label, "Meta": {"Category": logged["category"]}, "output": answer}
+        raise ValueError(
+            f"the logged score is {logged['score']}; the answer says {named_letter(answer)}, and {label} is right"
+        )
+    return {
+        "ID": text(logged, "question_id"),
+        "Label": label,
+        "Meta": {"Category": logged["category"]},
+        "output": answer,
+    }
 
 
 def _figures(rows: Sequence[tuple[str, bool]]) -> dict[str, Any]:
@@ -206,7 +233,10 @@ def _figures(rows: Sequence[tuple[str, bool]]) -> dict[str, Any]:
         name: {"acc": group["accuracy"], "correct": group["right"], "total": group["n"]}
         for name, group in {**whole, **found["groups"]}.items()
     }
-    lines = [f"acc {name}: {group['correct']} / {group['total']} = {group['acc']}" for name, group in detail.items()]
+    lines = [
+        f"acc {name}: {group['correct']} / {group['total']} = {group['acc']}"
+        for name, group in detail.items()
+    ]
     return {**found, "detail": detail, "lines": lines}
 
 
@@ -220,7 +250,8 @@ FILES_SCORED = {
         "official",
     ),
     "rewards": FileFormat(
-        "as R1-Reward writes rows: ID, Category and rewards, [of the better response, of the other]", ("rewards",)
+        "as R1-Reward writes rows: ID, Category and rewards, [of the better response, of the other]",
+        ("rewards",),
     ),
 }
 RULES = {
@@ -261,5 +292,7 @@ MULTIMODAL_REWARDBENCH = Benchmark(
     known=KNOWN,
     prompt=PairwisePrompt(ask, read, temperature=None, top_p=None, max_new_tokens=1024),
 )
-GENERAL_PROMPT = PairwisePrompt(ask_general, read, temperature=None, top_p=None, max_new_tokens=1024)
+GENERAL_PROMPT = PairwisePrompt(
+    ask_general, read, temperature=None, top_p=None, max_new_tokens=1024
+)
 """For benchmarks that publish no judge prompt: Multimodal RewardBench's words around any conversation."""

@@ -48,7 +48,9 @@ def look(where: Location) -> None:
         _source(where, {"type": where.type, "path": where.location}).look()
     elif not any(candidates(where.location, where.image_root)):
         _source(where, {"type": "project", "path": where.location}).look()  # says what is not there
-    if problem := shards_problem([path for path in [Path(where.location).expanduser()] if path.is_file()]):
+    if problem := shards_problem(
+        [path for path in [Path(where.location).expanduser()] if path.is_file()]
+    ):
         raise UserError(f"{NAME}: {problem} (The location of a set is its folder.)")
 
 
@@ -64,7 +66,11 @@ def load(where: Location) -> LoadedBenchmark:
             found = recognise(where.location, Path(cache), where.image_root)
             settings = found.settings
             if found.type != "project":
-                unread = f" Columns that are not read: {', '.join(found.unread)}." if found.unread else ""
+                unread = (
+                    f" Columns that are not read: {', '.join(found.unread)}."
+                    if found.unread
+                    else ""
+                )
                 notes.append(f"Read as {found.line}.{unread}")
         else:
             settings = {"type": where.type, "path": where.location}
@@ -81,9 +87,13 @@ def load(where: Location) -> LoadedBenchmark:
             told = f"{NAME}: {len(problems)} of {len(source)} records cannot be used:{listed(problems)}"
             raise UserError(told + advice(config, Path(cache)))
     if left_out:
-        notes.append(f"{left_out} of {left_out + len(examples)} records are left out by the rules of `{config.type}`.")
+        notes.append(
+            f"{left_out} of {left_out + len(examples)} records are left out by the rules of `{config.type}`."
+        )
     benchmark = loaded(NAME, examples, where, where.location)
-    return replace(benchmark, origin=replace(benchmark.origin, notes=(*benchmark.origin.notes, *notes)))
+    return replace(
+        benchmark, origin=replace(benchmark.origin, notes=(*benchmark.origin.notes, *notes))
+    )
 
 
 def _source(where: Location, settings: Mapping[str, str]) -> FilesConfig:
@@ -93,13 +103,17 @@ def _source(where: Location, settings: Mapping[str, str]) -> FilesConfig:
 def distinct(record: Preference) -> Preference:
     """Return the record; raise RecordError if its responses are equal."""
     if record.chosen == record.rejected:
-        raise RecordError(f"{record.identity}: both responses are the same text, and no judge can tell them apart")
+        raise RecordError(
+            f"{record.identity}: both responses are the same text, and no judge can tell them apart"
+        )
     return record
 
 
 def as_example(record: Preference) -> Example:
     """Return a record as a row of a benchmark."""
-    responses, better = in_drawn_order(json.dumps(list(record.prompt)), record.chosen, record.rejected)
+    responses, better = in_drawn_order(
+        json.dumps(list(record.prompt)), record.chosen, record.rejected
+    )
     references = list(map(content_digest, record.images))
     group = record.category or UNSORTED
     return Example(
@@ -111,13 +125,20 @@ def as_example(record: Preference) -> Example:
         group=group,
         source=record.source or NAME,
         identity=record.identity,
-        row={"id": record.identity, "category": group, "chosen": record.chosen, "rejected": record.rejected},
+        row={
+            "id": record.identity,
+            "category": group,
+            "chosen": record.chosen,
+            "rejected": record.rejected,
+        },
     )
 
 
 def score(records: Records) -> dict[str, Any]:
     """Return accuracies over all rows from `category` and `rewards`; ties are wrong."""
-    return figures_by_group(parse_rewards(records, lambda record: text(record, "category"), "category"))
+    return figures_by_group(
+        parse_rewards(records, lambda record: text(record, "category"), "category")
+    )
 
 
 PREFERENCE_FOLDER = Benchmark(
@@ -125,9 +146,17 @@ PREFERENCE_FOLDER = Benchmark(
     load=load,
     look=look,
     formats={"rewards": reward_records},
-    rules={"plain": ScoringRule("no official scorer: accuracy over all rows, ties wrong", "rewards", score, "no script")},
+    rules={
+        "plain": ScoringRule(
+            "no official scorer: accuracy over all rows, ties wrong", "rewards", score, "no script"
+        )
+    },
     files={
         "predictions": own_format("plain"),
-        "rewards": FileFormat("id, category and rewards, [of the better response, of the other]", ("rewards",), "plain"),
+        "rewards": FileFormat(
+            "id, category and rewards, [of the better response, of the other]",
+            ("rewards",),
+            "plain",
+        ),
     },
 )

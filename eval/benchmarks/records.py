@@ -29,7 +29,9 @@ def parse_records(records: Records, parse: Callable[[Any], Parsed], required: st
             what = "null" if record is None else f"{type(error).__name__} {error}"
             raise PredictionsError(f"line {line}: {what}. Required are {required}.") from error
     if not found:
-        raise PredictionsError(f"there is no record; a score of nothing would say nothing. Required are {required}.")
+        raise PredictionsError(
+            f"there is no record; a score of nothing would say nothing. Required are {required}."
+        )
     return found
 
 
@@ -42,7 +44,9 @@ def parse_rewards(
         better, other = rewards_of(record["rewards"])
         return parse(record), better >= other if ties_right else better > other
 
-    return parse_records(records, judged, f"{columns} and rewards (a list of 2 finite numbers, the winner's first)")
+    return parse_records(
+        records, judged, f"{columns} and rewards (a list of 2 finite numbers, the winner's first)"
+    )
 
 
 def rewards_of(value: object) -> list[float]:
@@ -60,7 +64,9 @@ def is_number(value: object) -> TypeGuard[float]:
 def one_of(value: Any, allowed: Sequence[Any], name: str) -> Any:
     """Return `value`; raises ValueError unless it is one of these and of the same type (true is not 1)."""
     if not any(type(value) is type(one) and value == one for one in allowed):
-        raise ValueError(f"{name} is {shown(value)}; required is one of {', '.join(map(str, allowed))}")
+        raise ValueError(
+            f"{name} is {shown(value)}; required is one of {', '.join(map(str, allowed))}"
+        )
     return value
 
 
@@ -113,9 +119,20 @@ def _own(record: Record) -> Record:
         rewards: list[Any] = [right, len(names) - right]
     else:
         one, two = record["scores"]
-        rewards = [0, 1] if one is None or two is None else rewards_of([one, two] if better == 0 else [two, one])
+        rewards = (
+            [0, 1]
+            if one is None or two is None
+            else rewards_of([one, two] if better == 0 else [two, one])
+        )
     identity, group = _own_row(record)[0], text(record, "group")
-    return {"id": identity, "ID": identity, "Category": group, "category": group, "image": group, "rewards": rewards}
+    return {
+        "id": identity,
+        "ID": identity,
+        "Category": group,
+        "category": group,
+        "image": group,
+        "rewards": rewards,
+    }
 
 
 def _own_row(record: Record) -> RowName:
@@ -126,7 +143,9 @@ def _own_row(record: Record) -> RowName:
 
 def own_format(rules: str, becomes: str = "rewards") -> FileFormat:
     """Return the project's own `predictions.jsonl`, scored by `rules` if none are named."""
-    about = "predictions.jsonl of this project's evaluations: identity, group, better, scores or votes"
+    about = (
+        "predictions.jsonl of this project's evaluations: identity, group, better, scores or votes"
+    )
     return FileFormat(about, ("key", "credit", "better"), rules, becomes, _own, _own_row)
 
 
@@ -138,7 +157,9 @@ def lmms_text(record: Record) -> str:
     return text({"filtered_resps": answer}, "filtered_resps")
 
 
-def lmms_format(metric: str, becomes: str = "", convert: Callable[[Record], Record] | None = None) -> FileFormat:
+def lmms_format(
+    metric: str, becomes: str = "", convert: Callable[[Record], Record] | None = None
+) -> FileFormat:
     """Return lmms-eval's sample log of the task that logs this `metric`: question_id, category and score of each row."""
     about = f"*_samples_*.jsonl as lmms-eval logs samples: filtered_resps, target and {metric} (question_id, category, score)"
 

@@ -21,7 +21,16 @@ from data.storage.files import content_digest
 from data.storage.tables import Row, open_rows
 from data.synthetic.benchmark_files import edition
 from data.video import ADVICE, COLUMNS, is_video_name
-from eval.benchmarks.benchmark import BUILT_IN, EMBEDDED, Known, LoadedBenchmark, Location, Origin, Record, differences
+from eval.benchmarks.benchmark import (
+    BUILT_IN,
+    EMBEDDED,
+    Known,
+    LoadedBenchmark,
+    Location,
+    Origin,
+    Record,
+    differences,
+)
 from eval.protocol import Example
 
 LISTED, SHOWN = 20, 3
@@ -55,7 +64,9 @@ def read_json_lines(path: Path) -> list[Record | None]:
             except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}:{number}: not JSON: {error}.") from error
             if row is not None and not isinstance(row, dict):
-                raise UserError(f"{path}:{number}: found a JSON {type(row).__name__}; required is an object.")
+                raise UserError(
+                    f"{path}:{number}: found a JSON {type(row).__name__}; required is an object."
+                )
             found.append(row)
     return found
 
@@ -133,7 +144,9 @@ class Published:
                 from huggingface_hub import snapshot_download
 
                 with fetching(self.title, self.hub):
-                    folder = snapshot_download(self.hub, repo_type="dataset", revision=where.revision)
+                    folder = snapshot_download(
+                        self.hub, repo_type="dataset", revision=where.revision
+                    )
             elif folder in EMBEDDED:
                 folder = str(edition(self.name, EMBEDDED[folder]))
             found = find_files(folder, self.files, self.title)
@@ -144,10 +157,19 @@ class Published:
             root = Path(where.image_root).expanduser() if where.image_root else found[0].parent
             rows = read_rows(found)
         numbered = ((number, rows[number]) for number in limited(len(rows), where.limit))
-        named = [number for number in range(len(rows)) if not self.videos and any(map(rows[number].get, COLUMNS))]
+        named = [
+            number
+            for number in range(len(rows))
+            if not self.videos and any(map(rows[number].get, COLUMNS))
+        ]
         if named:
-            raise UserError(f"{self.name}: {len(named)} rows name videos, the first is row {named[0]}. {ADVICE}")
-        examples = [self.convert(row, root, f"{self.name}:{number} ({row.get('id', row.get('ID'))})") for number, row in numbered]
+            raise UserError(
+                f"{self.name}: {len(named)} rows name videos, the first is row {named[0]}. {ADVICE}"
+            )
+        examples = [
+            self.convert(row, root, f"{self.name}:{number} ({row.get('id', row.get('ID'))})")
+            for number, row in numbered
+        ]
         return examples, place
 
 
@@ -155,7 +177,9 @@ def require_texts(row: Row, names: Sequence[str], record: str, hint: str = "") -
     """Raise RecordError unless each of these columns holds a text."""
     missing = [name for name in names if not isinstance(row.get(name), str)]
     if missing:
-        raise RecordError(f"{record}: no text under {', '.join(missing)}; the columns are {', '.join(sorted(row))}.{hint}")
+        raise RecordError(
+            f"{record}: no text under {', '.join(missing)}; the columns are {', '.join(sorted(row))}.{hint}"
+        )
 
 
 def encoded(value: object, root: Path, record: str) -> tuple[tuple[EncodedImage, ...], str]:
@@ -208,7 +232,9 @@ def user_turn(text: str, images: int, images_last: bool = False) -> tuple[Messag
     return ({"role": "user", "content": parts},)
 
 
-def content_key(prompt: Sequence[Message], responses: Sequence[str], references: Sequence[str]) -> str:
+def content_key(
+    prompt: Sequence[Message], responses: Sequence[str], references: Sequence[str]
+) -> str:
     """Return a digest of what a row shows; ids are no keys, all three benchmarks repeat them."""
     content = json.dumps([list(prompt), list(responses), list(references)], ensure_ascii=True)
     return hashlib.sha256(content.encode()).hexdigest()[:24]
@@ -216,10 +242,16 @@ def content_key(prompt: Sequence[Message], responses: Sequence[str], references:
 
 def limited(rows: int, limit: int | None) -> Sequence[int]:
     """Return the numbers of all rows; only `limit` of them, drawn by a fixed seed, if there are more."""
-    return range(rows) if limit is None or limit >= rows else sorted(random.Random(0).sample(range(rows), limit))
+    return (
+        range(rows)
+        if limit is None or limit >= rows
+        else sorted(random.Random(0).sample(range(rows), limit))
+    )
 
 
-def loaded(name: str, examples: Sequence[Example], where: Location, place: str, known: Sequence[Known] = ()) -> LoadedBenchmark:
+def loaded(
+    name: str, examples: Sequence[Example], where: Location, place: str, known: Sequence[Known] = ()
+) -> LoadedBenchmark:
     """Return the rows with distinct keys, checked images, and notes on how their counts differ from the published ones.
 
     A row with a control token of Qwen2.5-VL in its texts is unavailable, to every judge alike: a chat template would make a turn
@@ -231,21 +263,27 @@ def loaded(name: str, examples: Sequence[Example], where: Location, place: str, 
     rows, unavailable = [], []
     for example in examples:
         better, other = example.responses[example.better], example.responses[1 - example.better]
-        if reason := example.unavailable or next(forged(Preference(example.identity, example.prompt, better, other)), ""):
+        if reason := example.unavailable or next(
+            forged(Preference(example.identity, example.prompt, better, other)), ""
+        ):
             unavailable.append(f"{example.identity}: {reason}")
             continue
         seen[example.key] += 1
         repeat = seen[example.key]
         rows.append(example if repeat == 1 else replace(example, key=f"{example.key}-{repeat}"))
     if unavailable and not rows:
-        raise UserError(f"{name}: none of its {len(examples)} rows can be shown to a judge:{listed(unavailable)}")
+        raise UserError(
+            f"{name}: none of its {len(examples)} rows can be shown to a judge:{listed(unavailable)}"
+        )
     check_images(name, rows)
     notes = []
     if where.limit is not None:
         notes.append(f"Limited to {where.limit} rows: not comparable with any published figure.")
     elif where.location not in EMBEDDED and known:
         notes += differences(examples, known)
-    if where.location not in EMBEDDED and (text_only := sum(not example.images for example in rows)):
+    if where.location not in EMBEDDED and (
+        text_only := sum(not example.images for example in rows)
+    ):
         notes.append(f"{text_only} of {len(rows)} rows are text only.")
     if unavailable:
         notes.append(

@@ -38,9 +38,13 @@ class BenchmarkConfig(Location):
     @model_validator(mode="after")
     def _settings_of_one(self) -> BenchmarkConfig:
         if self.frames is not None and self.name != MM_RLHF_REWARDBENCH.name:
-            raise ValueError(f"`frames` is for {MM_RLHF_REWARDBENCH.name}: {self.name} shows no videos")
+            raise ValueError(
+                f"`frames` is for {MM_RLHF_REWARDBENCH.name}: {self.name} shows no videos"
+            )
         if self.type is not None and self.name != PREFERENCE_FOLDER.name:
-            raise ValueError(f"`type` is for {PREFERENCE_FOLDER.name}: {self.name} has a format of its own")
+            raise ValueError(
+                f"`type` is for {PREFERENCE_FOLDER.name}: {self.name} has a format of its own"
+            )
         return self
 
 

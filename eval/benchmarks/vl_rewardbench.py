@@ -13,9 +13,24 @@ from pathlib import Path
 from data.errors import RecordError
 from data.preference import Message
 from data.storage.tables import Row
-from eval.benchmarks.benchmark import Benchmark, Known, PairwisePrompt, Record, in_drawn_order, preferred, rewards
+from eval.benchmarks.benchmark import (
+    Benchmark,
+    Known,
+    PairwisePrompt,
+    Record,
+    in_drawn_order,
+    preferred,
+    rewards,
+)
 from eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
-from eval.benchmarks.vl_rewardbench_scoring import FILES_SCORED, RULES, agreement, dataset, named_answer, official_group
+from eval.benchmarks.vl_rewardbench_scoring import (
+    FILES_SCORED,
+    RULES,
+    agreement,
+    dataset,
+    named_answer,
+    official_group,
+)
 from eval.protocol import Example, Side, Verdict, Vote
 
 NAME = "vl_rewardbench"
@@ -23,7 +38,10 @@ HUB = "MMInstruction/VL-RewardBench"
 FILES = ("data/test-*.parquet", "test-*.parquet", "data.jsonl", "data/data.jsonl")
 KNOWN = (
     Known(
-        "the edition before May 2025", 1250, {"general": 183, "hallucination": 749, "reasoning": 318}, ids="vl_rewardbench.txt"
+        "the edition before May 2025",
+        1250,
+        {"general": 183, "hallucination": 749, "reasoning": 318},
+        ids="vl_rewardbench.txt",
     ),
     Known("the edition since May 2025", 1247),
 )
@@ -55,7 +73,9 @@ elements of the task."""
 
 
 def _example(row: Row, root: Path, identity: str) -> Example:
-    images, reference = encoded(row["image"] if "image" in row else row.get("image_path"), root, identity)
+    images, reference = encoded(
+        row["image"] if "image" in row else row.get("image_path"), root, identity
+    )
     query, responses, better, drawn = _pair(row, identity)
     prompt = user_turn(query.replace("<image>\n", ""), len(images))
     return Example(
@@ -67,7 +87,12 @@ def _example(row: Row, root: Path, identity: str) -> Example:
         group=official_group(row["id"]),
         source=dataset(row["id"]),
         identity=identity,
-        row={"id": row["id"], "query": query, "image": reference, **{name: row.get(name) for name in KEPT}},
+        row={
+            "id": row["id"],
+            "query": query,
+            "image": reference,
+            **{name: row.get(name) for name in KEPT},
+        },
     )
 
 
@@ -89,7 +114,11 @@ def _pair(row: Row, identity: str) -> tuple[str, tuple[str, str], Side, bool]:
 
 def ask(example: Example, first: Side) -> tuple[Message, ...]:
     """Return the official judge prompt: one user turn, the text before the image, as inference_hf.py sends it."""
-    shown = QUESTION.format(query=example.row["query"], first=example.responses[first], second=example.responses[1 - first])
+    shown = QUESTION.format(
+        query=example.row["query"],
+        first=example.responses[first],
+        second=example.responses[1 - first],
+    )
     return user_turn(shown.replace("<image>\n", ""), len(example.images), images_last=True)
 
 
@@ -113,7 +142,9 @@ def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -
         votes = verdict.votes
         if verdict.scores is not None:
             one, two = verdict.scores
-            votes = (Vote("The scores do not differ." if one == two else "", 0, preferred(verdict)),)
+            votes = (
+                Vote("The scores do not differ." if one == two else "", 0, preferred(verdict)),
+            )
         records += [_record(example, vote) for vote in votes]
     return records
 

@@ -15,11 +15,28 @@ from functools import partial
 from typing import Any
 
 from data.errors import PredictionsError
-from eval.benchmarks.benchmark import FileFormat, Record, Records, ScoringRule, figures_by_group, group_figures, macro
-from eval.benchmarks.records import lmms_format, lmms_text, one_of, own_format, parse_records, parse_rewards, text
+from eval.benchmarks.benchmark import (
+    FileFormat,
+    Record,
+    Records,
+    ScoringRule,
+    figures_by_group,
+    group_figures,
+    macro,
+)
+from eval.benchmarks.records import (
+    lmms_format,
+    lmms_text,
+    one_of,
+    own_format,
+    parse_records,
+    parse_rewards,
+    text,
+)
 
 VERDICT = re.compile(
-    r"(?:Overall Judgment|Therefore)\s*.*\s*-*\s*Answer\s*(\d+)\s*is\s*(?:the\s*)?(?:slightly\s*)?better", re.IGNORECASE
+    r"(?:Overall Judgment|Therefore)\s*.*\s*-*\s*Answer\s*(\d+)\s*is\s*(?:the\s*)?(?:slightly\s*)?better",
+    re.IGNORECASE,
 )
 """The official pattern. `Judgment` has no e; the greedy middle finds the last `Answer N is better`."""
 VOTES = (1, 3, 5, 7, 9)
@@ -58,7 +75,11 @@ def r1_group(identity: str) -> str:
     """Return the group by R1-Reward's map, which BaseReward and Proxy-GRM use too: 484/448/318."""
     if "mmmu" in identity or "mathverse" in identity:
         return "reasoning"
-    return "hallucination" if any(word in identity for word in ("hallucination", "rlhf", "rlaif")) else "general"
+    return (
+        "hallucination"
+        if any(word in identity for word in ("hallucination", "rlhf", "rlaif"))
+        else "general"
+    )
 
 
 def unified_group(identity: str) -> str:
@@ -105,7 +126,13 @@ def official_score(records: Records) -> dict[str, Any]:
     fewest = min(Counter(sample[0] for sample in samples if sample).values(), default=1)
     limit = max(count for count in VOTES if count <= fewest)
     top = detail[f"k={limit}"]
-    return {"k": limit, "micro": top["overall"], "macro": top["macro"], "groups": groups[limit], "detail": detail}
+    return {
+        "k": limit,
+        "micro": top["overall"],
+        "macro": top["macro"],
+        "groups": groups[limit],
+        "detail": detail,
+    }
 
 
 def _samples(records: Records) -> list[tuple[str, str, str] | None]:
@@ -115,11 +142,15 @@ def _samples(records: Records) -> list[tuple[str, str, str] | None]:
     Raises: PredictionsError where cal.py stops: an empty file, null on line 1, a wrapped file with an unwrapped line.
     """
     if not records or records[0] is None:
-        raise PredictionsError("line 1 is empty or null, on which cal.py stops; required is a record. Move the line down.")
+        raise PredictionsError(
+            "line 1 is empty or null, on which cal.py stops; required is a record. Move the line down."
+        )
     if "0" in records[0]:
         for line, record in enumerate(records, start=1):
             if record is None or "0" not in record:
-                raise PredictionsError(f'line 1 is wrapped as {{"0": …}} and line {line} is not, on which cal.py stops.')
+                raise PredictionsError(
+                    f'line 1 is wrapped as {{"0": …}} and line {line} is not, on which cal.py stops.'
+                )
         records = [record["0"] for record in records if record is not None]
 
     def sample(record: Record | None) -> tuple[str, str, str] | None:
@@ -128,14 +159,22 @@ def _samples(records: Records) -> list[tuple[str, str, str] | None]:
         one, two = record["response"]
         key = text(record, "id") + text(record, "query") + "\t".join(sorted((one, two)))
         first = one_of(record["meta"]["random_number"], (0, 1), "random_number")
-        rejected = one_of(record["ranking"], ([0, 1], [1, 0]), "ranking").index(1 if first == 0 else 0) + 1
-        return key, agreement(named_answer(text(record["meta"], "filter_choice")), rejected), dataset(record["id"])
+        rejected = (
+            one_of(record["ranking"], ([0, 1], [1, 0]), "ranking").index(1 if first == 0 else 0) + 1
+        )
+        return (
+            key,
+            agreement(named_answer(text(record["meta"], "filter_choice")), rejected),
+            dataset(record["id"]),
+        )
 
     required = "id, query, response (2 texts), ranking ([0, 1] or [1, 0]), meta.filter_choice (the judgement, a text) and "
     return parse_records(records, sample, required + "meta.random_number (0 or 1)")
 
 
-def _figures(items: Sequence[tuple[Counter[str], str]], limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _figures(
+    items: Sequence[tuple[Counter[str], str]], limit: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what cal.py computes for one K of the items' votes and data sets, and the figures by group."""
     by_source: dict[str, Counter[str]] = {}
     decided = []
@@ -146,7 +185,10 @@ def _figures(items: Sequence[tuple[Counter[str], str]], limit: int) -> tuple[dic
             decided.append((GROUPS[source], majority == "agree"))
     classes = sum(by_source.values(), Counter())
     found = figures_by_group(decided, GROUP_NAMES)
-    right, total, accuracy = ({name: group[of] for name, group in found["groups"].items()} for of in ("right", "n", "accuracy"))
+    right, total, accuracy = (
+        {name: group[of] for name, group in found["groups"].items()}
+        for of in ("right", "n", "accuracy")
+    )
     figures: dict[str, Any] = {
         "items": len(items),
         "classes": {name: classes[name] for name in CLASSES},
@@ -156,9 +198,15 @@ def _figures(items: Sequence[tuple[Counter[str], str]], limit: int) -> tuple[dic
         "group_total": total,
         "group_acc": accuracy,
         "overall": found["micro"],
-        "macro": macro([accuracy[name] for name in reversed(GROUP_NAMES)]),  # the order of the sum decides the last digit
+        "macro": macro(
+            [accuracy[name] for name in reversed(GROUP_NAMES)]
+        ),  # the order of the sum decides the last digit
     }
-    fails = [f"data set {source}" for source, counts in by_source.items() if not counts["agree"] + counts["reject"]]
+    fails = [
+        f"data set {source}"
+        for source, counts in by_source.items()
+        if not counts["agree"] + counts["reject"]
+    ]
     fails += [f"group {name}" for name in GROUP_NAMES if not total[name]]
     return {**figures, "fails": fails, "lines": _lines(figures, limit)}, found["groups"]
 
@@ -166,7 +214,11 @@ def _figures(items: Sequence[tuple[Counter[str], str]], limit: int) -> tuple[dic
 def _per_dataset(counts: Counter[str]) -> dict[str, Any]:
     decided = counts["agree"] + counts["reject"]
     numbers = {f"{name}_number": counts[name] for name in CLASSES}
-    return {**numbers, "reject_rate": -1, "accept_rate": round(counts["agree"] / decided, 4) if decided else None}
+    return {
+        **numbers,
+        "reject_rate": -1,
+        "accept_rate": round(counts["agree"] / decided, 4) if decided else None,
+    }
 
 
 def _lines(figures: dict[str, Any], limit: int) -> list[str]:
@@ -179,25 +231,36 @@ def _lines(figures: dict[str, Any], limit: int) -> list[str]:
         f"normalized rate: {round(classes[name] / decided, 4)}"
         for name in ("agree", "reject")
     ]
-    lines.append(f"Number of doesntMatch items: {classes['doesntMatch']}, rate: {round(classes['doesntMatch'] / n, 4)}")
+    lines.append(
+        f"Number of doesntMatch items: {classes['doesntMatch']}, rate: {round(classes['doesntMatch'] / n, 4)}"
+    )
     if any(values["accept_rate"] is None for values in figures["per_dataset"].values()):
         return lines
     right, total = figures["group_correct"], figures["group_total"]
     lines += ["=" * 20, "general\t hallucination\t reasoning"]
     if not (total["general"] and total["hallucination"]):
         return lines
-    shares = [100.0 * right[name] / (total[name] + (1e-6 if name == "reasoning" else 0)) for name in GROUP_NAMES]
+    shares = [
+        100.0 * right[name] / (total[name] + (1e-6 if name == "reasoning" else 0))
+        for name in GROUP_NAMES
+    ]
     lines.append("{:.2f}\t {:.2f}\t {:.2f}".format(*shares))
     if figures["macro"] is None:
         return lines
-    lines += [f"Overall Accuracy: {figures['overall'] * 100:.2f}", f"Macro Average Acc: {figures['macro'] * 100:.2f}", "=" * 20]
+    lines += [
+        f"Overall Accuracy: {figures['overall'] * 100:.2f}",
+        f"Macro Average Acc: {figures['macro'] * 100:.2f}",
+        "=" * 20,
+    ]
     return lines
 
 
 def at_votes(found: dict[str, Any], limit: int) -> dict[str, Any]:
     """Return the official figures with those of K = `limit` votes an item at the top."""
     if f"k={limit}" not in found["detail"]:
-        raise PredictionsError(f"K is {limit}; cal.py computes K = {', '.join(map(str, VOTES))} votes an item.")
+        raise PredictionsError(
+            f"K is {limit}; cal.py computes K = {', '.join(map(str, VOTES))} votes an item."
+        )
     top = found["detail"][f"k={limit}"]
     groups = group_figures(top["group_correct"], top["group_total"])
     return {**found, "k": limit, "micro": top["overall"], "macro": top["macro"], "groups": groups}
@@ -212,26 +275,44 @@ def lmms_score(records: Records) -> dict[str, Any]:
     def judged(record: Record) -> tuple[str, bool, bool]:
         logged = record["vlreward_score"]
         group = one_of(logged["category"], GROUP_NAMES, "category")
-        return group, bool(one_of(logged["score"], (0.0, 1.0, 0, 1), "score")), named_answer(lmms_text(record)) is None
+        return (
+            group,
+            bool(one_of(logged["score"], (0.0, 1.0, 0, 1), "score")),
+            named_answer(lmms_text(record)) is None,
+        )
 
-    rows = parse_records(records, judged, "filtered_resps (a text) and vlreward_score (question_id, category, score 0 or 1)")
+    rows = parse_records(
+        records,
+        judged,
+        "filtered_resps (a text) and vlreward_score (question_id, category, score 0 or 1)",
+    )
     unread = sum(unread for _, _, unread in rows)
-    return {**figures_by_group((group, hit) for group, hit, _ in rows), "detail": {"not_read_by_the_pattern": unread}}
+    return {
+        **figures_by_group((group, hit) for group, hit, _ in rows),
+        "detail": {"not_read_by_the_pattern": unread},
+    }
 
 
-def rewards_score(records: Records, group: Callable[[str], str], ties_right: bool = False) -> dict[str, Any]:
+def rewards_score(
+    records: Records, group: Callable[[str], str], ties_right: bool = False
+) -> dict[str, Any]:
     """Return accuracies over all rows from `rewards` (the winner's first), with a given map of groups.
 
     Source: R1-Reward's get_acc.py, with the one correction without which it cannot run (it takes `rewards[:1]` and then
     reads `rewards[1]`). Equal rewards are wrong, or right as in the same authors' script for IXC-2.5-Reward.
     """
-    found = figures_by_group(parse_rewards(records, lambda record: group(text(record, "id")), "id", ties_right), GROUP_NAMES)
+    found = figures_by_group(
+        parse_rewards(records, lambda record: group(text(record, "id")), "id", ties_right),
+        GROUP_NAMES,
+    )
     # the sum in the script's order of groups; an empty group, and a file without rows, count as 0 there
     means = [found["groups"][name]["accuracy"] or 0 for name in reversed(GROUP_NAMES)]
     return {**found, "micro": found["micro"] or 0, "macro": sum(means) / 3}
 
 
-REWARDS = FileFormat("as R1-Reward writes rows: id and rewards, [of the better response, of the other]", ("rewards",))
+REWARDS = FileFormat(
+    "as R1-Reward writes rows: id and rewards, [of the better response, of the other]", ("rewards",)
+)
 FILES_SCORED = {
     "predictions": own_format("all_rows"),
     "lmms_eval": lmms_format("vlreward_score"),

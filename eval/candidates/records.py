@@ -57,7 +57,11 @@ class RecordFile:
         try:
             return _answered(row)
         except RecordError as error:
-            raise RecordError((str(error) if isinstance(error, ImageError) else f"{row.identity}: {error}")[:MESSAGE]) from error
+            raise RecordError(
+                (str(error) if isinstance(error, ImageError) else f"{row.identity}: {error}")[
+                    :MESSAGE
+                ]
+            ) from error
         except ConversationError as error:
             raise RecordError(f"{row.identity}: {error}"[:MESSAGE]) from error
         except ODD_VALUES as error:
@@ -72,7 +76,9 @@ def open_records(path: Path, image_root: Path | None) -> RecordFile:
     """
     root = image_root or path.parent
     if not path.is_file() or not root.is_dir():
-        raise UserError(f"{root if path.is_file() else path}: there is no such {'folder' if path.is_file() else 'file'}.")
+        raise UserError(
+            f"{root if path.is_file() else path}: there is no such {'folder' if path.is_file() else 'file'}."
+        )
     rows = open_rows([path], CACHE)
     if not len(rows):
         raise UserError(f"{path}: the file holds no record.")
@@ -88,7 +94,9 @@ def _answered(row: SourceRow) -> Answered:
         held = row.value(given[0], list | str)
         listed = held if given[0] == "responses" and isinstance(held, list) else [held]
         if given[0] == "responses" and isinstance(held, str):
-            raise RecordError("'responses' is one text; required is a list. A single response is named `response`.")
+            raise RecordError(
+                "'responses' is one text; required is a list. A single response is named `response`."
+            )
         responses = [response(one) for one in listed]
     elif columns.get("chosen") is None or columns.get("rejected") is None:
         found = ", ".join(map(repr, sorted(columns)))
@@ -100,10 +108,16 @@ def _answered(row: SourceRow) -> Answered:
     else:
         responses = [response(row.value(name, str | list)) for name in ("chosen", "rejected")]
     if messages is None:
-        raise RecordError(f"there is neither 'prompt' nor 'messages'; found are {', '.join(map(repr, sorted(columns)))}.")
-    images: Any = next((columns[name] for name in ("images", "image") if columns.get(name) is not None), [])
+        raise RecordError(
+            f"there is neither 'prompt' nor 'messages'; found are {', '.join(map(repr, sorted(columns)))}."
+        )
+    images: Any = next(
+        (columns[name] for name in ("images", "image") if columns.get(name) is not None), []
+    )
     turns, pictures = read_conversation(messages, images if isinstance(images, list) else [images])
-    references = tuple(one for one in pictures if isinstance(one, bytes | Path))  # a file holds no opened image
+    references = tuple(
+        one for one in pictures if isinstance(one, bytes | Path)
+    )  # a file holds no opened image
     within_limits(turns, responses, len(references))
     resolved = tuple(row.image(one if isinstance(one, bytes) else str(one)) for one in references)
     for image in resolved:
@@ -115,7 +129,10 @@ def within_limits(turns: list[dict[str, Any]], responses: list[str], images: int
     """Raise RecordError for a record that is larger than one of a training source may be."""
     prompt = sum(len(part.get("text", "")) for turn in turns for part in turn["content"])
     characters = prompt + max(map(len, responses), default=0)
-    for name, found, most in (("characters", characters, DEFAULTS.characters), ("images", images, DEFAULTS.images)):
+    for name, found, most in (
+        ("characters", characters, DEFAULTS.characters),
+        ("images", images, DEFAULTS.images),
+    ):
         if found > most:
             raise RecordError(
                 f"prompt and response hold {found:,} {name}; at most {most:,} are judged: shorten it or leave it out."

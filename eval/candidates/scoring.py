@@ -56,7 +56,9 @@ class Scoring:
             more = [row.text("reference")] if self.form == "relative" else []
         except RecordError as error:
             raise RecordError(f"{row.identity}: {error}") from error
-        return candidates_of(found.turns, [*found.responses, *more], found.images, row.identity), line
+        return candidates_of(
+            found.turns, [*found.responses, *more], found.images, row.identity
+        ), line
 
     def columns(self, line: Line) -> dict[str, Any]:
         """Return what is added to a record."""
@@ -67,7 +69,9 @@ class Scoring:
         ranking, form = Ranking(tuple(scores)), FORMS[self.form]
         found: dict[str, Any] = {"scores": scores, "order": ranking.order, "margin": ranking.margin}
         if self.reference is not None:
-            found["normalised"] = FORMS["standardised"].of(scores, self.reference["mean"], self.reference["std"])
+            found["normalised"] = FORMS["standardised"].of(
+                scores, self.reference["mean"], self.reference["std"]
+            )
         if self.form != "raw":
             found["rewards"] = form.of(scores, **{name: context[name] for name in form.needs})
         found |= {name: line[name] for name in ("right", "judgements", "unread") if name in line}
@@ -82,7 +86,9 @@ def reference_of(judge: Path) -> Mapping[str, Any] | None:
     if not isinstance(config, ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig):
         return None
     file = Path(config.checkpoint).expanduser() / "config.json"
-    found: Mapping[str, Any] | None = read_json(file).get("reference_scores") if file.is_file() else None
+    found: Mapping[str, Any] | None = (
+        read_json(file).get("reference_scores") if file.is_file() else None
+    )
     return found
 
 
@@ -114,13 +120,19 @@ class LineJournal:
                     if end and line.endswith(b"\n"):
                         done, end = done + 1, end + len(line)
             if not end:
-                console.print(f"{self.path} belongs to another judge, input, option or code; all is judged anew.", soft_wrap=True)
+                console.print(
+                    f"{self.path} belongs to another judge, input, option or code; all is judged anew.",
+                    soft_wrap=True,
+                )
         if end:
             os.truncate(self.path, end)
         else:
             write_whole(self.path, head.decode())
         if done:
-            console.print(f"{done:,} records are there, judged before the command was stopped.", highlight=False)
+            console.print(
+                f"{done:,} records are there, judged before the command was stopped.",
+                highlight=False,
+            )
         return done
 
     def add(self, lines: Sequence[Line]) -> None:
@@ -136,7 +148,9 @@ class LineJournal:
             yield from map(json.loads, file)
 
 
-def score_file(ranker: Ranker, file: RecordFile, scoring: Scoring, journal: LineJournal, console: Console) -> None:
+def score_file(
+    ranker: Ranker, file: RecordFile, scoring: Scoring, journal: LineJournal, console: Console
+) -> None:
     """Judge every record that the journal does not hold; all ranks must call together."""
     done, total = journal.begin(console), len(file.rows)
     inside = Journal(file=journal.path.with_name(f"{journal.path.name}.chunk"), mark=journal.mark)
@@ -153,7 +167,9 @@ def score_file(ranker: Ranker, file: RecordFile, scoring: Scoring, journal: Line
         inside.remove()  # of a chunk whose lines were written when the command was killed
 
 
-def judge_chunk(ranker: Ranker, file: RecordFile, scoring: Scoring, numbers: Sequence[int], journal: Journal) -> list[Line]:
+def judge_chunk(
+    ranker: Ranker, file: RecordFile, scoring: Scoring, numbers: Sequence[int], journal: Journal
+) -> list[Line]:
     """Return what comes of records; the ranks agree on which cannot be read, as a file may be missing for one of them."""
     read: dict[int, tuple[Candidates, Line]] = {}
     faults: dict[int, str] = {}
@@ -164,11 +180,18 @@ def judge_chunk(ranker: Ranker, file: RecordFile, scoring: Scoring, numbers: Seq
             faults[number] = str(error)
     faults = {number: said for part in reversed(gather(faults)) for number, said in part.items()}
     good = [number for number in numbers if number not in faults]
-    found = dict(zip(good, rankings(ranker, [read[number][0] for number in good], journal), strict=True))
-    return [{"error": faults[number]} if number in faults else _line(found[number], read[number][1]) for number in numbers]
+    found = dict(
+        zip(good, rankings(ranker, [read[number][0] for number in good], journal), strict=True)
+    )
+    return [
+        {"error": faults[number]} if number in faults else _line(found[number], read[number][1])
+        for number in numbers
+    ]
 
 
-def rankings(ranker: Ranker, candidates: Sequence[Candidates], journal: Journal) -> list[Ranking | str]:
+def rankings(
+    ranker: Ranker, candidates: Sequence[Candidates], journal: Journal
+) -> list[Ranking | str]:
     """Return the ranking of each, or why it has none: what cannot be judged is found by halving, and the rest is judged.
 
     What raises does so on all ranks together; the journal holds what was judged before.
@@ -181,7 +204,10 @@ def rankings(ranker: Ranker, candidates: Sequence[Candidates], journal: Journal)
         if len(candidates) == 1:
             return [str(error)]
     half = len(candidates) // 2
-    return [*rankings(ranker, candidates[:half], journal), *rankings(ranker, candidates[half:], journal)]
+    return [
+        *rankings(ranker, candidates[:half], journal),
+        *rankings(ranker, candidates[half:], journal),
+    ]
 
 
 def _line(found: Ranking | str, line: Line) -> Line:

@@ -40,14 +40,22 @@ class ScoredResponses:
         return Ranking(tuple(self.scores)).order
 
 
-def scored(columns: Mapping[str, Any], responses: Sequence[str], verifying: Verifying | None) -> ScoredResponses:
+def scored(
+    columns: Mapping[str, Any], responses: Sequence[str], verifying: Verifying | None
+) -> ScoredResponses:
     """Return the scores in a record's column `scores`; raise RecordError unless they are one finite number a response."""
     scores = columns.get("scores")
-    if not isinstance(scores, list) or len(scores) != len(responses) or not all(map(_finite, scores)):
+    if (
+        not isinstance(scores, list)
+        or len(scores) != len(responses)
+        or not all(map(_finite, scores))
+    ):
         raise RecordError(
             f"`scores` is {scores!r:.60}; required is a list of {len(responses)} numbers, as eval/score.py writes it."
         )
-    return ScoredResponses(responses, scores, verifying.right(columns, responses) if verifying else None)
+    return ScoredResponses(
+        responses, scores, verifying.right(columns, responses) if verifying else None
+    )
 
 
 def _finite(value: Any) -> bool:
@@ -71,8 +79,16 @@ def pairs(found: ScoredResponses, minimum: float | None, every: bool) -> list[tu
     """
     order, right = found.order, found.right
     if right is None:
-        possible = list(combinations(order, 2)) if every else [(order[0], order[-1])] if len(order) > 1 else []
-        possible = [(one, other) for one, other in possible if found.scores[one] > found.scores[other]]
+        possible = (
+            list(combinations(order, 2))
+            if every
+            else [(order[0], order[-1])]
+            if len(order) > 1
+            else []
+        )
+        possible = [
+            (one, other) for one, other in possible if found.scores[one] > found.scores[other]
+        ]
         reason = "one response" if len(order) == 1 else "all scores are equal"
     else:
         good, wrong = ([place for place in order if right[place] == side] for side in (True, False))
@@ -81,11 +97,17 @@ def pairs(found: ScoredResponses, minimum: float | None, every: bool) -> list[tu
         reason = "no response is wrong" if good else "no response is right"
     if not possible:
         raise NotTaken(reason)
-    wide = [(a, b) for a, b in possible if minimum is None or found.scores[a] - found.scores[b] >= minimum]
+    wide = [
+        (a, b)
+        for a, b in possible
+        if minimum is None or found.scores[a] - found.scores[b] >= minimum
+    ]
     if not wide:
         raise NotTaken("the margin is too small")
     texts = found.responses
-    taken = [(a, b) for a, b in wide if texts[a] != texts[b] and visible(texts[a]) and visible(texts[b])]
+    taken = [
+        (a, b) for a, b in wide if texts[a] != texts[b] and visible(texts[a]) and visible(texts[b])
+    ]
     if not taken:
         raise NotTaken("the texts are equal or empty")
     return taken
@@ -102,13 +124,19 @@ class Writer:
     form: Format
     suffix: str
 
-    def pair(self, answered: Answered, found: ScoredResponses, chosen: int, rejected: int, identity: str) -> dict[str, Any]:
+    def pair(
+        self, answered: Answered, found: ScoredResponses, chosen: int, rejected: int, identity: str
+    ) -> dict[str, Any]:
         """Return a preference record; its margin is the difference of the scores, and none where a verifier made the pair."""
         made = self._prompt(answered, identity) | {
             "chosen": self._response(answered.responses[chosen]),
             "rejected": self._response(answered.responses[rejected]),
         }
-        return made | ({} if found.right is not None else {"margin": found.scores[chosen] - found.scores[rejected]})
+        return made | (
+            {}
+            if found.right is not None
+            else {"margin": found.scores[chosen] - found.scores[rejected]}
+        )
 
     def example(self, answered: Answered, place: int, identity: str) -> dict[str, Any]:
         """Return an SFT record: `completion` in TRL's form of prompt and completion, else `response`."""
@@ -117,23 +145,34 @@ class Writer:
 
     def _response(self, content: str) -> Any:
         return (
-            [self._turn({"role": "assistant", "content": [{"type": "text", "text": content}]})] if self.form == "trl" else content
+            [self._turn({"role": "assistant", "content": [{"type": "text", "text": content}]})]
+            if self.form == "trl"
+            else content
         )
 
     def _turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
         if self.form == "trl" and self.suffix == ".jsonl":
-            return {"role": turn["role"], "content": "".join(part["text"] for part in turn["content"])}
+            return {
+                "role": turn["role"],
+                "content": "".join(part["text"] for part in turn["content"]),
+            }
         return dict(turn)
 
     def _prompt(self, answered: Answered, identity: str) -> dict[str, Any]:
         if self.suffix == ".parquet":
-            images: list[Any] = [{"bytes": one if isinstance(one, bytes) else one.read_bytes()} for one in answered.images]
+            images: list[Any] = [
+                {"bytes": one if isinstance(one, bytes) else one.read_bytes()}
+                for one in answered.images
+            ]
         elif self.form == "trl" and answered.images:
             raise UserError(
                 f"{identity} has images, and TRL's trainers take them from parquet: name an OUT that ends in .parquet."
             )
         else:
-            images = [str(one) if isinstance(one, Path) else data_uri(one, identity) for one in answered.references]
+            images = [
+                str(one) if isinstance(one, Path) else data_uri(one, identity)
+                for one in answered.references
+            ]
         return {"images": images, "prompt": [self._turn(turn) for turn in answered.turns]}
 
     def schema(self, pair: bool, verified: bool) -> pa.Schema:
@@ -142,9 +181,18 @@ class Writer:
 
         text, turns = (
             Value("string"),
-            List({"role": Value("string"), "content": List({"type": Value("string"), "text": Value("string")})}),
+            List(
+                {
+                    "role": Value("string"),
+                    "content": List({"type": Value("string"), "text": Value("string")}),
+                }
+            ),
         )
         response = turns if self.form == "trl" else text
-        names = ["chosen", "rejected"] if pair else ["completion" if self.form == "trl" else "response"]
+        names = (
+            ["chosen", "rejected"] if pair else ["completion" if self.form == "trl" else "response"]
+        )
         margin = {"margin": Value("float64")} if pair and not verified else {}
-        return Features({"images": List(Image()), "prompt": turns, **dict.fromkeys(names, response), **margin}).arrow_schema
+        return Features(
+            {"images": List(Image()), "prompt": turns, **dict.fromkeys(names, response), **margin}
+        ).arrow_schema

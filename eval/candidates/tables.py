@@ -32,8 +32,19 @@ def columns_added() -> dict[str, pa.DataType]:
 
     numbers, texts = pa.list_(pa.float64()), pa.list_(pa.string())
     return {
-        **{"scores": numbers, "order": pa.list_(pa.int64()), "margin": pa.float64(), "normalised": numbers, "rewards": numbers},
-        **{"right": pa.list_(pa.bool_()), "judgements": pa.int64(), "unread": pa.int64(), "critiques": texts},
+        **{
+            "scores": numbers,
+            "order": pa.list_(pa.int64()),
+            "margin": pa.float64(),
+            "normalised": numbers,
+            "rewards": numbers,
+        },
+        **{
+            "right": pa.list_(pa.bool_()),
+            "judgements": pa.int64(),
+            "unread": pa.int64(),
+            "critiques": texts,
+        },
         **{"response": pa.string(), "score": pa.float64()},
     }
 
@@ -41,7 +52,9 @@ def columns_added() -> dict[str, pa.DataType]:
 def check_kind(path: Path) -> None:
     """Raise UserError for another kind of file than is written."""
     if path.suffix not in (".jsonl", ".parquet"):
-        raise UserError(f"{path}: files of kind {path.suffix or 'none'} are not written; required is .jsonl or .parquet.")
+        raise UserError(
+            f"{path}: files of kind {path.suffix or 'none'} are not written; required is .jsonl or .parquet."
+        )
 
 
 def schema_for(rows: Rows, path: Path) -> pa.Schema | None:
@@ -64,9 +77,14 @@ def schema_for(rows: Rows, path: Path) -> pa.Schema | None:
     found = pa.schema([])
     try:
         for start in range(0, len(rows), ROWS):
-            part = [readable(rows, number) or {} for number in range(start, min(start + ROWS, len(rows)))]
+            part = [
+                readable(rows, number) or {}
+                for number in range(start, min(start + ROWS, len(rows)))
+            ]
             names = dict.fromkeys(name for row in part for name in row)
-            here = pa.schema([(name, pa.array([row.get(name) for row in part]).type) for name in names])
+            here = pa.schema(
+                [(name, pa.array([row.get(name) for row in part]).type) for name in names]
+            )
             found = pa.unify_schemas([found, here], promote_options="permissive")
     except (pa.ArrowException, OverflowError) as error:
         raise UserError(
@@ -83,7 +101,9 @@ def readable(rows: Rows, number: int) -> Row | None:
         return None
 
 
-def write_with(path: Path, rows: Rows, schema: pa.Schema | None, names: Sequence[str], new: Iterable[New]) -> None:
+def write_with(
+    path: Path, rows: Rows, schema: pa.Schema | None, names: Sequence[str], new: Iterable[New]
+) -> None:
     """Write the records of `rows` with the columns `names` of `new`, which has one for each record.
 
     `schema` is what `schema_for` returned. A column that is there already under such a name is replaced.
@@ -92,7 +112,9 @@ def write_with(path: Path, rows: Rows, schema: pa.Schema | None, names: Sequence
 
     if schema is None:
         both = ((readable(rows, number), one) for number, one in enumerate(new))
-        write_lines(path, ({**row, **one} for row, one in both if row is not None and one is not None))
+        write_lines(
+            path, ({**row, **one} for row, one in both if row is not None and one is not None)
+        )
         return
     fields = [field for field in schema if field.name not in names]
     more = [pa.field(name, columns_added()[name]) for name in names]
@@ -101,8 +123,15 @@ def write_with(path: Path, rows: Rows, schema: pa.Schema | None, names: Sequence
         for batch in _batches(rows, schema):
             here = list(islice(waiting, batch.num_rows))
             kept = batch.filter(pa.array([one is not None for one in here], pa.bool_()))
-            arrays = [pa.array([one[field.name] for one in here if one is not None], field.type) for field in more]
-            write(pa.record_batch([*(kept.column(field.name) for field in fields), *arrays], schema=whole))
+            arrays = [
+                pa.array([one[field.name] for one in here if one is not None], field.type)
+                for field in more
+            ]
+            write(
+                pa.record_batch(
+                    [*(kept.column(field.name) for field in fields), *arrays], schema=whole
+                )
+            )
 
 
 def _batches(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -113,7 +142,10 @@ def _batches(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield from map(file.get_batch, range(file.num_record_batches))
         return
     for start in range(0, len(rows), ROWS):
-        part = [dict(readable(rows, number) or {}) for number in range(start, min(start + ROWS, len(rows)))]
+        part = [
+            dict(readable(rows, number) or {})
+            for number in range(start, min(start + ROWS, len(rows)))
+        ]
         yield pa.RecordBatch.from_pylist(part, schema=schema)
 
 
@@ -145,7 +177,9 @@ def parquet(path: Path, schema: pa.Schema) -> Iterator[Any]:
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Write JSON lines; a date and the like of parquet as text."""
     with whole_file(path) as file:
-        file.writelines(json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records)
+        file.writelines(
+            json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records
+        )
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]], schema: pa.Schema) -> None:

@@ -92,7 +92,9 @@ def fingerprint_text(*texts: str) -> TextFingerprint | None:
     found = [words(text) for text in texts]
     if not all(found):
         return None
-    return TextFingerprint(hash64("\n".join(sorted(map(" ".join, found)))), tuple(map(shingles, found)))
+    return TextFingerprint(
+        hash64("\n".join(sorted(map(" ".join, found)))), tuple(map(shingles, found))
+    )
 
 
 def similarity(one: TextFingerprint, other: TextFingerprint) -> float:
@@ -123,7 +125,9 @@ def fingerprint_image(image: EncodedImage, record: str) -> ImageFingerprint | No
     Raises: ImageError naming `record` if it cannot be decoded.
     """
     decoded = decode(image, record)
-    thumbnail = np.asarray(decoded.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0))
+    thumbnail = np.asarray(
+        decoded.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    )
     if _centred(thumbnail).std() < BLANK:
         return None
     return ImageFingerprint(perceptual_hash(thumbnail.astype(np.float32) @ LUMA), thumbnail)
@@ -153,7 +157,15 @@ def pixel_key(image: EncodedImage, record: str) -> str:
     return content_digest(f"{pixels.size}".encode() + pixels.tobytes())
 
 
-KINDS = ("image_file", "image_pixels", "image_near", "question", "question_near", "pair", "pair_near")
+KINDS = (
+    "image_file",
+    "image_pixels",
+    "image_near",
+    "question",
+    "question_near",
+    "pair",
+    "pair_near",
+)
 IMAGE_KINDS = KINDS[:3]
 DISTANCE = 8
 """Bits of 64 in which the hashes of near images may differ: re-encoding at quality 20 and halving the size stay within,
@@ -199,11 +211,16 @@ class TextIndex:
         """Return the equal text, else the most similar one within the limit (of several, the first), else None."""
         if text.key in self._by_key:
             return Hit(self.kind, self._by_key[text.key], 1.0)
-        for part in text.parts:  # what occurs in any text at all; the share within one text cannot be larger
+        for part in (
+            text.parts
+        ):  # what occurs in any text at all; the share within one text cannot be larger
             if np.count_nonzero(self._occurs[part >> (32 - OCCURS_BITS)]) < SIMILARITY * len(part):
                 return None
         proposed = self._similar.query(self._signature(text))
-        best, number = max(((similarity(text, self.texts[number]), -number) for number in proposed), default=(0.0, 0))
+        best, number = max(
+            ((similarity(text, self.texts[number]), -number) for number in proposed),
+            default=(0.0, 0),
+        )
         return Hit(f"{self.kind}_near", -number, round(best, 4)) if best >= SIMILARITY else None
 
     def _signature(self, text: TextFingerprint) -> MinHash:
@@ -252,14 +269,23 @@ class ImageIndex:
         found = fingerprint_image(image, record)
         if found is None:
             return None
-        close = np.flatnonzero(np.bitwise_count(self._hashes ^ np.uint64(found.hash)) <= DISTANCE).tolist()
-        scored = ((correlation(found.thumbnail, self.images[number].fingerprint.thumbnail), -number) for number in close)
+        close = np.flatnonzero(
+            np.bitwise_count(self._hashes ^ np.uint64(found.hash)) <= DISTANCE
+        ).tolist()
+        scored = (
+            (correlation(found.thumbnail, self.images[number].fingerprint.thumbnail), -number)
+            for number in close
+        )
         best, number = max(scored, default=(0.0, 0))
         if best < CORRELATION:
             return None
         pixels = pixel_key(image, record)
         same = [number for number in close if self.images[number].pixels == pixels]
-        return Hit("image_pixels", same[0], 1.0) if same else Hit("image_near", -number, round(best, 4))
+        return (
+            Hit("image_pixels", same[0], 1.0)
+            if same
+            else Hit("image_near", -number, round(best, 4))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,15 +321,22 @@ class OverlapIndex:
                     if found is None:
                         self.blank += 1
                         continue
-                    tables["image"][name] = IndexEntry(IndexedImage(name, pixel_key(image, row), found), "")
+                    tables["image"][name] = IndexEntry(
+                        IndexedImage(name, pixel_key(image, row), found), ""
+                    )
                 tables["image"][name].add(row, "")
             for table, text, content, context in _texts(example.prompt, example.responses, names):
-                tables[table].setdefault(text.key, IndexEntry(text, excerpt(content))).add(row, context)
+                tables[table].setdefault(text.key, IndexEntry(text, excerpt(content))).add(
+                    row, context
+                )
         self.entries = {name: list(table.values()) for name, table in tables.items()}
         self.fingerprint = digest(repr(tables))
         """Changes with the contents of the rows."""
         self._images = ImageIndex(entry.content for entry in self.entries["image"])
-        self._texts = {kind: TextIndex(kind, (entry.content for entry in self.entries[kind])) for kind in ("question", "pair")}
+        self._texts = {
+            kind: TextIndex(kind, (entry.content for entry in self.entries[kind]))
+            for kind in ("question", "pair")
+        }
 
     def matches(self, record: Preference) -> list[tuple[Hit, str]]:
         """Return what of a record occurs in the benchmarks: its images, its user turns, its two responses.
@@ -312,7 +345,9 @@ class OverlapIndex:
         Raises: ImageError if an image cannot be decoded.
         """
         images = [self._images.find(image, record.identity) for image in record.images]
-        asked = _texts(record.prompt, (record.chosen, record.rejected), [name for name, _ in images])
+        asked = _texts(
+            record.prompt, (record.chosen, record.rejected), [name for name, _ in images]
+        )
         found = [(hit, "") for _, hit in images]
         found += [(self._texts[table].find(text), context) for table, text, _, context in asked]
         return [(hit, context) for hit, context in dict.fromkeys(found) if hit is not None]
@@ -323,7 +358,9 @@ def _texts(
 ) -> list[tuple[str, TextFingerprint, str, str]]:
     """Return table, fingerprint, content and context of each text that has words: the questions, the pair of responses."""
     asked = [(fingerprint_text(content), content) for content in questions(prompt)]
-    found = [("question", text, content, " ".join(images)) for text, content in asked if text is not None]
+    found = [
+        ("question", text, content, " ".join(images)) for text, content in asked if text is not None
+    ]
     keys = " ".join(f"{text.key:016x}" for _, text, _, _ in found)
     pair = fingerprint_text(*responses)
     return [*found, ("pair", pair, " | ".join(responses), keys)] if pair else found

@@ -49,25 +49,42 @@ class Overlap:
             table.add_row(name, *(f"{count[what]:,}" for what in COUNTS))
         shown = []
         for line in chain.from_iterable(self.examples.values()):
-            more = f" and {line['benchmark_row_count'] - 1} more" if line["benchmark_row_count"] > 1 else ""
-            texts = f"\n    {line['excerpt']}\n    {line['benchmark_excerpt']}" if line["benchmark_excerpt"] else ""
+            more = (
+                f" and {line['benchmark_row_count'] - 1} more"
+                if line["benchmark_row_count"] > 1
+                else ""
+            )
+            texts = (
+                f"\n    {line['excerpt']}\n    {line['benchmark_excerpt']}"
+                if line["benchmark_excerpt"]
+                else ""
+            )
             found = f"{line['kind']} {line['similarity']:.2f}: {line['record']} is {line['benchmark_rows'][0]}"
             shown.append(Text(found + more + texts))
         return Group(table, *shown)
 
 
-def report(parts: Sequence[Path], index: OverlapIndex, output: Path, about: Sequence[str]) -> Overlap:
+def report(
+    parts: Sequence[Path], index: OverlapIndex, output: Path, about: Sequence[str]
+) -> Overlap:
     """Write the fingerprints to `output` and the details beside it (.jsonl), from the files that the search wrote.
 
     Each of `parts` begins with a line {source, records, unusable}; the lines of a record stand together. `about` goes into
     the head of the file. Both files appear whole or not at all.
     """
     overlap, common = Overlap(), _common(parts, index)
-    details = (one for found in _records(parts, overlap.sources) for one in _details(found, index, common, overlap))
+    details = (
+        one
+        for found in _records(parts, overlap.sources)
+        for one in _details(found, index, common, overlap)
+    )
     write_json_lines(output.with_suffix(".jsonl"), details)
     left_out = sum(count["left_out"] for count in overlap.sources.values())
     head = [SCHEME, *about, f"{left_out} records; for the recipe: data.filters.leave_out"]
-    lines = [*(f"# {line}" for line in head), *(f"{found}  # {remark}" for found, remark in overlap.fingerprints.items())]
+    lines = [
+        *(f"# {line}" for line in head),
+        *(f"{found}  # {remark}" for found, remark in overlap.fingerprints.items()),
+    ]
     write_whole(output, "\n".join(lines) + "\n")
     return overlap
 
@@ -88,19 +105,33 @@ def _common(parts: Sequence[Path], index: OverlapIndex) -> set[tuple[str, int]]:
     return {place for place, found in contexts.items() if len(found) >= COMMON}
 
 
-def _details(lines: Sequence[Line], index: OverlapIndex, common: set[tuple[str, int]], overlap: Overlap) -> Iterator[Line]:
+def _details(
+    lines: Sequence[Line], index: OverlapIndex, common: set[tuple[str, int]], overlap: Overlap
+) -> Iterator[Line]:
     """Count the matches of one record into `overlap`, and yield what is written of each."""
     first, reasons = lines[0], [line for line in lines if _place(line) not in common]
-    overlap.sources[first["source"]].update({line["kind"] for line in lines} | {"left_out" if reasons else "only_common_texts"})
+    overlap.sources[first["source"]].update(
+        {line["kind"] for line in lines} | {"left_out" if reasons else "only_common_texts"}
+    )
     if reasons:
         kinds = ", ".join(dict.fromkeys(line["kind"] for line in reasons))
         overlap.fingerprints.setdefault(first["fingerprint"], f"{first['record']}: {kinds}")
     for line in lines:
         table, number = _place(line)
         entry = index.entries[table][number]
-        detail = {name: line[name] for name in ("record", "source", "fingerprint", "kind", "similarity", "excerpt")}
-        detail |= {"benchmark_excerpt": entry.excerpt, "benchmark_rows": list(entry.rows)[:SHOWN_ROWS]}
-        detail |= {"benchmark_row_count": len(entry.rows), "common": line not in reasons, "left_out": bool(reasons)}
+        detail = {
+            name: line[name]
+            for name in ("record", "source", "fingerprint", "kind", "similarity", "excerpt")
+        }
+        detail |= {
+            "benchmark_excerpt": entry.excerpt,
+            "benchmark_rows": list(entry.rows)[:SHOWN_ROWS],
+        }
+        detail |= {
+            "benchmark_row_count": len(entry.rows),
+            "common": line not in reasons,
+            "left_out": bool(reasons),
+        }
         examples = overlap.examples[line["kind"]]
         if line in reasons and len(examples) < EXAMPLES:
             examples.append(detail)

@@ -55,9 +55,17 @@ class Search:
                 continue
             for hit, context in matches:
                 pair = table_of(hit.kind) == "pair"
-                line = {"record": record.identity, "source": source.name, "fingerprint": f"{pair_key(record):016x}"}
-                shown = f"{record.chosen} | {record.rejected}" if pair else questions(record.prompt)[-1]
-                found.append({**line, "context": context, "excerpt": excerpt(shown), **hit._asdict()})
+                line = {
+                    "record": record.identity,
+                    "source": source.name,
+                    "fingerprint": f"{pair_key(record):016x}",
+                }
+                shown = (
+                    f"{record.chosen} | {record.rejected}" if pair else questions(record.prompt)[-1]
+                )
+                found.append(
+                    {**line, "context": context, "excerpt": excerpt(shown), **hit._asdict()}
+                )
         lines = [{"source": source.name, "records": len(block.rows), "unusable": unusable}, *found]
         write_whole(self.file(block), "".join(json.dumps(line) + "\n" for line in lines))
         return len(block.rows)
@@ -73,7 +81,12 @@ def run(search: Search, workers: int, console: Console) -> list[Path]:
     missing = [block for block in blocks if not search.file(block).exists()]
     total = sum(map(len, search.sources))
     before = done = total - sum(len(block.rows) for block in missing)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     started = time.monotonic()
     # no thread of its own: worker processes are forked while the bar is shown
     progress = Progress(*columns, console=console, auto_refresh=False)
@@ -82,5 +95,7 @@ def run(search: Search, workers: int, console: Console) -> list[Path]:
         for rows in found:
             done += rows
             rate = (done - before) / (time.monotonic() - started)
-            progress.update(task, completed=done, description=f"{rate:,.0f} records/s", refresh=True)
+            progress.update(
+                task, completed=done, description=f"{rate:,.0f} records/s", refresh=True
+            )
     return list(map(search.file, blocks))

@@ -47,7 +47,9 @@ def judge_card(recipe: Mapping[str, Any]) -> JudgeCard:
     backbone, method, evaluation = recipe["backbone"], recipe["method"], recipe["evaluation"]
     budget, lora, critique = recipe["optim"]["token_budget"], recipe["optim"]["lora"], None
     if method["type"] == "critic":
-        request = {} if method["critique_request"] is None else {"request": method["critique_request"]}
+        request = (
+            {} if method["critique_request"] is None else {"request": method["critique_request"]}
+        )
         critique = {"max_new_tokens": method["critique_max_tokens"], **request}
     card = {
         "backbone": backbone,

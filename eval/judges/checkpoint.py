@@ -24,7 +24,12 @@ from models.portable.reward import IncompleteCheckpointError
 
 KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
 """What a family calls its class to the `type` of judge that such a checkpoint is."""
-ADAPTED = {"naive": "scalar", "critic": "critic", "language_model": "generative", "stable_reinforce": "generative"}
+ADAPTED = {
+    "naive": "scalar",
+    "critic": "critic",
+    "language_model": "generative",
+    "stable_reinforce": "generative",
+}
 """Method of a LoRA run to the same."""
 PARTS = ("*.safetensors", "*.json", "*.jinja", "*.txt")
 """Files that are fetched of a checkpoint on the hub."""
@@ -102,11 +107,17 @@ def load_checkpoint(
     if card is not None and card.autocast:
         compute_in_half(model, runtime.device)
     encoder = load_encoder(config, base)
-    budget = runtime.token_budget or (card.token_budget if card else None) or TOKEN_BUDGET[runtime.device.type]
+    budget = (
+        runtime.token_budget
+        or (card.token_budget if card else None)
+        or TOKEN_BUDGET[runtime.device.type]
+    )
     note = f"There is no judge.json in {path} and no recipe.yaml of a run above it: images are seen as its processor says, a "
     note += "system prompt is that of its config.json."
     notes, workers = ((), card.workers) if card else ((note,), 0)
-    return LoadedCheckpoint(model.eval(), Packed(encoder, runtime.device, budget, workers), card, notes)
+    return LoadedCheckpoint(
+        model.eval(), Packed(encoder, runtime.device, budget, workers), card, notes
+    )
 
 
 def kind_of(folder: Path) -> str:
@@ -117,7 +128,9 @@ def kind_of(folder: Path) -> str:
     if not file.is_file():
         whole = "config.json and no adapter_config.json"
         absent = whole if folder.is_dir() else "such folder; paths count from the working directory"
-        raise CheckpointError(f"{folder}: there is no {absent}. Give a checkpoint-N folder of a run.")
+        raise CheckpointError(
+            f"{folder}: there is no {absent}. Give a checkpoint-N folder of a run."
+        )
     try:
         classes = read_json(file).get("architectures")
     except JSONDecodeError as error:
@@ -151,11 +164,21 @@ def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
         settings = {} if is_adapter(path) else read_json(path / "config.json")
         known = {"dtype": settings.get("dtype") or settings["torch_dtype"]} if settings else {}
         if card is not None:
-            return card.backbone.model_copy(update={"path": str(path), "revision": None, "freeze": [], **known})
-        whole = path / "processor_config.json"  # other trainers write this one, and older releases the other
-        sees = read_json(whole)["image_processor"] if whole.is_file() else read_json(path / "preprocessor_config.json")
+            return card.backbone.model_copy(
+                update={"path": str(path), "revision": None, "freeze": [], **known}
+            )
+        whole = (
+            path / "processor_config.json"
+        )  # other trainers write this one, and older releases the other
+        sees = (
+            read_json(whole)["image_processor"]
+            if whole.is_file()
+            else read_json(path / "preprocessor_config.json")
+        )
         pixels = family_of(settings.get("model_type"), path).images.limits(sees)
-        return BackboneConfig(path=str(path), system_prompt=settings.get("system_prompt"), **known, **pixels)
+        return BackboneConfig(
+            path=str(path), system_prompt=settings.get("system_prompt"), **known, **pixels
+        )
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path}: neither the recipe.yaml of a run in the folder above nor its own preprocessor_config.json and config.json "

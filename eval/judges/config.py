@@ -112,7 +112,9 @@ class CriticJudgeConfig(Section):
     @model_validator(mode="after")
     def _samples_differ(self) -> CriticJudgeConfig:
         if self.samples > 1 and not self.temperature:
-            raise ValueError(f"{self.samples} greedy critiques are all alike: set a temperature above 0, or samples to 1")
+            raise ValueError(
+                f"{self.samples} greedy critiques are all alike: set a temperature above 0, or samples to 1"
+            )
         return self
 
 

@@ -64,11 +64,20 @@ class CritiqueEncoder:
             if not self.forgiving:
                 raise
             return self._group(
-                replace(example, images=(), prompt=(text("user", "-"),), responses=("-",) * len(example.responses))
+                replace(
+                    example,
+                    images=(),
+                    prompt=(text("user", "-"),),
+                    responses=("-",) * len(example.responses),
+                )
             )
 
     def _group(self, example: Candidates) -> Group:
-        critiques = [None] * len(example.responses) if isinstance(self.critiques, str) else self.critiques[example.key]
+        critiques = (
+            [None] * len(example.responses)
+            if isinstance(self.critiques, str)
+            else self.critiques[example.key]
+        )
         conversations = [
             (*example.prompt, text("assistant", response))
             if self.critiques == "none"
@@ -77,7 +86,9 @@ class CritiqueEncoder:
             for _ in range(self.samples)
         ]
         read: StoredRead | None = None if self.critiques == "own" else "end_of_turn"
-        return self.encoder.encode_conversations(example.images, conversations, read, example.identity)
+        return self.encoder.encode_conversations(
+            example.images, conversations, read, example.identity
+        )
 
 
 @dataclass
@@ -96,7 +107,10 @@ class JudgingCost:
         """Return what a log shows; shares of written critiques are left out where none was written."""
         found = {"seconds_per_judgement": self.seconds / max(self.judgements, 1)}
         if self.critiques:
-            written = {"truncated": self.truncated / self.critiques, "tokens_per_critique": self.tokens / self.critiques}
+            written = {
+                "truncated": self.truncated / self.critiques,
+                "tokens_per_critique": self.tokens / self.critiques,
+            }
             found |= written | {"generated_tokens_per_second": self.tokens / self.seconds}
         return found
 
@@ -136,10 +150,16 @@ class WritingJudge:
         cost = f"{spent.judgements:,} judgements of {mean:.0f} tokens on average; {spent.truncated:,} cut off at the limit."
         return (*self.about, cost)
 
-    def write(self, batch: PackedBatch, forbidden: Sequence[int], seeds: Sequence[str]) -> list[Generation]:
+    def write(
+        self, batch: PackedBatch, forbidden: Sequence[int], seeds: Sequence[str]
+    ) -> list[Generation]:
         """Write after every continuation of a row, never one of the `forbidden` tokens."""
         end = self.packed.encoder.end_of_turn
-        settings: dict[str, Any] = {"sampling": self.sampling, "seeds": seeds, "penalty": self.penalty}
+        settings: dict[str, Any] = {
+            "sampling": self.sampling,
+            "seeds": seeds,
+            "penalty": self.penalty,
+        }
         return generate(self.model, batch, end=end, forbidden=forbidden, **settings)
 
 
@@ -162,17 +182,25 @@ class CriticJudge(WritingJudge):
     def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
         """Return the scores of all responses, and the critiques that were written; all ranks must call together."""
         started, (run, cost) = perf_counter(), self.way
-        with journal.judging([example.key for example in examples], Judged, len(examples)) as judging:
+        with journal.judging(
+            [example.key for example in examples], Judged, len(examples)
+        ) as judging:
             found = run_packed(self.packed, examples, self.encode, run, cost, judging)
         self.spent.add(len(examples), ((tokens, cut) for _, tokens, cut in found), started)
         if self.encode.critiques == "own":
-            self.spent.critiques += self.encode.samples * sum(len(example.responses) for example in examples)
+            self.spent.critiques += self.encode.samples * sum(
+                len(example.responses) for example in examples
+            )
         return [verdict for verdict, _, _ in found]
 
     @property
     def way(self) -> tuple[Callable[[PackedBatch, Sequence[Candidates]], list[Judged]], Cost]:
         """What runs a packed row, and what a group takes of the budget there: with critiques of its own, or without."""
-        return (self._own, self.cost) if self.encode.critiques == "own" else (self._given, attrgetter("cost"))
+        return (
+            (self._own, self.cost)
+            if self.encode.critiques == "own"
+            else (self._given, attrgetter("cost"))
+        )
 
     def notes(self) -> tuple[str, ...]:
         """Return what must be said beside the figures: also how many critiques were cut off, if any were."""
@@ -184,33 +212,58 @@ class CriticJudge(WritingJudge):
 
     def _given(self, batch: PackedBatch, examples: Sequence[Candidates]) -> list[Judged]:
         scores = iter(self.model(**batch.joint_inputs())[0].tolist())
-        return [(Verdict(scores=tuple(islice(scores, len(example.responses)))), 0, 0) for example in examples]
+        return [
+            (Verdict(scores=tuple(islice(scores, len(example.responses)))), 0, 0)
+            for example in examples
+        ]
 
     def _own(self, batch: PackedBatch, examples: Sequence[Candidates]) -> list[Judged]:
         samples, tokenizer = self.encode.samples, self.packed.encoder.tokenizer
         counts = [samples * len(example.responses) for example in examples]
-        seeds = [f"{self.seed}/{example.key}/{n}" for example, count in zip(examples, counts, strict=True) for n in range(count)]
+        seeds = [
+            f"{self.seed}/{example.key}/{n}"
+            for example, count in zip(examples, counts, strict=True)
+            for n in range(count)
+        ]
         written = self.write(batch, self.packed.encoder.vision_ids, seeds)
         if not written:  # the head runs all the same: under ZeRO-3 the other ranks wait for this one's share of it
-            self.model.scores(torch.zeros(1, self.model.config.text_config.hidden_size, device=self.packed.device))
+            self.model.scores(
+                torch.zeros(1, self.model.config.text_config.hidden_size, device=self.packed.device)
+            )
             return []
-        means = iter(self.model.scores(torch.stack([one.end_hidden for one in written])).view(-1, samples).mean(1).tolist())
+        means = iter(
+            self.model.scores(torch.stack([one.end_hidden for one in written]))
+            .view(-1, samples)
+            .mean(1)
+            .tolist()
+        )
         rest, found = iter(written), []
         for count in counts:
             ours = list(islice(rest, count))
             critiques = tuple(tokenizer.decode(one.ids) for one in ours[::samples])
             verdict = Verdict(scores=tuple(islice(means, len(critiques))), critiques=critiques)
-            found.append((verdict, sum(len(one.ids) + 1 for one in ours), sum(one.truncated for one in ours)))
+            found.append(
+                (verdict, sum(len(one.ids) + 1 for one in ours), sum(one.truncated for one in ours))
+            )
         return found
 
 
-def critic_judge(found: LoadedCheckpoint, config: CriticJudgeConfig, critiques: Critiques | None = None) -> CriticJudge:
+def critic_judge(
+    found: LoadedCheckpoint, config: CriticJudgeConfig, critiques: Critiques | None = None
+) -> CriticJudge:
     """Return a judge that has spent nothing yet; `critiques` are those of the encoder, None: the config's."""
     critiques = critiques or config.critiques
-    critique = (found.card and found.card.critique) or CritiqueConfig.model_validate(found.model.config.critique)
+    critique = (found.card and found.card.critique) or CritiqueConfig.model_validate(
+        found.model.config.critique
+    )
     return CriticJudge(
         model=found.model,
-        encode=CritiqueEncoder(found.packed.encoder, critiques, critique.request, config.samples if critiques == "own" else 1),
+        encode=CritiqueEncoder(
+            found.packed.encoder,
+            critiques,
+            critique.request,
+            config.samples if critiques == "own" else 1,
+        ),
         packed=found.packed,
         sampling=SamplingConfig(
             temperature=config.temperature,

@@ -105,8 +105,12 @@ class Client:
                 if status == 200:
                     reason = f"an answer that is no chat completion: {quoted[:QUOTED]!r}"
             if attempt < self.config.retries:
-                asked = int(retry_after) if retry_after.isdigit() else 0  # seconds; a date is not read
-                time.sleep(max(min(LONGEST_DELAY, asked), delay(self.config.first_delay_seconds, attempt)))
+                asked = (
+                    int(retry_after) if retry_after.isdigit() else 0
+                )  # seconds; a date is not read
+                time.sleep(
+                    max(min(LONGEST_DELAY, asked), delay(self.config.first_delay_seconds, attempt))
+                )
         raise EndpointError(
             f"{self.config.url} failed {self.config.retries + 1} times for one request, the last time with: "
             f"{self._shown(reason)}. Nothing is scored from part of the answers. Those received are in the cache: run the same "
@@ -123,9 +127,16 @@ class Client:
         Raises: TimeoutError if not all of it is there in `timeout_seconds`, however lively it arrives.
         """
         config, content = self.config, bytearray()
-        headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
-        timeout = httpx.Timeout(config.timeout_seconds, connect=min(CONNECT_SECONDS, config.timeout_seconds))
-        client = httpx.AsyncClient(base_url=config.url, headers=headers, timeout=timeout, verify=self.trust)
+        headers = {
+            "Accept-Encoding": "identity",
+            **({"Authorization": f"Bearer {self.key}"} if self.key else {}),
+        }
+        timeout = httpx.Timeout(
+            config.timeout_seconds, connect=min(CONNECT_SECONDS, config.timeout_seconds)
+        )
+        client = httpx.AsyncClient(
+            base_url=config.url, headers=headers, timeout=timeout, verify=self.trust
+        )
         async with (
             asyncio.timeout(config.timeout_seconds),
             client as http,
@@ -134,7 +145,9 @@ class Client:
             async for piece in response.aiter_raw():
                 content += piece
                 if len(content) > LARGEST:
-                    raise EndpointError(f"{config.url} sent an answer of more than {LARGEST:,} bytes, which is no judgement.")
+                    raise EndpointError(
+                        f"{config.url} sent an answer of more than {LARGEST:,} bytes, which is no judgement."
+                    )
             return response.status_code, response.headers.get("retry-after", ""), bytes(content)
 
 
@@ -142,7 +155,9 @@ def open_client(config: EndpointConfig) -> Client:
     """Return a client for `config`; raises EndpointError if the key's environment variable holds none."""
     key = os.environ.get(config.key_variable, "").strip() if config.key_variable is not None else ""
     if config.key_variable is not None and not key:
-        raise EndpointError(f"the environment variable {config.key_variable} is not set; put the key of {config.url} there.")
+        raise EndpointError(
+            f"the environment variable {config.key_variable} is not set; put the key of {config.url} there."
+        )
     if not (key.isascii() and key.isprintable()):
         raise EndpointError(
             f"the environment variable {config.key_variable} holds characters that no header can send; copy it anew."
@@ -165,7 +180,12 @@ def read_answer(content: bytes) -> Answer | None:
         choice, usage = found["choices"][0], found.get("usage") or {}
         text = choice["message"].get("content") or ""
         cut_off = choice.get("finish_reason") == "length"
-        answer = Answer(text, cut_off, int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0)))
+        answer = Answer(
+            text,
+            cut_off,
+            int(usage.get("prompt_tokens", 0)),
+            int(usage.get("completion_tokens", 0)),
+        )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return None
     return answer if isinstance(text, str) else None
@@ -190,7 +210,9 @@ class EndpointJudge:
         """
         shown = [presentations(example, self.protocol) for example in examples]
         questions = [
-            (example, first, turn) for example, order in zip(examples, shown, strict=True) for turn, first in enumerate(order)
+            (example, first, turn)
+            for example, order in zip(examples, shown, strict=True)
+            for turn, first in enumerate(order)
         ]
         own = questions[rank() :: world_size()]
         # the first rank's share stands for all in what is shown; answers are kept in the cache, not in the journal
@@ -200,16 +222,27 @@ class EndpointJudge:
             if problem:
                 raise EndpointError(problem)
         parts = [part for part, _ in gathered]
-        self.answers = [parts[number % len(parts)][number // len(parts)] for number in range(len(questions))]
+        self.answers = [
+            parts[number % len(parts)][number // len(parts)] for number in range(len(questions))
+        ]
         if self.answers and all(answer.refusal for answer in self.answers):
-            raise EndpointError(f"{self.config.url} refused every request; the first: {self.answers[0].refusal}")
+            raise EndpointError(
+                f"{self.config.url} refused every request; the first: {self.answers[0].refusal}"
+            )
         answers = iter(self.answers)
-        return [Verdict(votes=tuple(self._vote(next(answers), first) for first in order)) for order in shown]
+        return [
+            Verdict(votes=tuple(self._vote(next(answers), first) for first in order))
+            for order in shown
+        ]
 
     def _vote(self, answer: Answer, first: Side) -> Vote:
-        return Vote.at(answer.text, first, None if answer.refusal else self.prompt.read(answer.text))
+        return Vote.at(
+            answer.text, first, None if answer.refusal else self.prompt.read(answer.text)
+        )
 
-    def _ask(self, questions: Sequence[Question], judging: Judging[Answer]) -> tuple[list[Answer], str]:
+    def _ask(
+        self, questions: Sequence[Question], judging: Judging[Answer]
+    ) -> tuple[list[Answer], str]:
         """Return the answers in order and "", or what is wrong as soon as one request fails for good.
 
         What is under way then is finished (and cached), the rest is not asked.
@@ -238,12 +271,22 @@ class EndpointJudge:
         """Return what must be said beside the figures: also what judging cost."""
         config, asked = self.config, [answer for answer in self.answers if not answer.cached]
         whole, now = (
-            (sum(answer.input_tokens for answer in part), sum(answer.output_tokens for answer in part))
+            (
+                sum(answer.input_tokens for answer in part),
+                sum(answer.output_tokens for answer in part),
+            )
             for part in (self.answers, asked)
         )
-        price_in, price_out, dollars = config.dollars_per_million_input, config.dollars_per_million_output, ""
+        price_in, price_out, dollars = (
+            config.dollars_per_million_input,
+            config.dollars_per_million_output,
+            "",
+        )
         if price_in is not None and price_out is not None:
-            paid = [(tokens_in * price_in + tokens_out * price_out) / 1e6 for tokens_in, tokens_out in (whole, now)]
+            paid = [
+                (tokens_in * price_in + tokens_out * price_out) / 1e6
+                for tokens_in, tokens_out in (whole, now)
+            ]
             dollars = f"; {paid[0]:.4f} dollars in all, {paid[1]:.4f} of them now"
         refusals = [answer.refusal for answer in self.answers if answer.refusal]
         cut_off = sum(answer.cut_off for answer in self.answers)
@@ -252,7 +295,9 @@ class EndpointJudge:
             f"{whole[0]:,} tokens in and {whole[1]:,} out; asked now: {now[0]:,} and {now[1]:,}{dollars}."
         ]
         if refusals:
-            found.append(f"{len(refusals)} requests were refused and count as unreadable votes; the first: {refusals[0]}")
+            found.append(
+                f"{len(refusals)} requests were refused and count as unreadable votes; the first: {refusals[0]}"
+            )
         if cut_off:
             found.append(f"{cut_off} judgements were cut off at the limit of new tokens.")
         return (*self.about, *found)
@@ -273,7 +318,9 @@ class EndpointJudge:
         return {name: value for name, value in request.items() if value is not None}
 
 
-def endpoint_judge(config: EndpointConfig, benchmark: Benchmark, protocol: ProtocolConfig) -> EndpointJudge:
+def endpoint_judge(
+    config: EndpointConfig, benchmark: Benchmark, protocol: ProtocolConfig
+) -> EndpointJudge:
     """Return the judge for a benchmark."""
     if benchmark.prompt is not None:
         return EndpointJudge(config, benchmark.prompt, protocol)
@@ -281,14 +328,18 @@ def endpoint_judge(config: EndpointConfig, benchmark: Benchmark, protocol: Proto
     return EndpointJudge(config, GENERAL_PROMPT, protocol, (note,))
 
 
-def messages(conversation: Sequence[Message], images: Sequence[EncodedImage], record: str) -> list[dict[str, Any]]:
+def messages(
+    conversation: Sequence[Message], images: Sequence[EncodedImage], record: str
+) -> list[dict[str, Any]]:
     """Return a conversation as chat completions take it, its image parts filled with `images` in order, as data URIs."""
     uris = (data_uri(image, record) for image in images)
     return [
         {
             **turn,
             "content": [
-                part if part["type"] == "text" else {"type": "image_url", "image_url": {"url": next(uris)}}
+                part
+                if part["type"] == "text"
+                else {"type": "image_url", "image_url": {"url": next(uris)}}
                 for part in turn["content"]
             ],
         }

@@ -76,15 +76,21 @@ class EnsembleJudge:
     def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return the combined scores of every example; what is not finite stays so."""
         ways, scores = self.combination, _scores(self.members, examples, journal)
-        weights, offsets, scales = (column[:, None, None] for column in (ways.weights, ways.offsets, ways.scales))
+        weights, offsets, scales = (
+            column[:, None, None] for column in (ways.weights, ways.offsets, ways.scales)
+        )
         combined = (weights * (scores - offsets) / scales).sum(axis=0)
         return [Verdict(scores=(one, two)) for one, two in combined.tolist()]
 
     def notes(self) -> tuple[str, ...]:
         """Say how the members are combined, and what must be said of each."""
-        parts = zip(self.combination.weights, self.config.members, self.combination.standings, strict=True)
+        parts = zip(
+            self.combination.weights, self.config.members, self.combination.standings, strict=True
+        )
         sum_of = " + ".join(f"{weight:.3f} x {name}{standing}" for weight, name, standing in parts)
-        return f"Ensemble, {self.config.combine}: {sum_of}.", *(note for member in self.members for note in member.notes())
+        return f"Ensemble, {self.config.combine}: {sum_of}.", *(
+            note for member in self.members for note in member.notes()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +103,24 @@ class EnsembleRanker:
     def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
         """Return a ranking for each, in order; all ranks must call together."""
         ways = self.combination
-        parts = [journal.of(f"member {number} of {len(self.members)}") for number in range(1, len(self.members) + 1)]
-        each = [member.rank(candidates, part) for member, part in zip(self.members, parts, strict=True)]
-        scores = [np.array([ranking.scores for ranking in found], dtype=np.float64) for found in zip(*each, strict=True)]
-        weights, offsets, scales = (column[:, None] for column in (ways.weights, ways.offsets, ways.scales))
-        return [Ranking(tuple((weights * (found - offsets) / scales).sum(axis=0).tolist())) for found in scores]
+        parts = [
+            journal.of(f"member {number} of {len(self.members)}")
+            for number in range(1, len(self.members) + 1)
+        ]
+        each = [
+            member.rank(candidates, part) for member, part in zip(self.members, parts, strict=True)
+        ]
+        scores = [
+            np.array([ranking.scores for ranking in found], dtype=np.float64)
+            for found in zip(*each, strict=True)
+        ]
+        weights, offsets, scales = (
+            column[:, None] for column in (ways.weights, ways.offsets, ways.scales)
+        )
+        return [
+            Ranking(tuple((weights * (found - offsets) / scales).sum(axis=0).tolist()))
+            for found in scores
+        ]
 
 
 def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination:
@@ -118,13 +137,22 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
     for name, found in zip(config.members, scores, strict=True):
         unusable = int((~np.isfinite(found)).any(axis=1).sum())
         if unusable or found.std() == 0:
-            what = f"{unusable} of {len(rows)} pairs get no finite scores" if unusable else "all scores are equal"
-            raise CheckpointError(f"{name}: on the validation data {what}; the checkpoint is broken or the wrong one.")
+            what = (
+                f"{unusable} of {len(rows)} pairs get no finite scores"
+                if unusable
+                else "all scores are equal"
+            )
+            raise CheckpointError(
+                f"{name}: on the validation data {what}; the checkpoint is broken or the wrong one."
+            )
     better = np.array([example.better for example in examples])
     margins = scores[:, rows, better] - scores[:, rows, 1 - better]
     accuracy, margin = (margins > 0).mean(axis=1), margins.mean(axis=1)  # a tie is wrong
     each = zip(accuracy, margin, strict=True)
-    standings = tuple(f" (validation: {right:.3f} right, margin {mean:.4g}, {len(rows)} pairs)" for right, mean in each)
+    standings = tuple(
+        f" (validation: {right:.3f} right, margin {mean:.4g}, {len(rows)} pairs)"
+        for right, mean in each
+    )
     if config.combine == "standardised":
         offsets, scales = scores.mean(axis=(1, 2)), scores.std(axis=(1, 2))
     else:
@@ -140,7 +168,9 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
 
 def _scores(members: Sequence[Judge], examples: Sequence[Example], journal: Journal) -> Floats:
     """Return the members' scores, (members, examples, 2) fp64."""
-    parts = [journal.of(f"member {number} of {len(members)}") for number in range(1, len(members) + 1)]
+    parts = [
+        journal.of(f"member {number} of {len(members)}") for number in range(1, len(members) + 1)
+    ]
     judged = (member.judge(examples, part) for member, part in zip(members, parts, strict=True))
     found = [[verdict.scores for verdict in verdicts] for verdicts in judged]
     return np.array(found, dtype=np.float64).reshape(len(members), len(examples), 2)

@@ -75,7 +75,9 @@ class ShownEncoder:
     def __call__(self, shown: ShownPair) -> Group:
         """Encode up to the place where the judge begins to write."""
         conversations = [self.ask(shown.example, shown.first)] * len(shown.turns)
-        return self.encoder.encode_conversations(shown.example.images, conversations, None, shown.example.identity)
+        return self.encoder.encode_conversations(
+            shown.example.images, conversations, None, shown.example.identity
+        )
 
 
 Judgements = list[tuple[Vote, int, bool]]
@@ -96,7 +98,10 @@ class GenerativeJudge(WritingJudge):
         """Return the votes on every example, in the order of the protocol's presentations; all ranks must call together."""
         started = perf_counter()
         shown = [one for example in examples for one in showings(example, self.protocol)]
-        keys, encode = [f"{one.example.key}/{one.first}" for one in shown], ShownEncoder(self.packed.encoder, self.ask)
+        keys, encode = (
+            [f"{one.example.key}/{one.first}" for one in shown],
+            ShownEncoder(self.packed.encoder, self.ask),
+        )
         with journal.judging(keys, Judgements, len(examples)) as judging:
             found = run_packed(self.packed, shown, encode, self.judgements, self.cost, judging)
         votes = {
@@ -104,15 +109,26 @@ class GenerativeJudge(WritingJudge):
             for one, judgements in zip(shown, found, strict=True)
             for turn, (vote, _, _) in zip(one.turns, judgements, strict=True)
         }
-        self.spent.add(len(votes), ((tokens, cut) for judgements in found for _, tokens, cut in judgements), started)
+        self.spent.add(
+            len(votes),
+            ((tokens, cut) for judgements in found for _, tokens, cut in judgements),
+            started,
+        )
         return [
-            Verdict(votes=tuple(votes[id(example), turn] for turn in range(len(presentations(example, self.protocol)))))
+            Verdict(
+                votes=tuple(
+                    votes[id(example), turn]
+                    for turn in range(len(presentations(example, self.protocol)))
+                )
+            )
             for example in examples
         ]
 
     def judgements(self, batch: PackedBatch, shown: Sequence[ShownPair]) -> list[Judgements]:
         """Return the judgements of what is shown."""
-        seeds = [f"{self.protocol.seed}/{one.example.key}/{turn}" for one in shown for turn in one.turns]
+        seeds = [
+            f"{self.protocol.seed}/{one.example.key}/{turn}" for one in shown for turn in one.turns
+        ]
         written = iter(self.write(batch, [self.packed.encoder.vision.image], seeds))
 
         def vote(first: Side) -> tuple[Vote, int, bool]:
@@ -138,7 +154,10 @@ def refuse_equal_votes(sampling: SamplingConfig, protocol: ProtocolConfig) -> No
 
 
 def generative_judge(
-    found: LoadedCheckpoint, config: GenerativeJudgeConfig, benchmark: Benchmark, protocol: ProtocolConfig
+    found: LoadedCheckpoint,
+    config: GenerativeJudgeConfig,
+    benchmark: Benchmark,
+    protocol: ProtocolConfig,
 ) -> GenerativeJudge:
     """Return the judge for a benchmark, asked as its own training asked it unless `config` says otherwise.
 
@@ -148,12 +167,21 @@ def generative_judge(
     template, notes = config.template or (found.card.template if found.card else None), found.notes
     if template is None:
         template = "r1_reward"
-        notes = (*notes, f"Nothing says how {config.checkpoint} was asked in training; it is asked as R1-Reward is.")
+        notes = (
+            *notes,
+            f"Nothing says how {config.checkpoint} was asked in training; it is asked as R1-Reward is.",
+        )
     if template == "benchmark":
         own = benchmark.prompt or GENERAL_PROMPT
         asked, reader = own.ask, own.read
     else:
         asked, reader = by_template(template), position
     return GenerativeJudge(
-        model=found.model, packed=found.packed, sampling=config, ask=asked, read=reader, protocol=protocol, about=notes
+        model=found.model,
+        packed=found.packed,
+        sampling=config,
+        ask=asked,
+        read=reader,
+        protocol=protocol,
+        about=notes,
     )

@@ -25,7 +25,9 @@ class LoadedJudge:
     ranker: Ranker
     benchmark: JudgeFor
 
-    def score(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> list[float]:
+    def score(
+        self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()
+    ) -> list[float]:
         """Return the score of each response; higher is better."""
         return list(self.rank(messages, responses, images).scores)
 
@@ -41,7 +43,9 @@ class LoadedJudge:
         """Return the ranking of two responses: `order[0]` is 0 for `a`; a `margin` of 0 is a tie."""
         return self.rank(messages, [a, b], images)
 
-    def reward(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+    def reward(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float]:
         """Return the scores of a batch of TRL's, whose `reward_funcs` may name this method; each rank asks for itself.
 
         A completion is a text or turns, of which the last is scored; `columns` may hold `images` or `image`.
@@ -55,13 +59,17 @@ class LoadedJudge:
                 if "image" in columns
                 else ()
             )
-            asked = candidates_of(prompt, ["-"], () if _holds_images(prompt) else beside, f"row {place}")
+            asked = candidates_of(
+                prompt, ["-"], () if _holds_images(prompt) else beside, f"row {place}"
+            )
             written = completion if isinstance(completion, str) else response(completion[-1:])
             _, places, responses = groups.setdefault(asked.key, (asked, [], []))
             places.append(place)
             responses.append(written)
         with alone():
-            found = self.ranker.rank([replace(one, responses=tuple(texts)) for one, _, texts in groups.values()])
+            found = self.ranker.rank(
+                [replace(one, responses=tuple(texts)) for one, _, texts in groups.values()]
+            )
         scores = {
             place: score
             for (_, places, _), ranking in zip(groups.values(), found, strict=True)
@@ -73,4 +81,9 @@ class LoadedJudge:
 def _holds_images(prompt: Any) -> bool:
     """Say whether a prompt of TRL's carries its images, which then stand in a column of the batch as well."""
     contents = [] if isinstance(prompt, str) else [turn["content"] for turn in prompt]
-    return any(part.get("image") is not None for content in contents if not isinstance(content, str) for part in content)
+    return any(
+        part.get("image") is not None
+        for content in contents
+        if not isinstance(content, str)
+        for part in content
+    )

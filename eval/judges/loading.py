@@ -85,8 +85,12 @@ def judge_config(path: Path) -> JudgeConfig:
 
 def _scalar(path: Path, runtime: Runtime, config: ScalarJudgeConfig) -> LoadedJudge:
     other = partial(load_scalar, head=HeadConfig(layers=1, activation="none", read=config.read))
-    found = load_checkpoint(Path(config.checkpoint).expanduser(), runtime, other if path.is_file() else load_scalar)
-    judge = ScalarJudge(found.model, found.packed, found.model.config.reward_head["read"], found.notes)
+    found = load_checkpoint(
+        Path(config.checkpoint).expanduser(), runtime, other if path.is_file() else load_scalar
+    )
+    judge = ScalarJudge(
+        found.model, found.packed, found.model.config.reward_head["read"], found.notes
+    )
     return LoadedJudge(scalar_ranker(judge), lambda benchmark, protocol: judge)
 
 
@@ -94,13 +98,22 @@ def _critic(path: Path, runtime: Runtime, config: CriticJudgeConfig) -> LoadedJu
     folder = Path(config.checkpoint).expanduser()
     kind = judge_config(folder).type
     if kind != "critic":
-        raise CheckpointError(f"{path}: {folder} is a {kind!r} judge and no critic; give a checkpoint of `method: critic`.")
+        raise CheckpointError(
+            f"{path}: {folder} is a {kind!r} judge and no critic; give a checkpoint of `method: critic`."
+        )
     found = load_checkpoint(folder, runtime, load_critic)
-    return LoadedJudge(critic_ranker(critic_judge(found, config)), lambda benchmark, protocol: critic_judge(found, config))
+    return LoadedJudge(
+        critic_ranker(critic_judge(found, config)),
+        lambda benchmark, protocol: critic_judge(found, config),
+    )
 
 
 def _generative(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> LoadedJudge:
-    judge_for = partial(generative_judge, load_checkpoint(Path(config.checkpoint).expanduser(), runtime, load_writer), config)
+    judge_for = partial(
+        generative_judge,
+        load_checkpoint(Path(config.checkpoint).expanduser(), runtime, load_writer),
+        config,
+    )
     return LoadedJudge(tournament_ranker(judge_for(PREFERENCE_FOLDER, ProtocolConfig())), judge_for)
 
 
@@ -109,12 +122,18 @@ def _ensemble(path: Path, runtime: Runtime, config: EnsembleConfig) -> LoadedJud
     for place in places:
         member = judge_config(place)
         if member.type in ("generative", "endpoint") or compares(member):
-            raise CheckpointError(f"{path}: {place} compares responses and gives no scores, so that it cannot be a member.")
+            raise CheckpointError(
+                f"{path}: {place} compares responses and gives no scores, so that it cannot be a member."
+            )
     members = [load_judge(place, runtime) for place in places]
-    combined = combination(config, [member.benchmark(PREFERENCE_FOLDER, ProtocolConfig()) for member in members])
+    combined = combination(
+        config, [member.benchmark(PREFERENCE_FOLDER, ProtocolConfig()) for member in members]
+    )
     return LoadedJudge(
         EnsembleRanker([member.ranker for member in members], combined),
-        lambda benchmark, protocol: EnsembleJudge(config, [one.benchmark(benchmark, protocol) for one in members], combined),
+        lambda benchmark, protocol: EnsembleJudge(
+            config, [one.benchmark(benchmark, protocol) for one in members], combined
+        ),
     )
 
 

@@ -83,14 +83,28 @@ def run_packed(
             if isinstance(fault, str):
                 raise RecordError(fault)  # by all ranks together
         for number in range(max(map(int, said))):
-            batch, inside = rows[number] if isinstance(rows, list) and number < len(rows) else (packed.encoder.pack([]), [])
+            batch, inside = (
+                rows[number]
+                if isinstance(rows, list) and number < len(rows)
+                else (packed.encoder.pack([]), [])
+            )
             new = run(batch.to(packed.device), [items[i] for i in inside])
-            keep({index: one for part in gather(list(zip(inside, new, strict=True))) for index, one in part})
+            keep(
+                {
+                    index: one
+                    for part in gather(list(zip(inside, new, strict=True)))
+                    for index, one in part
+                }
+            )
     return [found[index] for index in range(len(items))]
 
 
 def _rows(
-    packed: Packed, items: Sequence[Item], encode: Callable[[Item], Group], cost: Cost, chunk: Sequence[int]
+    packed: Packed,
+    items: Sequence[Item],
+    encode: Callable[[Item], Group],
+    cost: Cost,
+    chunk: Sequence[int],
 ) -> list[PackedItems] | str:
     """Encode and pack a chunk of the items; return why an item cannot be encoded."""
     try:
@@ -98,7 +112,9 @@ def _rows(
     except RecordError as error:
         return str(error)
     rows = pack_first_fit([cost(group) for group in groups], packed.token_budget)
-    return [(packed.encoder.pack([groups[i] for i in row]), [chunk[i] for i in row]) for row in rows]
+    return [
+        (packed.encoder.pack([groups[i] for i in row]), [chunk[i] for i in row]) for row in rows
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +126,12 @@ class ResponsesEncoder:
 
     def __call__(self, example: Candidates) -> Group:
         """Encode candidates; raises RecordError for an image that cannot be decoded."""
-        conversations = [(*example.prompt, text("assistant", response)) for response in example.responses]
-        return self.encoder.encode_conversations(example.images, conversations, self.read, example.identity)
+        conversations = [
+            (*example.prompt, text("assistant", response)) for response in example.responses
+        ]
+        return self.encoder.encode_conversations(
+            example.images, conversations, self.read, example.identity
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +148,9 @@ class ScalarJudge:
     @torch.no_grad()
     def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
         """Return the scores of all responses, fp32 values; all ranks must call together, and all get all verdicts."""
-        with journal.judging([example.key for example in examples], Verdict, len(examples)) as judging:
+        with journal.judging(
+            [example.key for example in examples], Verdict, len(examples)
+        ) as judging:
             return run_packed(self.packed, examples, self.encode, self.verdicts, judging=judging)
 
     @property
@@ -139,7 +161,9 @@ class ScalarJudge:
     def verdicts(self, batch: PackedBatch, examples: Sequence[Candidates]) -> list[Verdict]:
         """Return what a row says of the candidates that it holds."""
         scores = iter(self.model(**batch.score_inputs()).tolist())
-        return [Verdict(scores=tuple(islice(scores, len(example.responses)))) for example in examples]
+        return [
+            Verdict(scores=tuple(islice(scores, len(example.responses)))) for example in examples
+        ]
 
     def notes(self) -> tuple[str, ...]:
         """Return what must be said beside the figures."""

@@ -45,15 +45,25 @@ class Ranker(Protocol):
         ...
 
 
-def candidates_of(messages: Any, responses: Sequence[str], images: Iterable[Any] = (), identity: str = "messages") -> Candidates:
+def candidates_of(
+    messages: Any, responses: Sequence[str], images: Iterable[Any] = (), identity: str = "messages"
+) -> Candidates:
     """Return responses to a conversation in one of the forms that `models.portable.conversations` describes.
 
     Raises: RecordError, which names `identity`.
     """
     wrong = [type(one).__name__ for one in responses if not isinstance(one, str)]
     if isinstance(responses, str) or wrong or not responses:
-        found = "one text" if isinstance(responses, str) else f"a {wrong[0]} among them" if wrong else "none"
-        raise RecordError(f"{identity}: responses: {found}; required is a list of at least one text")
+        found = (
+            "one text"
+            if isinstance(responses, str)
+            else f"a {wrong[0]} among them"
+            if wrong
+            else "none"
+        )
+        raise RecordError(
+            f"{identity}: responses: {found}; required is a list of at least one text"
+        )
     try:
         turns, pictures = read_conversation(messages, images)
         encoded = tuple(map(_encoded, pictures))
@@ -61,7 +71,9 @@ def candidates_of(messages: Any, responses: Sequence[str], images: Iterable[Any]
         raise RecordError(f"{identity}: {error}") from error
     content = hashlib.sha256(json.dumps([turns, list(responses)]).encode())
     for image in encoded:
-        content.update(image if isinstance(image, bytes) else str(image).encode(errors="surrogateescape"))
+        content.update(
+            image if isinstance(image, bytes) else str(image).encode(errors="surrogateescape")
+        )
     prompt = cast(tuple[Message, ...], tuple(turns))
     return Candidates(content.hexdigest(), encoded, prompt, tuple(responses), identity)
 
@@ -92,7 +104,10 @@ class PackedRanker(Generic[Item, Found]):
 
     def split(self, candidates: Candidates) -> list[tuple[str, Item]]:
         """Return what is encoded as a group each, with a key; raises RecordError for a control token in a text."""
-        for content in (*("".join(texts([turn])) for turn in candidates.prompt), *candidates.responses):
+        for content in (
+            *("".join(texts([turn])) for turn in candidates.prompt),
+            *candidates.responses,
+        ):
             if token := control_token(content, self.packed.encoder.control_tokens):
                 raise RecordError(
                     f"{candidates.identity}: a text contains {token!r}, which the tokenizer reads as a control token, not as "
@@ -107,16 +122,31 @@ class PackedRanker(Generic[Item, Found]):
         Raises: RecordError for what cannot be encoded; NonFiniteError for a score that is no finite number.
         """
         parts = [self.split(one) for one in candidates]
-        keys, items = [key for part in parts for key, _ in part], [item for part in parts for _, item in part]
+        keys, items = (
+            [key for part in parts for key, _ in part],
+            [item for part in parts for _, item in part],
+        )
         with journal.judging(keys, self.kind, len(candidates)) as judging:
             found = iter(run_packed(self.packed, items, self.encode, self.run, self.cost, judging))
-        return [self.join(one, list(islice(found, len(part)))) for one, part in zip(candidates, parts, strict=True)]
+        return [
+            self.join(one, list(islice(found, len(part))))
+            for one, part in zip(candidates, parts, strict=True)
+        ]
 
 
 def scalar_ranker(judge: ScalarJudge) -> PackedRanker[Candidates, Verdict]:
     """Return what ranks by a scalar reward model."""
     cut = partial(_cut, judge.packed.token_budget)
-    return PackedRanker(judge.packed, judge.encode, attrgetter("cost"), judge.verdicts, Verdict, cut, _scored, _share)
+    return PackedRanker(
+        judge.packed,
+        judge.encode,
+        attrgetter("cost"),
+        judge.verdicts,
+        Verdict,
+        cut,
+        _scored,
+        _share,
+    )
 
 
 def critic_ranker(judge: CriticJudge) -> PackedRanker[Candidates, Judged]:
@@ -131,7 +161,9 @@ def critic_ranker(judge: CriticJudge) -> PackedRanker[Candidates, Judged]:
     def share(found: Judged, places: slice) -> Judged:
         return _share(found[0], places), 0, 0
 
-    return PackedRanker(judge.packed, judge.encode, cost, run, Judged, cut, join, None if drawn else share)
+    return PackedRanker(
+        judge.packed, judge.encode, cost, run, Judged, cut, join, None if drawn else share
+    )
 
 
 def _cut(budget: int, candidates: Candidates) -> Iterator[tuple[str, Candidates]]:
@@ -192,11 +224,15 @@ def tournament_ranker(judge: GenerativeJudge) -> PackedRanker[ShownPair, Judgeme
     def join(candidates: Candidates, found: Sequence[Judgements]) -> Ranking:
         every = list(shown(candidates))
         known = dict(zip(dict.fromkeys(content for content, _, _ in every), found, strict=True))
-        texts = ((vote.text, one.first) for content, _, one in every for vote, _, _ in known[content])
+        texts = (
+            (vote.text, one.first) for content, _, one in every for vote, _, _ in known[content]
+        )
         return won(candidates, [Vote.at(text, first, judge.read(text)) for text, first in texts])
 
     encode = ShownEncoder(judge.packed.encoder, judge.ask)
-    return PackedRanker(judge.packed, encode, judge.cost, judge.judgements, Judgements, cut, join, None)
+    return PackedRanker(
+        judge.packed, encode, judge.cost, judge.judgements, Judgements, cut, join, None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +257,22 @@ def pairs(candidates: Candidates) -> list[Example]:
     Raises: RecordError for a single response.
     """
     if len(candidates.responses) < 2:
-        raise RecordError(f"{candidates.identity}: one response; a judge compares, which takes two at least")
+        raise RecordError(
+            f"{candidates.identity}: one response; a judge compares, which takes two at least"
+        )
     prompt, images, identity = candidates.prompt, candidates.images, candidates.identity
     return [
-        Example(f"{candidates.key}/{one}-{two}", images, prompt, (first, second), identity, 0, "", "", {})
+        Example(
+            f"{candidates.key}/{one}-{two}",
+            images,
+            prompt,
+            (first, second),
+            identity,
+            0,
+            "",
+            "",
+            {},
+        )
         for (one, first), (two, second) in combinations(enumerate(candidates.responses), 2)
     ]
 
@@ -240,4 +288,9 @@ def won(candidates: Candidates, votes: Sequence[Vote]) -> Ranking:
             for side, place in enumerate(pair):
                 points[place] += 0.5 if vote.names is None else vote.names == side
     scores = tuple(point / (each * (number - 1)) for point in points)
-    return Ranking(scores, tuple(vote.text for vote in votes), len(votes), sum(vote.names is None for vote in votes))
+    return Ranking(
+        scores,
+        tuple(vote.text for vote in votes),
+        len(votes),
+        sum(vote.names is None for vote in votes),
+    )

@@ -59,15 +59,26 @@ RELEASED: dict[ReleasedModel, Released] = {
     "r1_reward": Released(
         family="qwen2_5_vl",
         way=PairTemplate(R1_REWARD, templates.answer_tag),
-        sees={"max_pixels": 1003520 // 2},  # yfzhang114/r1_reward 3693413, all three scripts in inference/
+        sees={
+            "max_pixels": 1003520 // 2
+        },  # yfzhang114/r1_reward 3693413, all three scripts in inference/
     ),
-    "unified_reward": Released(family="qwen2_5_vl", way=PairTemplate(templates.UNIFIED_REWARD, BETTER)),
+    "unified_reward": Released(
+        family="qwen2_5_vl", way=PairTemplate(templates.UNIFIED_REWARD, BETTER)
+    ),
     "unified_reward_points": Released(
-        family="qwen2_5_vl", way=PointTemplate(templates.UNIFIED_REWARD_POINTS, templates.final_score)
+        family="qwen2_5_vl",
+        way=PointTemplate(templates.UNIFIED_REWARD_POINTS, templates.final_score),
     ),
-    "unified_reward_think": Released(family="qwen2_5_vl", way=PairTemplate(templates.UNIFIED_REWARD_THINK, BETTER)),
-    "unified_reward_qwen3vl": Released(family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD, BETTER)),
-    "unified_reward_think_qwen3vl": Released(family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD_THINK_QWEN3VL, BETTER)),
+    "unified_reward_think": Released(
+        family="qwen2_5_vl", way=PairTemplate(templates.UNIFIED_REWARD_THINK, BETTER)
+    ),
+    "unified_reward_qwen3vl": Released(
+        family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD, BETTER)
+    ),
+    "unified_reward_think_qwen3vl": Released(
+        family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD_THINK_QWEN3VL, BETTER)
+    ),
     "llava_critic_r1": Released(
         family="qwen2_5_vl",
         way=PairTemplate(templates.LLAVA_CRITIC_R1, templates.boxed),
@@ -89,7 +100,9 @@ RELEASED: dict[ReleasedModel, Released] = {
 
 def compares(config: object) -> bool:
     """Say whether a judge is a released one that names the better response and gives no scores."""
-    return isinstance(config, ReleasedJudgeConfig) and isinstance(RELEASED[config.model].way, PairTemplate)
+    return isinstance(config, ReleasedJudgeConfig) and isinstance(
+        RELEASED[config.model].way, PairTemplate
+    )
 
 
 def released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) -> LoadedJudge:
@@ -105,29 +118,43 @@ def released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) ->
             f"{path}: {folder} holds {f'a {kind!r} model' if kind else 'no config.json'}; `model: {config.model}` is asked of a "
             f"whole {row.family!r} checkpoint, adapters merged. Give the hub id that recipes/judges/ names, or a copy of it."
         )
-    about: tuple[str, ...] = (f"Asked and read as the row {config.model} of eval/judges/released.py says.",)
+    about: tuple[str, ...] = (
+        f"Asked and read as the row {config.model} of eval/judges/released.py says.",
+    )
     written = config.model_fields_set & {"temperature", "top_p", "max_new_tokens"}
     if isinstance(row.way, HeadConfig):
         if written:
-            raise CheckpointError(f"{path}: {', '.join(sorted(written))}: {config.model} writes nothing; remove it.")
+            raise CheckpointError(
+                f"{path}: {', '.join(sorted(written))}: {config.model} writes nothing; remove it."
+            )
         found = load_checkpoint(folder, runtime, partial(load_scalar, head=row.way), row.sees)
         judge = ScalarJudge(found.model, found.packed, row.way.read, about)
         return LoadedJudge(scalar_ranker(judge), lambda benchmark, protocol: judge)
     found = load_checkpoint(folder, runtime, load_writer, row.sees)
     sampling = SamplingConfig(
-        temperature=config.temperature, top_p=config.top_p, max_new_tokens=config.max_new_tokens or row.max_new_tokens
+        temperature=config.temperature,
+        top_p=config.top_p,
+        max_new_tokens=config.max_new_tokens or row.max_new_tokens,
     )
     file = folder / "generation_config.json"
-    penalty = (read_json(file).get("repetition_penalty") or 1.0) if row.penalised and file.is_file() else 1.0
+    penalty = (
+        (read_json(file).get("repetition_penalty") or 1.0)
+        if row.penalised and file.is_file()
+        else 1.0
+    )
     if penalty != 1:
         about = (*about, f"Repetition penalty {penalty}, as its generation_config.json says.")
     writing: dict[str, Any] = {"model": found.model, "packed": found.packed, "sampling": sampling}
     writing |= {"about": about, "penalty": penalty}
     if isinstance(row.way, PointTemplate):
         points = partial(PointJudge, **writing, way=row.way)
-        return LoadedJudge(points_ranker(points(seed=0)), lambda benchmark, protocol: points(seed=protocol.seed))
+        return LoadedJudge(
+            points_ranker(points(seed=0)), lambda benchmark, protocol: points(seed=protocol.seed)
+        )
     pairs = partial(_pairs, row.way, writing)
-    return LoadedJudge(tournament_ranker(pairs(ProtocolConfig())), lambda benchmark, protocol: pairs(protocol))
+    return LoadedJudge(
+        tournament_ranker(pairs(ProtocolConfig())), lambda benchmark, protocol: pairs(protocol)
+    )
 
 
 def _pairs(way: PairTemplate, writing: dict[str, Any], protocol: ProtocolConfig) -> GenerativeJudge:
@@ -144,7 +171,9 @@ class PointEncoder:
 
     def __call__(self, one: Candidates) -> Group:
         """Encode it; raises RecordError for an image that cannot be decoded."""
-        return self.encoder.encode_conversations(one.images, [self.way.ask(one)], None, one.identity)
+        return self.encoder.encode_conversations(
+            one.images, [self.way.ask(one)], None, one.identity
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +194,9 @@ class PointJudge(WritingJudge):
         started, parts = perf_counter(), [list(alone(example)) for example in examples]
         items = [item for part in parts for item in part]
         with journal.judging([key for key, _ in items], Judged, len(examples)) as judging:
-            found = run_packed(self.packed, [one for _, one in items], self.encode, self.run, self.cost, judging)
+            found = run_packed(
+                self.packed, [one for _, one in items], self.encode, self.run, self.cost, judging
+            )
         self.spent.add(len(found), ((tokens, cut) for _, tokens, cut in found), started)
         rest = iter(found)
         return [_together([verdict for verdict, _, _ in islice(rest, len(part))]) for part in parts]
@@ -176,7 +207,13 @@ class PointJudge(WritingJudge):
         found = []
         for one in self.write(batch, [self.packed.encoder.vision.image], seeds):
             text = self.packed.encoder.tokenizer.decode(one.ids)
-            found.append((Verdict(scores=(self.way.read(text),), critiques=(text,)), len(one.ids) + 1, int(one.truncated)))
+            found.append(
+                (
+                    Verdict(scores=(self.way.read(text),), critiques=(text,)),
+                    len(one.ids) + 1,
+                    int(one.truncated),
+                )
+            )
         return found
 
 
@@ -184,12 +221,17 @@ def alone(candidates: Candidates) -> Iterator[tuple[str, Candidates]]:
     """Yield each response by itself, with its key."""
     for place, response in enumerate(candidates.responses):
         key = f"{candidates.key}/{place}"
-        yield key, Candidates(key, candidates.images, candidates.prompt, (response,), candidates.identity)
+        yield (
+            key,
+            Candidates(key, candidates.images, candidates.prompt, (response,), candidates.identity),
+        )
 
 
 def _together(parts: Sequence[Verdict]) -> Verdict:
     scores = tuple(score for part in parts for score in part.scores or ())
-    return Verdict(scores=scores, critiques=tuple(text for part in parts for text in part.critiques or ()))
+    return Verdict(
+        scores=scores, critiques=tuple(text for part in parts for text in part.critiques or ())
+    )
 
 
 def points_ranker(judge: PointJudge) -> PackedRanker[Candidates, Judged]:
@@ -198,7 +240,11 @@ def points_ranker(judge: PointJudge) -> PackedRanker[Candidates, Judged]:
     def join(candidates: Candidates, found: Sequence[Judged]) -> Ranking:
         verdict = _together([one for one, _, _ in found])
         read = [math.isfinite(score) for score in verdict.scores or ()]
-        scores = tuple(score if known else 0.0 for score, known in zip(verdict.scores or (), read, strict=True))
+        scores = tuple(
+            score if known else 0.0 for score, known in zip(verdict.scores or (), read, strict=True)
+        )
         return Ranking(scores, verdict.critiques or (), len(read), read.count(False))
 
-    return PackedRanker(judge.packed, judge.encode, judge.cost, judge.run, Judged, alone, join, None)
+    return PackedRanker(
+        judge.packed, judge.encode, judge.cost, judge.run, Judged, alone, join, None
+    )

@@ -44,7 +44,9 @@ class PointTemplate:
         images, asked = placeholders(one.prompt), question(one.prompt)
         if images and self.mark and self.mark.strip() not in asked:
             asked = self.mark + asked
-        turn = text("user", filled(self.text, {"question": asked, "response": one.responses[0]}), images)
+        turn = text(
+            "user", filled(self.text, {"question": asked, "response": one.responses[0]}), images
+        )
         if self.mark:
             turn["content"] = [*turn["content"][images:], *turn["content"][:images]]
         return (turn,)
@@ -89,7 +91,11 @@ def final_score(judgement: str) -> float:
     UnifiedReward ff6f520, preference_data_construction/image_understanding/infer+sift.py; without the words it takes the
     first number of the text, and 0 where there is none.
     """
-    found = re.search(r"\d+", judgement.rpartition("Final Score:")[2]) if "Final Score:" in judgement else None
+    found = (
+        re.search(r"\d+", judgement.rpartition("Final Score:")[2])
+        if "Final Score:" in judgement
+        else None
+    )
     return float(found[0]) if found else math.nan
 
 

@@ -35,7 +35,9 @@ class ServedJudge:
             todo = [place for place in range(len(keys)) if place not in judging.found]
             own = todo[rank() :: world_size()]
             found = self._scores([candidates[place] for place in own])
-            for part in gather(found if isinstance(found, str) else dict(zip(own, found, strict=True))):
+            for part in gather(
+                found if isinstance(found, str) else dict(zip(own, found, strict=True))
+            ):
                 if isinstance(part, str):
                     raise EndpointError(part)
                 judging.add(part)
@@ -43,7 +45,11 @@ class ServedJudge:
 
     def _scores(self, candidates: Sequence[Candidates]) -> list[tuple[float, ...]] | str:
         """Return the scores of each, or why there are none."""
-        rows = [(sendable(one.prompt, one.images), response) for one in candidates for response in one.responses]
+        rows = [
+            (sendable(one.prompt, one.images), response)
+            for one in candidates
+            for response in one.responses
+        ]
         try:
             scores = iter(asyncio.run(self.server.score(rows)))
         except RewardServerError as error:

@@ -62,12 +62,25 @@ class ShownQuestions:
 def shown_questions(found: QuestionSet, best: int | None) -> ShownQuestions:
     """Return a set for the page: of the best step, if it is known and its answers are there, else of the last with answers."""
     step = best if best in found.files else max(found.files, default=max(found.steps))
-    samples = next((figures["samples"] for figures in reversed(found.steps.values()) if "samples" in figures), "N")
-    heads = {name: words.format(samples) for name, words in FIGURES.items() if any(name in one for one in found.steps.values())}
+    samples = next(
+        (figures["samples"] for figures in reversed(found.steps.values()) if "samples" in figures),
+        "N",
+    )
+    heads = {
+        name: words.format(samples)
+        for name, words in FIGURES.items()
+        if any(name in one for one in found.steps.values())
+    }
     answers = {step: _lines(file) for step, file in sorted(found.files.items())}
-    shown = ShownQuestions(found.name, step, heads, found.steps, _charts(found, heads, samples), _changes(answers))
+    shown = ShownQuestions(
+        found.name, step, heads, found.steps, _charts(found, heads, samples), _changes(answers)
+    )
     if rows := answers.get(step, []):
-        misled = {place: how_far for place in range(1, len(rows)) if (how_far := _misled(rows[place])) is not None}
+        misled = {
+            place: how_far
+            for place in range(1, len(rows))
+            if (how_far := _misled(rows[place])) is not None
+        }
         telling = sorted(misled, key=lambda place: -misled[place])
         places = sorted([0, *telling[: SHOWN - 1]])
         records = _records(found, {place: rows[place]["id"] for place in places}, shown.notes)
@@ -90,7 +103,9 @@ def _changes(answers: Mapping[int, Sequence[Row]]) -> dict[int, dict[str, Differ
     credits = {step: {row["id"]: row["credits"] for row in rows} for step, rows in others}
     return {
         step: {
-            name: paired_bootstrap(*(np.array([own[key][name] for key in start]) for own in (by_id, start)))
+            name: paired_bootstrap(
+                *(np.array([own[key][name] for key in start]) for own in (by_id, start))
+            )
             for name in ("greedy", "sampled")
         }
         for step, by_id in credits.items()
@@ -110,12 +125,18 @@ def _charts(found: QuestionSet, heads: Mapping[str, str], samples: object) -> li
                 if SCORES.get(name, name) in figures
             }
             if known:
-                series[heads.get(name, name)] = [(step, _score(value)) for step, value in known.items()]
+                series[heads.get(name, name)] = [
+                    (step, _score(value)) for step, value in known.items()
+                ]
         heights = [height for points in series.values() for _, score in points for height in score]
         if heights:
             is_score = names[0] in SCORES
             y = Axis.numbers(heights) if is_score else Axis.shares(heights)
-            chart = Chart(f"{found.name}: {title.format(samples)}", Axis.numbers(at, "step", at if len(at) <= TICKS else None), y)
+            chart = Chart(
+                f"{found.name}: {title.format(samples)}",
+                Axis.numbers(at, "step", at if len(at) <= TICKS else None),
+                y,
+            )
             lines(chart, series, (lambda score: plain(score[0])) if is_score else words_of)
             charts.append(chart)
     return charts
@@ -123,28 +144,41 @@ def _charts(found: QuestionSet, heads: Mapping[str, str], samples: object) -> li
 
 def _score(value: Any) -> Score:
     """Return a figure with its interval, if it was stored with one."""
-    return tuple(value[name] for name in ("mean", "low", "high") if name in value) if isinstance(value, Mapping) else (value,)
+    return (
+        tuple(value[name] for name in ("mean", "low", "high") if name in value)
+        if isinstance(value, Mapping)
+        else (value,)
+    )
 
 
 def _misled(row: Row) -> float | None:
     """Return by how much the score prefers the best wrong sampled answer to the best right one; None without one of them."""
     scores = row["scores"][1:] or [0.0] * (len(row["right"]) - 1)
     by_right = {
-        kind: [score for score, right in zip(scores, row["right"][1:], strict=True) if right == kind] for kind in (True, False)
+        kind: [
+            score for score, right in zip(scores, row["right"][1:], strict=True) if right == kind
+        ]
+        for kind in (True, False)
     }
     return max(by_right[False]) - max(by_right[True]) if all(by_right.values()) else None
 
 
-def _records(found: QuestionSet, wanted: Mapping[int, str], notes: list[str]) -> dict[int, Preference]:
+def _records(
+    found: QuestionSet, wanted: Mapping[int, str], notes: list[str]
+) -> dict[int, Preference]:
     """Return the questions at some places of their source, as far as they are there; the notes say what is not."""
     if found.source is None:
         notes.append("Without a recipe the questions and their images cannot be shown.")
         return {}
     try:
-        mixture = Mixture(MixtureConfig(sources=[TypeAdapter(AnySource).validate_python(found.source)]))
+        mixture = Mixture(
+            MixtureConfig(sources=[TypeAdapter(AnySource).validate_python(found.source)])
+        )
         records = {place: mixture[place] for place in wanted if place < len(mixture)}
     except (ValueError, OSError) as error:  # not in the place any more, no network, other settings
-        notes.append(f"The questions could not be loaded, so their texts and images are missing: {error}")
+        notes.append(
+            f"The questions could not be loaded, so their texts and images are missing: {error}"
+        )
         return {}
     same = {place: record for place, record in records.items() if record.identity == wanted[place]}
     if len(same) < len(wanted):
@@ -159,13 +193,24 @@ def _asked(row: Row, record: Preference | None, notes: list[str]) -> dict[str, A
     answers = [
         {"text": text, "right": right, "cut_off": cut_off, "score": score}
         for text, right, cut_off, score in zip(
-            row["texts"], row["right"], row["cut_off"], row["scores"] or [None] * len(row["texts"]), strict=True
+            row["texts"],
+            row["right"],
+            row["cut_off"],
+            row["scores"] or [None] * len(row["texts"]),
+            strict=True,
         )
     ]
     times = Counter(answer["text"] for answer in answers[1:])
-    different = {answer["text"]: answer | {"times": times[answer["text"]]} for answer in answers[1:]}
+    different = {
+        answer["text"]: answer | {"times": times[answer["text"]]} for answer in answers[1:]
+    }
     ordered = sorted(different.values(), key=lambda answer: -(answer["score"] or 0.0))
-    asked = {"id": row["id"], "category": row["category"], "samples": len(answers) - 1, "different": len(different)}
+    asked = {
+        "id": row["id"],
+        "category": row["category"],
+        "samples": len(answers) - 1,
+        "different": len(different),
+    }
     asked |= {
         "right": sum(row["right"][1:]),
         "greedy": answers[0],

@@ -35,6 +35,12 @@ def panels(path: Path, titles: Sequence[str], height: float = 4.8) -> Iterator[S
         axes.set_title(title)
         axes.grid(alpha=0.25)
     yield found
-    labels = {label: line for axes in found for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(labels.values(), labels, loc="outside lower center", ncols=2 * len(titles), fontsize=8)
+    labels = {
+        label: line
+        for axes in found
+        for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        labels.values(), labels, loc="outside lower center", ncols=2 * len(titles), fontsize=8
+    )
     figure.savefig(path, dpi=130)

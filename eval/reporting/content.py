@@ -37,7 +37,13 @@ JUDGEMENTS = 4
 """Different judgements shown of a prompt, from the best to the worst paid."""
 START = "start"
 """The folder with what was measured before training."""
-FIGURES = {"greedy": "greedy", "sampled": "sampled", "best": "best of {}", "pass": "pass@{}", "majority": "majority of {}"}
+FIGURES = {
+    "greedy": "greedy",
+    "sampled": "sampled",
+    "best": "best of {}",
+    "pass": "pass@{}",
+    "majority": "majority of {}",
+}
 """The accuracies of a policy's answers, and what each is called with the number of sampled answers."""
 LOGGED = re.compile(rf"eval_([^/]+)/({'|'.join(FIGURES)})")
 """What the log has of them."""
@@ -123,7 +129,9 @@ def read_run(folder: Path) -> Content:
     title = folder.resolve().name
     run = recorded(folder / "checkpoint") if (folder / RECIPE).is_file() else None
     order = [config.name for config in run.benchmarks] if run else []
-    saved = sorted(filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: step_of(path) or 0)
+    saved = sorted(
+        filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: step_of(path) or 0
+    )
     places = saved or [folder]
     checkpoints = [_checkpoint(title, place, order, problems) for place in places]
     evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.outcomes]
@@ -162,10 +170,15 @@ def read_run(folder: Path) -> Content:
     )
 
 
-def _checkpoint(run: str, place: Path, order: Sequence[str], problems: list[str]) -> ReportedCheckpoint:
+def _checkpoint(
+    run: str, place: Path, order: Sequence[str], problems: list[str]
+) -> ReportedCheckpoint:
     """Return a checkpoint with its results, benchmarks in the recipe's order; a file that is no result goes to `problems`."""
     checkpoint = ReportedCheckpoint(place.name, run, step_of(place))
-    for file in sorted((place / "eval").rglob("*.json"), key=lambda file: ([*order, file.stem].index(file.stem), file)):
+    for file in sorted(
+        (place / "eval").rglob("*.json"),
+        key=lambda file: ([*order, file.stem].index(file.stem), file),
+    ):
         try:
             result = read_result(file)
         except ValidationError as error:
@@ -179,7 +192,9 @@ def _checkpoint(run: str, place: Path, order: Sequence[str], problems: list[str]
     return checkpoint
 
 
-def question_sets(folder: Path, places: Sequence[Path], log: Sequence[Row], problems: list[str]) -> list[QuestionSet]:
+def question_sets(
+    folder: Path, places: Sequence[Path], log: Sequence[Row], problems: list[str]
+) -> list[QuestionSet]:
     """Return what a policy's answers at its start and at every checkpoint are worth; a file that is broken goes to `problems`.
 
     What lies in the run folder itself belongs to its last step: train/ablate.py keeps it there when checkpoints go.
@@ -190,24 +205,42 @@ def question_sets(folder: Path, places: Sequence[Path], log: Sequence[Row], prob
         for match in filter(None, map(LOGGED.fullmatch, line)):
             steps[match[1]][int(line["step"])][match[2]] = {"mean": line[match[0]]}
     last = max((int(line["step"]) for line in log), default=0)
-    for step, place in [(0, folder / START), (last, folder), *((step_of(place) or last, place) for place in places)]:
+    for step, place in [
+        (0, folder / START),
+        (last, folder),
+        *((step_of(place) or last, place) for place in places),
+    ]:
         for file in sorted((place / "answers").glob("*.json")):
             try:
                 steps[file.stem][step] = read_json(file)
             except json.JSONDecodeError as error:
-                problems.append(f"{file} is left out, it is no JSON: {error}. Was the run killed while it was saving?")
+                problems.append(
+                    f"{file} is left out, it is no JSON: {error}. Was the run killed while it was saving?"
+                )
                 continue
             if (rows := file.with_suffix(".jsonl")).is_file():
                 files[file.stem][step] = rows
     recipe = read_yaml(folder / RECIPE).plain() if steps and (folder / RECIPE).is_file() else None
-    sources = {source.get("name") or source["type"]: source for source in recipe["evaluation"]["questions"]} if recipe else {}
-    return [QuestionSet(name, dict(sorted(by_step.items())), files[name], sources.get(name)) for name, by_step in steps.items()]
+    sources = (
+        {
+            source.get("name") or source["type"]: source
+            for source in recipe["evaluation"]["questions"]
+        }
+        if recipe
+        else {}
+    )
+    return [
+        QuestionSet(name, dict(sorted(by_step.items())), files[name], sources.get(name))
+        for name, by_step in steps.items()
+    ]
 
 
 def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Return the lines of a log to which a run may write just now: the last one counts once it is whole."""
     found = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines(), start=1):
+    for number, line in enumerate(
+        file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines(), start=1
+    ):
         try:
             found.append(json.loads(line))
         except json.JSONDecodeError as error:
@@ -221,7 +254,9 @@ def _log(places: Sequence[Path], problems: list[str]) -> list[dict[str, Any]]:
         try:
             return list(read_json(file)["log_history"])
         except json.JSONDecodeError as error:
-            problems.append(f"{file} is left out, it is no JSON: {error}. Was the run killed while it was saving?")
+            problems.append(
+                f"{file} is left out, it is no JSON: {error}. Was the run killed while it was saving?"
+            )
     return []
 
 
@@ -231,7 +266,9 @@ def read_sweep(folder: Path) -> Content:
     Raises: UserError if no judge was evaluated, or a result is gone from the folder.
     """
     sweep = read_json(folder / SWEEP)
-    problems = [f"{judge} could not be evaluated: {problem}" for judge, problem in sweep["broken"].items()]
+    problems = [
+        f"{judge} could not be evaluated: {problem}" for judge, problem in sweep["broken"].items()
+    ]
     if not sweep["results"]:
         raise UserError(f"{folder / SWEEP}: no judge was evaluated. {' '.join(problems)}")
     found: dict[str, ReportedCheckpoint] = {}
@@ -247,7 +284,14 @@ def read_sweep(folder: Path) -> Content:
         checkpoint.outcomes[name] = Outcome(read_result(file), place / OWN)
     benchmark, best = next(iter(sweep["best"].items()))
     about = f"A sweep over {len(found)} judges. Protocol: {sweep['protocol']}."
-    return Content(folder.resolve().name, about, list(found.values()), found[best], f"the best on {benchmark}", problems)
+    return Content(
+        folder.resolve().name,
+        about,
+        list(found.values()),
+        found[best],
+        f"the best on {benchmark}",
+        problems,
+    )
 
 
 def rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
@@ -256,19 +300,28 @@ def rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
     Each entry has `step`, the number of `prompts` in the table, and those that are `shown`, by `_prompt`. A table that was cut
     off is named in `problems`.
     """
-    steps = {file: file.stem.rpartition("_")[2] for file in (folder / TABLES).glob("completions_*.parquet")}
+    steps = {
+        file: file.stem.rpartition("_")[2]
+        for file in (folder / TABLES).glob("completions_*.parquet")
+    }
     files = {int(step): file for file, step in steps.items() if step.isdecimal()}
     found = []
     for step in spread(sorted(files), STAGES):
         try:
             rows = parquet.read_table(files[step]).to_pylist()
         except (pyarrow.ArrowInvalid, OSError) as error:
-            problems.append(f"{files[step]} is left out, it is no table: {error}. Was the run killed while it was saving?")
+            problems.append(
+                f"{files[step]} is left out, it is no table: {error}. Was the run killed while it was saving?"
+            )
             continue
         if rows:
             prompts = [_prompt(list(block)) for _, block in groupby(rows, _identity)]
-            rest = sorted(prompts[1:], key=lambda one: one["shown"][-1]["earned"] - one["shown"][0]["earned"])
-            found.append({"step": step, "prompts": len(prompts), "shown": [prompts[0], *rest[: PROMPTS - 1]]})
+            rest = sorted(
+                prompts[1:], key=lambda one: one["shown"][-1]["earned"] - one["shown"][0]["earned"]
+            )
+            found.append(
+                {"step": step, "prompts": len(prompts), "shown": [prompts[0], *rest[: PROMPTS - 1]]}
+            )
     return found
 
 

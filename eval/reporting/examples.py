@@ -40,26 +40,38 @@ class ShownRows:
 
     def worst(self) -> list[Row]:
         """Return the worst mistakes, worst first."""
-        return sorted((row for row in self.rows if row["rank"] is not None), key=lambda row: row["rank"])
+        return sorted(
+            (row for row in self.rows if row["rank"] is not None), key=lambda row: row["rank"]
+        )
 
 
 def shown_rows(outcome: Outcome, configs: Sequence[BenchmarkConfig]) -> ShownRows:
     """Return the rows of an outcome for the page; what is missing (predictions, benchmark, images) is said in the notes."""
     shown = ShownRows()
     if not outcome.predictions.is_file():
-        shown.notes.append(f"No examples: there is no {outcome.predictions.name} beside the result.")
+        shown.notes.append(
+            f"No examples: there is no {outcome.predictions.name} beside the result."
+        )
         return shown
     lines, examples = outcome.records(), dict[str, Example]()
     try:
-        examples = {example.key: example for example in load(location(outcome.result, configs)).examples}
+        examples = {
+            example.key: example for example in load(location(outcome.result, configs)).examples
+        }
     except (ValueError, OSError) as error:  # not in the place any more, no network, another schema
-        shown.notes.append(f"The benchmark could not be loaded, so questions, responses and images are missing: {error}")
+        shown.notes.append(
+            f"The benchmark could not be loaded, so questions, responses and images are missing: {error}"
+        )
     worst = {key: rank for rank, key in enumerate(outcome.result.worst, start=1)}
-    chosen = sorted(lines, key=lambda line: (worst.get(line["key"], len(worst) + 1), line["key"]))[:EXAMPLES]
+    chosen = sorted(lines, key=lambda line: (worst.get(line["key"], len(worst) + 1), line["key"]))[
+        :EXAMPLES
+    ]
     fitting, room = dict[str, Row](), BYTES
     for line in chosen:
         row, images = _row(line, examples.get(line["key"]), worst.get(line["key"]))
-        room -= len(json.dumps(row)) + sum(len(uri) for name, uri in images.items() if name not in shown.images)
+        room -= len(json.dumps(row)) + sum(
+            len(uri) for name, uri in images.items() if name not in shown.images
+        )
         if room < 0:
             break
         fitting[line["key"]] = row
@@ -71,7 +83,9 @@ def shown_rows(outcome: Outcome, configs: Sequence[BenchmarkConfig]) -> ShownRow
         count = f"{len(fitting):,} of {len(lines):,} rows: {mistakes}"
     shown.notes.insert(0, count)
     if examples and (absent := sum(line["key"] not in examples for line in chosen)):
-        shown.notes.append(f"{absent} of them are not in the benchmark as it was loaded here: they have no texts and images.")
+        shown.notes.append(
+            f"{absent} of them are not in the benchmark as it was loaded here: they have no texts and images."
+        )
     return shown
 
 
@@ -94,9 +108,19 @@ def location(result: Result, configs: Sequence[BenchmarkConfig]) -> BenchmarkCon
 
 def _row(line: Row, example: Example | None, rank: int | None) -> tuple[Row, dict[str, str]]:
     """Return a row as the page's script reads it, and its images by their names."""
-    outcome = next((name for name in ("unparsable", "tie") if line[name]), "right" if line["correct"] else "wrong")
+    outcome = next(
+        (name for name in ("unparsable", "tie") if line[name]),
+        "right" if line["correct"] else "wrong",
+    )
     row: Row = {name: line[name] for name in KEPT.split()}
-    row |= {"outcome": outcome, "rank": rank, "turns": [], "responses": None, "images": [], "missing": []}
+    row |= {
+        "outcome": outcome,
+        "rank": rank,
+        "turns": [],
+        "responses": None,
+        "images": [],
+        "missing": [],
+    }
     if example is None:
         return row, {}
     images: dict[str, str] = {}

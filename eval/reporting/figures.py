@@ -52,7 +52,13 @@ PANELS = {
 }
 """Title of a panel to the patterns of its series' names. A series that fits none of them gets a panel of its own."""
 TRAINED = "Accuracy on training pairs"
-FRACTIONS = (TRAINED, "Ties on training pairs", "Clipped", "Filtered", "Rollouts unreadable or cut off")
+FRACTIONS = (
+    TRAINED,
+    "Ties on training pairs",
+    "Clipped",
+    "Filtered",
+    "Rollouts unreadable or cut off",
+)
 """Panels whose numbers are fractions of 1."""
 LEFT_OUT = "epoch data_epoch step num_* total_flos eval_* train_*"
 """Counters, and figures of evaluations and of the whole run: these are no curves."""
@@ -85,7 +91,9 @@ def series(log: Log) -> Series:
     found: dict[str, dict[float, float]] = defaultdict(dict)
     for line in log:
         for name, value in line.items():
-            if isinstance(value, int | float) and not any(fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT.split()):
+            if isinstance(value, int | float) and not any(
+                fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT.split()
+            ):
                 found[name][line["step"]] = value
     return {name: list(points.items()) for name, points in found.items()}
 
@@ -94,9 +102,15 @@ def curves(log: Log) -> tuple[list[Chart], list[str]]:
     """Return charts of what changes in `log`, in the order of PANELS, then of other series; and what does not, in words."""
     rest, charts, constant = series(log), list[Chart](), list[str]()
     for title, patterns in PANELS.items():
-        inside = {name: rest.pop(name) for pattern in patterns.split() for name in fnmatch.filter(rest, pattern)}
+        inside = {
+            name: rest.pop(name)
+            for pattern in patterns.split()
+            for name in fnmatch.filter(rest, pattern)
+        }
         if len(inside) > 1:
-            inside.pop("learning_rate", None)  # Trainer's own: the first group's, as it was before the step
+            inside.pop(
+                "learning_rate", None
+            )  # Trainer's own: the first group's, as it was before the step
         charts += _panel(title, inside, constant)
     for name, points in rest.items():
         charts += _panel(name, {name: points}, constant)
@@ -124,11 +138,19 @@ def _panel(title: str, inside: Series, constant: list[str]) -> list[Chart]:
     places, values = zip(*(point for line in lines for point in line), strict=True)
     level = [CHANCE] if title == TRAINED else []
     y = Axis.shares([*values, *level]) if form is percent else Axis.numbers(values)
-    chart = Chart(title, Axis.numbers(places, "step"), y, f"Values that are not finite: {lost}." if lost else "")
+    chart = Chart(
+        title,
+        Axis.numbers(places, "step"),
+        y,
+        f"Values that are not finite: {lost}." if lost else "",
+    )
     for style, line in zip(cycle(STYLES), lines):
         parts = np.array_split(line, min(POINTS, len(line)))
         if len(line) > POINTS:
-            low, high = ([(part[:, 0].mean(), edge(part[:, 1])) for part in parts] for edge in (np.min, np.max))
+            low, high = (
+                [(part[:, 0].mean(), edge(part[:, 1])) for part in parts]
+                for edge in (np.min, np.max)
+            )
             chart.path([*low, *reversed(high)], f"band {style}")
         chart.path([part.mean(axis=0) for part in parts], f"line {style}")
         name, (first, begun), (last, ended) = ", ".join(lines[line]), line[0], line[-1]
@@ -149,13 +171,19 @@ def measured(content: Content) -> dict[str, dict[str, Scores]]:
     from the number of rows, which is that of the benchmark's other results.
     """
     found: dict[str, dict[str, Scores]] = defaultdict(lambda: defaultdict(dict))
-    known = {name: outcome.result for checkpoint in content.checkpoints for name, outcome in checkpoint.outcomes.items()}
+    known = {
+        name: outcome.result
+        for checkpoint in content.checkpoints
+        for name, outcome in checkpoint.outcomes.items()
+    }
     for line in content.log:
         for match in filter(None, map(EVALUATED.fullmatch, line)):
             name = match[1]
             ties = known[name].protocol["ties"] if name in known else ProtocolConfig().ties
             credit = line[match[0]] + (0.5 - WORTH[ties]) * line[f"eval_{name}/ties"]
-            found[name][content.title][int(line["step"])] = _score(credit, known[name].micro.n if name in known else 0)
+            found[name][content.title][int(line["step"])] = _score(
+                credit, known[name].micro.n if name in known else 0
+            )
     for checkpoint in content.checkpoints:
         for name, outcome in checkpoint.outcomes.items():
             if checkpoint.step is not None and (half := outcome.result.micro.half) is not None:
@@ -164,7 +192,9 @@ def measured(content: Content) -> dict[str, dict[str, Scores]]:
 
 
 def _score(credit: float, n: int) -> Score:
-    return (credit, *wilson(round(2 * credit * n) / 2, n)) if n else (credit,)  # credits are whole or half points
+    return (
+        (credit, *wilson(round(2 * credit * n) / 2, n)) if n else (credit,)
+    )  # credits are whole or half points
 
 
 def steps(content: Content) -> list[Chart]:
@@ -176,19 +206,27 @@ def steps(content: Content) -> list[Chart]:
         if max(map(len, runs.values())) < 2:
             continue
         blind, level = best_baseline(shown[name].result) if name in shown else ("", CHANCE)
-        heights = [height for scores in runs.values() for score in scores.values() for height in score]
+        heights = [
+            height for scores in runs.values() for score in scores.values() for height in score
+        ]
         at = sorted({step for scores in runs.values() for step in scores})
         x = Axis.numbers(at, "step", at if len(at) <= TICKS else None)
         chart = Chart(name, x, Axis.shares([*heights, CHANCE, level]))
         lines(chart, {run: sorted(scores.items()) for run, scores in runs.items()}, words_of)
         chart.level(CHANCE, GUESSING)
         if blind:
-            chart.level(level, f"best without content: {BLIND[blind]}, {percent(round(level, 3))}", "level blind")
+            chart.level(
+                level,
+                f"best without content: {BLIND[blind]}, {percent(round(level, 3))}",
+                "level blind",
+            )
         charts.append(chart)
     return charts
 
 
-def lines(chart: Chart, found: Mapping[str, Sequence[tuple[float, Score]]], form: Callable[[Score], str]) -> None:
+def lines(
+    chart: Chart, found: Mapping[str, Sequence[tuple[float, Score]]], form: Callable[[Score], str]
+) -> None:
     """Draw a line for each name through values at places on the x axis, with the intervals of those that have one."""
     for style, (name, points) in zip(cycle(STYLES), found.items()):
         chart.path([(x, score[0]) for x, score in points], f"line {style}")
@@ -200,12 +238,18 @@ def lines(chart: Chart, found: Mapping[str, Sequence[tuple[float, Score]]], form
 def words_of(score: Score, rows: str = "") -> str:
     """Return an accuracy as a text, with its interval if it has one."""
     accuracy, *interval = score
-    return f"{100 * accuracy:.1f} %{rows}" + (f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else "")
+    return f"{100 * accuracy:.1f} %{rows}" + (
+        f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else ""
+    )
 
 
 def best_baseline(result: Result) -> tuple[str, float]:
     """Return name and accuracy (half a point for a tie) of the best judge that sees no content; ("", CHANCE) without one."""
-    scores = {name: found.micro.half for name, found in result.baselines.items() if found.micro.half is not None}
+    scores = {
+        name: found.micro.half
+        for name, found in result.baselines.items()
+        if found.micro.half is not None
+    }
     return max(scores.items(), key=lambda item: item[1], default=("", CHANCE))
 
 
@@ -213,7 +257,9 @@ def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
     """Return the charts of one result, and sentences; what its judge gives no numbers for is left out."""
     charts, sentences = [], []
     if found := result.calibration:
-        chart = Chart("Calibration", Axis.shares((0.5, 1.0), "confidence: sigmoid(|margin|)"), Axis.shares())
+        chart = Chart(
+            "Calibration", Axis.shares((0.5, 1.0), "confidence: sigmoid(|margin|)"), Axis.shares()
+        )
         chart.caption = "Expected calibration error: the mean distance from the dashed line, where confidence is what it claims."
         chart.value = f"ECE {found.ece:.3f}"
         chart.path([(0.5, 0.5), (1.0, 1.0)], "level")
@@ -223,20 +269,34 @@ def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
     if result.votes:
         sentences.append(_votes(result.votes))
         if len(rounds := result.votes.accuracy_at) > 1:
-            chart = Chart("Accuracy by votes", Axis.numbers(rounds, "rounds of votes", rounds), Axis.shares())
+            chart = Chart(
+                "Accuracy by votes", Axis.numbers(rounds, "rounds of votes", rounds), Axis.shares()
+            )
             charts.append(_dots(chart, rounds, plain))
             chart.level(CHANCE, GUESSING)
     sentences.append(_length(result.length))
     if len(bins := {bin.mean: bin for bin in result.length.bins if bin.mean is not None}) > 1:
         around = Axis.numbers(bins)
-        ticks = [(math.log2(ratio), f"{ratio:g} ×") for ratio in RATIOS if around.low <= math.log2(ratio) <= around.high]
+        ticks = [
+            (math.log2(ratio), f"{ratio:g} ×")
+            for ratio in RATIOS
+            if around.low <= math.log2(ratio) <= around.high
+        ]
         x = Axis(around.low, around.high, "length: better response ÷ other", ticks)
-        charts.append(_dots(Chart("Accuracy by length", x, Axis.shares()), bins, lambda ratio: f"{2**ratio:.2g} × as long"))
+        charts.append(
+            _dots(
+                Chart("Accuracy by length", x, Axis.shares()),
+                bins,
+                lambda ratio: f"{2**ratio:.2g} × as long",
+            )
+        )
         charts[-1].level(CHANCE, GUESSING)
     return charts, sentences
 
 
-def _dots(chart: Chart, scores: Mapping[Any, Accuracy | Bin], form: Callable[[float], str]) -> Chart:
+def _dots(
+    chart: Chart, scores: Mapping[Any, Accuracy | Bin], form: Callable[[float], str]
+) -> Chart:
     """Draw accuracies with intervals at their places on the x axis; those of no rows are left out."""
     for x, score in scores.items():
         if x is not None and score.n:
@@ -261,7 +321,9 @@ def _margins(found: Histogram) -> Chart:
 def _length(bias: LengthBias) -> str:
     words = "The lengths of the responses do not vary: no slope."
     if None not in (slope := (bias.slope, bias.low, bias.high)):
-        points = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*(100 * (value or 0.0) for value in slope)).replace("-", "−")
+        points = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(
+            *(100 * (value or 0.0) for value in slope)
+        ).replace("-", "−")
         words = f"Accuracy changes by {points} for each doubling of the better response's length over the other's."
     if bias.prefers_longer is not None and bias.longer_is_better is not None:
         words += f" The judge prefers the longer response in {percent(round(bias.prefers_longer, 3))} of the pairs; it is better "
@@ -275,5 +337,9 @@ def _votes(votes: Votes) -> str:
         "names the response shown first in": votes.names_first,
         "same verdict in both orders in": votes.order.rate if votes.order else None,
     }
-    facts = [f"{name} {percent(round(share, 3))}" for name, share in shares.items() if share is not None]
-    return "; ".join([f"{votes.votes:,} votes, {votes.unparsable:,} of them unreadable", *facts]) + "."
+    facts = [
+        f"{name} {percent(round(share, 3))}" for name, share in shares.items() if share is not None
+    ]
+    return (
+        "; ".join([f"{votes.votes:,} votes, {votes.unparsable:,} of them unreadable", *facts]) + "."
+    )

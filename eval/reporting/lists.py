@@ -16,7 +16,10 @@ from eval.reporting.figures import STYLES, Score, lines, words_of
 from eval.results.statistics import Difference
 
 TEMPLATE = Path(__file__).parent / "list.html"
-OVEROPTIMISATION, PREDICTORS = Path("overoptimisation", "figures.json"), Path("predictors", "predictors.json")
+OVEROPTIMISATION, PREDICTORS = (
+    Path("overoptimisation", "figures.json"),
+    Path("predictors", "predictors.json"),
+)
 KL = "KL from the start, nats"
 GAINS = {
     "best_of_gain": "best-of-N gain",
@@ -32,10 +35,15 @@ def list_page(folder: Path) -> str:
     """Return the page of a list as HTML."""
     found = read_json(folder / ABLATION)
     over, predictors = (
-        read_json(folder / file) if (folder / file).is_file() else None for file in (OVEROPTIMISATION, PREDICTORS)
+        read_json(folder / file) if (folder / file).is_file() else None
+        for file in (OVEROPTIMISATION, PREDICTORS)
     )
     missing = [f"{run['variant']}, seed {run['seed']}" for run in found["missing"]]
-    parts = {"variants": "Variants", "overoptimisation": "Against KL", "predictors": "What a reward model is worth"}
+    parts = {
+        "variants": "Variants",
+        "overoptimisation": "Against KL",
+        "predictors": "What a reward model is worth",
+    }
     there = dict(zip(parts, (True, over, predictors), strict=True))
     return render(
         TEMPLATE,
@@ -53,20 +61,43 @@ def list_page(folder: Path) -> str:
 
 def benchmarks(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the rows of a list's table by benchmark."""
-    return [benchmark(name, list(own)) for name, own in groupby(rows, lambda row: str(row["benchmark"]))]
+    return [
+        benchmark(name, list(own)) for name, own in groupby(rows, lambda row: str(row["benchmark"]))
+    ]
 
 
 def benchmark(name: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the lines of a benchmark, or of a figure of a policy, with places in percent of a drawing that holds all of them."""
-    lines = [{**row, "each": [row[key] for key in row if key.startswith("seed_")], "against": _difference(row)} for row in rows]
-    axis = Axis.shares([value for line in lines for value in (line["low"], line["high"], *line["each"])])
+    lines = [
+        {
+            **row,
+            "each": [row[key] for key in row if key.startswith("seed_")],
+            "against": _difference(row),
+        }
+        for row in rows
+    ]
+    axis = Axis.shares(
+        [value for line in lines for value in (line["low"], line["high"], *line["each"])]
+    )
     width = axis.high - axis.low
-    ticks = [(100 * (at - axis.low) / width, written.removesuffix(" %")) for at, written in (axis.ticks[0], axis.ticks[-1])]
-    return {"name": name, "rows": lines, "ticks": ticks, "place": lambda value: round(100 * (value - axis.low) / width, 2)}
+    ticks = [
+        (100 * (at - axis.low) / width, written.removesuffix(" %"))
+        for at, written in (axis.ticks[0], axis.ticks[-1])
+    ]
+    return {
+        "name": name,
+        "rows": lines,
+        "ticks": ticks,
+        "place": lambda value: round(100 * (value - axis.low) / width, 2),
+    }
 
 
 def _difference(row: Row) -> Difference | None:
-    return None if row["difference"] is None else Difference(row["difference"], row["difference_low"], row["difference_high"])
+    return (
+        None
+        if row["difference"] is None
+        else Difference(row["difference"], row["difference_low"], row["difference_high"])
+    )
 
 
 def overoptimisation(found: Row) -> dict[str, Any]:
@@ -84,7 +115,13 @@ def overoptimisation(found: Row) -> dict[str, Any]:
     def against_kl(title: str, name: str, without: str) -> Chart:
         """Return the chart of a figure: every run from the start on, and the start's best of n answers."""
         series: dict[str, list[tuple[float, Score]]] = {
-            run: [(max(one["kl"]["mean"], 0.0), tuple(one[name][key] for key in ("mean", "low", "high"))) for one in own]
+            run: [
+                (
+                    max(one["kl"]["mean"], 0.0),
+                    tuple(one[name][key] for key in ("mean", "low", "high")),
+                )
+                for one in own
+            ]
             for run, own in at_start.items()
         }
         if without:
@@ -92,7 +129,11 @@ def overoptimisation(found: Row) -> dict[str, Any]:
         heights = [value for line in series.values() for _, score in line for value in score]
         is_score = name == "score"
         places = [x for line in series.values() for x, _ in line]
-        chart = Chart(title, Axis.numbers(places, KL), Axis.numbers(heights) if is_score else Axis.shares(heights))
+        chart = Chart(
+            title,
+            Axis.numbers(places, KL),
+            Axis.numbers(heights) if is_score else Axis.shares(heights),
+        )
         lines(chart, series, scored if is_score else words_of)
         return chart
 
@@ -101,12 +142,26 @@ def overoptimisation(found: Row) -> dict[str, Any]:
         against_kl("Greedy answers", "greedy", ""),
         against_kl("Score of the reward model", "score", "score"),
     ]
-    of_start = {words: [(line["n"], (line[name],)) for line in curve] for name, words in BEST_OF.items()}
+    of_start = {
+        words: [(line["n"], (line[name],)) for line in curve] for name, words in BEST_OF.items()
+    }
     heights = [score[0] for line in of_start.values() for _, score in line]
-    charts.append(Chart("n answers of the start", Axis.numbers([line["n"] for line in curve], "n"), Axis.shares(heights)))
+    charts.append(
+        Chart(
+            "n answers of the start",
+            Axis.numbers([line["n"] for line in curve], "n"),
+            Axis.shares(heights),
+        )
+    )
     lines(charts[-1], of_start, words_of)
     doubled = [line for line in curve if int(line["n"]).bit_count() == 1 or line is curve[-1]]
-    return {"about": found["title"], "points": points, "heads": heads, "curve": doubled, "charts": charts}
+    return {
+        "about": found["title"],
+        "points": points,
+        "heads": heads,
+        "curve": doubled,
+        "charts": charts,
+    }
 
 
 BEST_OF = {"best": "best of n", "pass": "pass@n", "majority": "majority of n"}
@@ -134,14 +189,21 @@ def predictors_of(found: Row) -> dict[str, Any]:
         }
         for model in found["models"]
     ]
-    figures = list(dict.fromkeys(name for model in found["models"] for name in model if name not in ABOUT_A_MODEL))
+    figures = list(
+        dict.fromkeys(
+            name for model in found["models"] for name in model if name not in ABOUT_A_MODEL
+        )
+    )
     gains = {gain: words for gain, words in GAINS.items() if any(gain in model for model in models)}
     against = [name for name in figures if name == "AUC" or name.endswith(" accuracy")]
     coefficients = {
         gain: {
             name: [
                 one["models"],
-                *(f"{signed(mean)} [{signed(low)}, {signed(high)}]" for mean, low, high in (one["pearson"], one["spearman"])),
+                *(
+                    f"{signed(mean)} [{signed(low)}, {signed(high)}]"
+                    for mean, low, high in (one["pearson"], one["spearman"])
+                ),
             ]
             for name, one in found["correlations"][gain].items()
         }
@@ -152,7 +214,10 @@ def predictors_of(found: Row) -> dict[str, Any]:
         "figures": figures,
         "gains": gains,
         "coefficients": coefficients,
-        "charts": {gain: [chart for name in against for chart in scatter(models, gain, name)] for gain in gains},
+        "charts": {
+            gain: [chart for name in against for chart in scatter(models, gain, name)]
+            for gain in gains
+        },
         "missing": found["missing"],
     }
 

@@ -45,7 +45,10 @@ def page(content: Content, *, live: bool = False) -> str:
     examples = {name: shown_rows(outcome, content.benchmarks) for name, outcome in outcomes.items()}
     charts, constant = curves(content.log)
     found: dict[str, Any] = {
-        "tables": [_table(outcome.result, content.shown.ablations.get(name, {})) for name, outcome in outcomes.items()],
+        "tables": [
+            _table(outcome.result, content.shown.ablations.get(name, {}))
+            for name, outcome in outcomes.items()
+        ],
         "steps": steps(content),
         "standings": _standings(content),
         "curves": charts or constant,
@@ -58,14 +61,19 @@ def page(content: Content, *, live: bool = False) -> str:
     found["checkpoints"] = found["steps"] or found["standings"]
     return render(
         TEMPLATE,
-        "".join(TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in compress(SCRIPTS, (examples, live))),
+        "".join(
+            TEMPLATE.with_name(name).read_text(encoding="utf-8")
+            for name in compress(SCRIPTS, (examples, live))
+        ),
         **found,
         charts=charts,
         constant=constant,
         content=content,
         facts=_facts(content),
         sections=[(anchor, name) for anchor, name, needs in SECTIONS if found[needs]],
-        data={name: {"rows": shown.rows, "images": shown.images} for name, shown in examples.items()},
+        data={
+            name: {"rows": shown.rows, "images": shown.images} for name, shown in examples.items()
+        },
     )
 
 
@@ -87,7 +95,12 @@ def _table(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
         "baselines": (list(baselines), _beside(result, list(baselines.values()))),
         "images": (list(images), _beside(result, list(images.values()))),
         "published": [
-            (name, rule.get("micro"), rule.get("macro"), ". Not computed: ".join(rule[key] for key in PUBLISHED if key in rule))
+            (
+                name,
+                rule.get("micro"),
+                rule.get("macro"),
+                ". Not computed: ".join(rule[key] for key in PUBLISHED if key in rule),
+            )
             for name, rule in result.published.items()
         ],
         "charts": charts,
@@ -95,11 +108,19 @@ def _table(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
     }
 
 
-def _beside(result: Result, others: Sequence[Baseline | Result]) -> list[tuple[str, Accuracy, list[float | None]]]:
+def _beside(
+    result: Result, others: Sequence[Baseline | Result]
+) -> list[tuple[str, Accuracy, list[float | None]]]:
     """Return all pairs and each category with its score, and what others have of it with half a point for a tie."""
     rows = [("all pairs", result.micro, [other.micro.half for other in others])]
     for name, score in result.groups.items() if len(result.groups) > 1 else ():
-        rows.append((name, score, [other.groups[name].half if name in other.groups else None for other in others]))
+        rows.append(
+            (
+                name,
+                score,
+                [other.groups[name].half if name in other.groups else None for other in others],
+            )
+        )
     return rows
 
 
@@ -112,7 +133,10 @@ def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
     if len(evaluated) < 2:
         return []
     shown = content.shown.outcomes.items()
-    return [(one.name, [_cell(one.outcomes.get(name), best) for name, best in shown]) for one in evaluated]
+    return [
+        (one.name, [_cell(one.outcomes.get(name), best) for name, best in shown])
+        for one in evaluated
+    ]
 
 
 def _cell(outcome: Outcome | None, best: Outcome) -> tuple[str, str]:
@@ -136,18 +160,31 @@ def _facts(content: Content) -> dict[str, str]:
     if not content.provenance:
         return {}
     launch = content.provenance[-1]
-    hardware, packages, changed, commit = launch["hardware"], launch["packages"], len(launch["overrides"]), launch["commit"]
+    hardware, packages, changed, commit = (
+        launch["hardware"],
+        launch["packages"],
+        len(launch["overrides"]),
+        launch["commit"],
+    )
     known = commit["commit"][:12] if commit["commit"] else "unknown: not run from a clone"
-    devices = ", ".join(sorted({device["name"] for device in hardware["devices"]})) or f"CPU, {hardware['cores']} cores"
+    devices = (
+        ", ".join(sorted({device["name"] for device in hardware["devices"]}))
+        or f"CPU, {hardware['cores']} cores"
+    )
     versions = [f"{name} {packages[name]}" for name in PACKAGES.split() if name in packages]
-    time, launches = launch["time"].replace("T", " ").replace("+00:00", " UTC"), len(content.provenance)
+    time, launches = (
+        launch["time"].replace("T", " ").replace("+00:00", " UTC"),
+        len(content.provenance),
+    )
     return {
         "Recipe": "/".join(Path(launch["recipe_path"]).parts[-2:])
         + (f", {changed} setting{'s' * (changed > 1)} changed at the start" if changed else ""),
         "Commit": known + (", with changed files" if commit["dirty"] else ""),
         "Launched": time + (f" (launch {launches})" if launches > 1 else ""),
         "Machine": f"{hardware['world_size']} × {devices}",
-        "Data": ", ".join(f"{name} ({source['rows']:,} rows)" for name, source in launch["data"].items()),
+        "Data": ", ".join(
+            f"{name} ({source['rows']:,} rows)" for name, source in launch["data"].items()
+        ),
         "Seeds": ", ".join(f"{name} {seed}" for name, seed in launch["seeds"].items()),
         "Versions": ", ".join([f"Python {launch['python']}", *versions]),
     }

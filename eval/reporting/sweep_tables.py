@@ -25,14 +25,21 @@ _HEAD = (
     "| judge | step | accuracy [95 %] | macro | n | ties | ties half | unparsable | behind the best [95 %] |",
     "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
 )
-MARKS = {"best": ("*", 15, "best"), "not distinguishable": ("o", 7, "not distinguishable from it"), "worse": (".", 6, "worse")}
+MARKS = {
+    "best": ("*", 15, "best"),
+    "not distinguishable": ("o", 7, "not distinguishable from it"),
+    "worse": (".", 6, "worse"),
+}
 """Marker, its size and its label by standing."""
 
 
 def rows(summary: Summary) -> list[dict[str, Any]]:
     """Return one flat row for each result and each broken judge; accuracies are fractions of 1."""
     found = [_row(standing) for standings in summary.standings.values() for standing in standings]
-    return found + [{"judge": judge, "standing": "broken", "problem": problem} for judge, problem in summary.broken.items()]
+    return found + [
+        {"judge": judge, "standing": "broken", "problem": problem}
+        for judge, problem in summary.broken.items()
+    ]
 
 
 def _row(standing: Standing) -> dict[str, Any]:
@@ -73,17 +80,24 @@ def markdown(summary: Summary) -> str:
     parts = [_INTRODUCTION.format(protocol=summary.label)]
     for name, standings in summary.standings.items():
         table = [*_HEAD, *(f"| {' | '.join(_cells(standing))} |" for standing in standings)]
-        notes = dict.fromkeys(f"- {note}" for standing in standings for note in standing.result.notes)
+        notes = dict.fromkeys(
+            f"- {note}" for standing in standings for note in standing.result.notes
+        )
         parts += [f"## {name}", best_of(standings), "\n".join(table), "\n".join(notes)]
     if summary.broken:
-        parts += ["## Not evaluated", "\n".join(f"- {judge}: {problem}" for judge, problem in summary.broken.items())]
+        parts += [
+            "## Not evaluated",
+            "\n".join(f"- {judge}: {problem}" for judge, problem in summary.broken.items()),
+        ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def best_of(standings: Sequence[Standing]) -> str:
     """Name the best of a benchmark and what the rows cannot tell from it."""
     best = next(standing for standing in standings if standing.behind is None)
-    alike = [str(standing.judge) for standing in standings if standing.words == "not distinguishable"]
+    alike = [
+        str(standing.judge) for standing in standings if standing.words == "not distinguishable"
+    ]
     return f"Best: {best.judge}, {percent(best.result.micro)}. Not distinguishable from it: {', '.join(alike) or 'none'}."
 
 
@@ -94,7 +108,14 @@ def _cells(standing: Standing) -> list[str]:
         behind = f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]{words}"
     macro = "–" if standing.result.macro is None else f"{100 * standing.result.macro:.1f}"
     accuracy, *others = cells(standing.result.micro)
-    return [str(standing.judge), "" if standing.step is None else str(standing.step), accuracy, macro, *others, behind]
+    return [
+        str(standing.judge),
+        "" if standing.step is None else str(standing.step),
+        accuracy,
+        macro,
+        *others,
+        behind,
+    ]
 
 
 def log(summary: Summary, project: str, folder: Path) -> None:
@@ -106,20 +127,27 @@ def log(summary: Summary, project: str, folder: Path) -> None:
 
     decided = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
     mode: Literal["offline"] | None = None if decided else "offline"
-    with wandb.init(project=project, job_type="sweep", name=folder.name, dir=folder, mode=mode) as run:
+    with wandb.init(
+        project=project, job_type="sweep", name=folder.name, dir=folder, mode=mode
+    ) as run:
         run.define_metric("*", step_metric="step")
         for line in curves(summary):
             run.log(line)
         found = rows(summary)
         names = list(dict.fromkeys(name for row in found for name in row))
-        table = wandb.Table(columns=names, data=[[row.get(name) for name in names] for row in found])
+        table = wandb.Table(
+            columns=names, data=[[row.get(name) for name in names] for row in found]
+        )
         run.log({"results": table, "curve": wandb.Image(str(folder / "sweep.png"))})
 
 
 def curves(summary: Summary) -> list[dict[str, float]]:
     """Return one line for each result of a checkpoint with a step: `benchmark/run/accuracy`, `/low`, `/high` and `step`."""
     return [
-        {f"{row['benchmark']}/{Path(row['run']).name}/{key}": row[key] for key in ("accuracy", "low", "high")}
+        {
+            f"{row['benchmark']}/{Path(row['run']).name}/{key}": row[key]
+            for key in ("accuracy", "low", "high")
+        }
         | {"step": row["step"]}
         for row in rows(summary)
         if row.get("step") is not None and row["n"]
@@ -131,7 +159,10 @@ def draw(summary: Summary, path: Path) -> None:
 
     A judge without a step is a horizontal line, the best blind baseline a dotted one.
     """
-    titles = [f"{name} ({standings[0].result.micro.n} rows)" for name, standings in summary.standings.items()]
+    titles = [
+        f"{name} ({standings[0].result.micro.n} rows)"
+        for name, standings in summary.standings.items()
+    ]
     with panels(path, titles) as found:
         for axes, standings in zip(found, summary.standings.values(), strict=True):
             runs: dict[str, list[Standing]] = defaultdict(list)
@@ -142,7 +173,16 @@ def draw(summary: Summary, path: Path) -> None:
             blind, score = best_baseline(standings[0].result)
             axes.axhline(100 * score, color="grey", linestyle=":", linewidth=1.2)
             right = axes.get_yaxis_transform()
-            axes.text(0.99, 100 * score, f"blind: {blind}", fontsize=8, color="grey", transform=right, ha="right", va="bottom")
+            axes.text(
+                0.99,
+                100 * score,
+                f"blind: {blind}",
+                fontsize=8,
+                color="grey",
+                transform=right,
+                ha="right",
+                va="bottom",
+            )
             axes.set(xlabel="optimizer step", ylabel="accuracy [95 %], %")
         for marker, size, label in MARKS.values():
             axes.plot([], [], marker, color="dimgrey", markersize=size, label=label)
@@ -150,7 +190,10 @@ def draw(summary: Summary, path: Path) -> None:
 
 def _draw_run(axes: Axes, name: str, standings: Sequence[Standing], colour: str) -> None:
     figures = [standing.result.micro for standing in standings]
-    scores, low, high = 100 * np.array([(one.accuracy or 0.0, one.low or 0.0, one.high or 0.0) for one in figures]).T
+    scores, low, high = (
+        100
+        * np.array([(one.accuracy or 0.0, one.low or 0.0, one.high or 0.0) for one in figures]).T
+    )
     steps, anchor = [float(standing.step or 0) for standing in standings], axes.transData
     if standings[0].step is None:
         steps, anchor = [0.97], axes.get_yaxis_transform()

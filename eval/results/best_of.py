@@ -28,7 +28,9 @@ def best_of(scores: Sequence[float], right: Sequence[bool], n: int) -> float:
 def best_score(scores: Sequence[float], n: int) -> float:
     """Return the mean score of the best of n answers."""
     ordered = sorted(scores)
-    return sum(score * comb(place, n - 1) for place, score in enumerate(ordered)) / comb(len(ordered), n)
+    return sum(score * comb(place, n - 1) for place, score in enumerate(ordered)) / comb(
+        len(ordered), n
+    )
 
 
 def in_group_auc(scores: Sequence[float], right: Sequence[bool]) -> float | None:
@@ -62,7 +64,9 @@ def majority(answers: Sequence[Hashable], right: Sequence[bool], n: int) -> floa
         others = [count for other, count in held.items() if other != answer]
         for times in range(1, min(number, n) + 1):
             ways = _ways(others, times, n - times)
-            found += comb(number, times) * sum(count / (ties + 1) for ties, count in enumerate(ways))
+            found += comb(number, times) * sum(
+                count / (ties + 1) for ties, count in enumerate(ways)
+            )
     return found / comb(len(answers), n)
 
 

@@ -23,7 +23,11 @@ OWN = "predictions.jsonl"
 
 
 def write_predictions(
-    examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark, protocol: ProtocolConfig, folder: Path
+    examples: Sequence[Example],
+    verdicts: Sequence[Verdict],
+    benchmark: Benchmark,
+    protocol: ProtocolConfig,
+    folder: Path,
 ) -> None:
     """Write the predictions: `predictions.jsonl` and `<format>.jsonl` for each of the benchmark's formats.
 
@@ -40,7 +44,9 @@ def write_predictions(
             "group": example.group,
             "source": example.source,
             "better": example.better,
-            "scores": None if verdict.scores is None else [_finite(score) for score in verdict.scores],
+            "scores": None
+            if verdict.scores is None
+            else [_finite(score) for score in verdict.scores],
             "votes": list(map(asdict, verdict.votes)),
             "critiques": verdict.critiques,
             "margin": _finite(float(found.margin[row])),
@@ -49,9 +55,14 @@ def write_predictions(
             "tie": bool(found.tie[row]),
             "unparsable": bool(found.unparsable[row]),
         }
-        for row, (example, verdict, content) in enumerate(zip(examples, verdicts, contents(examples), strict=True))
+        for row, (example, verdict, content) in enumerate(
+            zip(examples, verdicts, contents(examples), strict=True)
+        )
     ]
-    files = {OWN: own, **{f"{name}.jsonl": write(examples, verdicts) for name, write in benchmark.formats.items()}}
+    files = {
+        OWN: own,
+        **{f"{name}.jsonl": write(examples, verdicts) for name, write in benchmark.formats.items()},
+    }
     for name, records in files.items():
         with whole_file(folder / name) as file:
             file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
@@ -62,14 +73,20 @@ def read_predictions(path: Path) -> list[dict[str, Any]]:
     return [row for row in read_json_lines(path) if row is not None]
 
 
-def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> Difference:
+def difference(
+    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
+) -> Difference:
     """Return how much more accurate the first of two `predictions.jsonl` (lists of its lines) is on the same rows.
 
     Rows are matched by what they show, so that two copies of a benchmark in different folders are one; files written before
     that was noted, by key.
     Raises: PredictionsError if they do not hold the same rows, a row twice, or a credit that is none.
     """
-    by = "content" if all("content" in record for records in (first, second) for record in records) else "key"
+    by = (
+        "content"
+        if all("content" in record for records in (first, second) for record in records)
+        else "key"
+    )
     one, two = credits_by(first, by), credits_by(second, by)
     if one.keys() != two.keys() or not one:
         raise PredictionsError(
@@ -77,7 +94,9 @@ def difference(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str,
             "same rows, at least one: the same benchmark, revision and limit."
         )
     keys = sorted(one)
-    return paired_bootstrap(np.array([one[key] for key in keys]), np.array([two[key] for key in keys]))
+    return paired_bootstrap(
+        np.array([one[key] for key in keys]), np.array([two[key] for key in keys])
+    )
 
 
 def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, float]:
@@ -94,7 +113,9 @@ def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[st
                 "from 0 to 1, as a predictions.jsonl of this project holds them."
             )
         if name in found:
-            raise PredictionsError(f"record {line}: the row {shown(name)} is there twice; a comparison would count only one.")
+            raise PredictionsError(
+                f"record {line}: the row {shown(name)} is there twice; a comparison would count only one."
+            )
         found[name] = float(credit)
     return found
 
@@ -121,8 +142,17 @@ def predictions_in(place: Path) -> dict[str, Path]:
     """
     if place.is_file():
         return {place.parent.name if place.name == OWN else place.name: place}
-    steps = [(int(path.name.partition("-")[2]), path) for path in place.glob("checkpoint-*") if path.name[11:].isdecimal()]
-    for folder in (place, place / "eval", place / "best" / "eval", *(path / "eval" for _, path in sorted(steps, reverse=True))):
+    steps = [
+        (int(path.name.partition("-")[2]), path)
+        for path in place.glob("checkpoint-*")
+        if path.name[11:].isdecimal()
+    ]
+    for folder in (
+        place,
+        place / "eval",
+        place / "best" / "eval",
+        *(path / "eval" for _, path in sorted(steps, reverse=True)),
+    ):
         found = {path.parent.name: path for path in sorted(folder.glob(f"*/{OWN}"))}
         if found:
             return found

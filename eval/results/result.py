@@ -66,7 +66,10 @@ class Outcomes:
 
 
 def outcomes(
-    examples: Sequence[Example], verdicts: Sequence[Verdict], protocol: ProtocolConfig, rounds: int | None = None
+    examples: Sequence[Example],
+    verdicts: Sequence[Verdict],
+    protocol: ProtocolConfig,
+    rounds: int | None = None,
 ) -> Outcomes:
     """Compare verdicts with labels; with `rounds`, only the votes of the first rounds count.
 
@@ -74,9 +77,14 @@ def outcomes(
     that the protocol asks for.
     """
     if len(examples) != len(verdicts):
-        raise UserError(f"{len(verdicts)} verdicts for {len(examples)} examples; required is one for each, in order.")
+        raise UserError(
+            f"{len(verdicts)} verdicts for {len(examples)} examples; required is one for each, in order."
+        )
     shown = (1 + (protocol.order == "both")) * (protocol.votes if rounds is None else rounds)
-    rows = [_row(example, verdict, protocol, shown) for example, verdict in zip(examples, verdicts, strict=True)]
+    rows = [
+        _row(example, verdict, protocol, shown)
+        for example, verdict in zip(examples, verdicts, strict=True)
+    ]
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), 4)
     right, wrong, unread = columns[:, :3].astype(np.int64).T
     return Outcomes(right, wrong, unread, columns[:, 3])
@@ -90,7 +98,9 @@ def worst_mistakes(found: Outcomes, count: int = 20) -> list[int]:
     return [int(row) for row in wrong[order][:count]]
 
 
-def _row(example: Example, verdict: Verdict, protocol: ProtocolConfig, shown: int) -> tuple[float, float, float, float]:
+def _row(
+    example: Example, verdict: Verdict, protocol: ProtocolConfig, shown: int
+) -> tuple[float, float, float, float]:
     """Return right, wrong, unread and margin."""
     if verdict.scores is not None:
         better, other = verdict.scores[example.better], verdict.scores[1 - example.better]
@@ -189,9 +199,19 @@ class Result(Frozen):
     def done(self) -> str:
         """What was really done, in one line; `label` is what the protocol asks of any judge."""
         limited = any(note.startswith(LIMITED) for note in self.notes)
-        rows = "all rows" if not (limited or self.unavailable) else f"{self.micro.n} rows{', drawn' if limited else ''}"
-        rows += f" of {self.micro.n + len(self.unavailable)}, the others cannot be shown" if self.unavailable else ""
-        return ProtocolConfig.model_validate(self.protocol).done(rows, pairwise=self.votes is not None)
+        rows = (
+            "all rows"
+            if not (limited or self.unavailable)
+            else f"{self.micro.n} rows{', drawn' if limited else ''}"
+        )
+        rows += (
+            f" of {self.micro.n + len(self.unavailable)}, the others cannot be shown"
+            if self.unavailable
+            else ""
+        )
+        return ProtocolConfig.model_validate(self.protocol).done(
+            rows, pairwise=self.votes is not None
+        )
 
 
 def read_result(path: Path) -> Result:
@@ -221,4 +241,6 @@ def figure(found: Outcomes, ties: Ties, rows: Ints | None = None) -> Accuracy:
 def figures(found: Outcomes, ties: Ties, labels: list[str]) -> dict[str, Accuracy]:
     """Return a figure for each label in `labels` (one label a row), in first-seen order."""
     names = np.array(labels, dtype=object)
-    return {name: figure(found, ties, np.flatnonzero(names == name)) for name in dict.fromkeys(labels)}
+    return {
+        name: figure(found, ties, np.flatnonzero(names == name)) for name in dict.fromkeys(labels)
+    }

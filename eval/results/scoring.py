@@ -51,14 +51,24 @@ class Coverage:
         """Return all that must be said beside the figures."""
         of = "" if self.expected is None else f" of {self.expected:,}"
         found = [f"{self.rows:,}{of} rows; {self.compared}"]
-        for what, rows in (("missing", self.missing), ("duplicated", self.duplicated), ("not in the benchmark", self.invented)):
+        for what, rows in (
+            ("missing", self.missing),
+            ("duplicated", self.duplicated),
+            ("not in the benchmark", self.invented),
+        ):
             if rows:
-                found.append(f"{len(rows):,} {what}: {', '.join(map(ascii, rows[:NAMED]))}{' …' if len(rows) > NAMED else ''}")
+                found.append(
+                    f"{len(rows):,} {what}: {', '.join(map(ascii, rows[:NAMED]))}{' …' if len(rows) > NAMED else ''}"
+                )
         return [*found, *self.notes]
 
 
 def score_file(
-    path: Path, benchmark: Benchmark, rules: str | None = None, votes: int | None = None, where: Location | None = None
+    path: Path,
+    benchmark: Benchmark,
+    rules: str | None = None,
+    votes: int | None = None,
+    where: Location | None = None,
 ) -> tuple[dict[str, Any], Coverage]:
     """Return the figures of a predictions file under the rules of that name, and how its rows compare with the benchmark's.
 
@@ -67,7 +77,9 @@ def score_file(
     Raises: PredictionsError for unknown rules, or a file that they cannot score.
     """
     if rules is not None and rules not in benchmark.rules:
-        raise PredictionsError(f"{benchmark.name} has no rules {rules!r}; there are {', '.join(benchmark.rules)}.")
+        raise PredictionsError(
+            f"{benchmark.name} has no rules {rules!r}; there are {', '.join(benchmark.rules)}."
+        )
     try:
         records = read_json_lines(path)
         form = format_of(records, benchmark)
@@ -90,7 +102,13 @@ def score_file(
         found = rule.at_votes(found, votes)
     compared = coverage(rows, benchmark, where, about.votes)
     if skipped := len(records) - len(there):
-        compared = replace(compared, notes=(*compared.notes, f"{skipped:,} lines hold null and were skipped, as {name} does"))
+        compared = replace(
+            compared,
+            notes=(
+                *compared.notes,
+                f"{skipped:,} lines hold null and were skipped, as {name} does",
+            ),
+        )
     return {**found, "whole": compared.whole, "coverage": asdict(compared)}, compared
 
 
@@ -98,7 +116,9 @@ def format_of(records: Records, benchmark: Benchmark) -> str:
     """Return the name of a file's format, told by the columns of its first record; raises PredictionsError."""
     first = next((record for record in records if record is not None), None)
     if first is None:
-        raise PredictionsError("the file holds no record, so that there is nothing to score; required is a line for each row.")
+        raise PredictionsError(
+            "the file holds no record, so that there is nothing to score; required is a line for each row."
+        )
     columns = set(first["0"]) if isinstance(first.get("0"), dict) else set(first)
     for name, form in benchmark.files.items():
         if columns.issuperset(form.marks):
@@ -121,16 +141,24 @@ def chosen_rules(form: str, benchmark: Benchmark, rules: str | None) -> str:
     able, about = readers(form, benchmark), benchmark.files[form]
     if rules in able:
         return str(rules)
-    words = f"the file is in the format {form} ({about.about}), which the rules {', '.join(able)} read"
+    words = (
+        f"the file is in the format {form} ({about.about}), which the rules {', '.join(able)} read"
+    )
     if rules is not None:
         reads = benchmark.rules[rules].reads
-        raise PredictionsError(f"{words}; {rules} reads {reads} ({benchmark.files[reads].about}). Give --rules {able[0]}.")
+        raise PredictionsError(
+            f"{words}; {rules} reads {reads} ({benchmark.files[reads].about}). Give --rules {able[0]}."
+        )
     if not about.rules:
-        raise PredictionsError(f"{words}. They give different figures: name the ones you mean, for example --rules {able[0]}.")
+        raise PredictionsError(
+            f"{words}. They give different figures: name the ones you mean, for example --rules {able[0]}."
+        )
     return about.rules
 
 
-def coverage(rows: Sequence[RowName], benchmark: Benchmark, where: Location | None, votes: bool) -> Coverage:
+def coverage(
+    rows: Sequence[RowName], benchmark: Benchmark, where: Location | None, votes: bool
+) -> Coverage:
     """Compare the rows of a file, a name for each line, with the benchmark's; with `votes` a row may have several lines."""
     have, often, notes = Counter(rows), list[str](), list[str]()
     if votes:
@@ -143,16 +171,26 @@ def coverage(rows: Sequence[RowName], benchmark: Benchmark, where: Location | No
         try:
             return _against_rows(have, often, notes, benchmark, where)
         except HubError as error:
-            notes.append(f"THE HUB COULD NOT BE READ, so that nothing was compared with its rows: {str(error).splitlines()[0]}")
+            notes.append(
+                f"THE HUB COULD NOT BE READ, so that nothing was compared with its rows: {str(error).splitlines()[0]}"
+            )
     edition = next((known for known in benchmark.known if known.ids), None)
     if edition is not None:
         return _against_ids(have, often, notes, benchmark, edition)
     compared = f"compared with nothing, for only the user has these rows: name their place, --benchmark {benchmark.name}=PATH"
-    often += [identity for (identity, content), count in have.items() if content for _ in range(count - 1)]
+    often += [
+        identity for (identity, content), count in have.items() if content for _ in range(count - 1)
+    ]
     return Coverage(have.total(), None, compared, duplicated=tuple(often), notes=tuple(notes))
 
 
-def _against_rows(have: Counter[RowName], often: list[str], notes: list[str], benchmark: Benchmark, where: Location) -> Coverage:
+def _against_rows(
+    have: Counter[RowName],
+    often: list[str],
+    notes: list[str],
+    benchmark: Benchmark,
+    where: Location,
+) -> Coverage:
     """Compare with rows that are at hand: ids, and responses with their label where the file has them."""
     want, told = Counter[RowName](), {len(content) for _, content in have}
     for example in benchmark.read(where) if benchmark.read else benchmark.load(where).examples:
@@ -165,9 +203,14 @@ def _against_rows(have: Counter[RowName], often: list[str], notes: list[str], be
         what = "by ids alone, for the file does not hold the responses"
     known, extra = {identity for identity, _ in want}, have - want
     double = [identity for identity, content in extra.elements() if (identity, content) in want]
-    invented = [identity for identity, content in extra.elements() if (identity, content) not in want]
+    invented = [
+        identity for identity, content in extra.elements() if (identity, content) not in want
+    ]
     if changed := sum(identity in known for identity in invented):
-        notes = [*notes, f"{changed:,} rows have an id of the benchmark, but other responses, another label or another place"]
+        notes = [
+            *notes,
+            f"{changed:,} rows have an id of the benchmark, but other responses, another label or another place",
+        ]
     return Coverage(
         have.total(),
         want.total(),
@@ -179,12 +222,17 @@ def _against_rows(have: Counter[RowName], often: list[str], notes: list[str], be
     )
 
 
-def _against_ids(have: Counter[RowName], often: list[str], notes: list[str], benchmark: Benchmark, edition: Known) -> Coverage:
+def _against_ids(
+    have: Counter[RowName], often: list[str], notes: list[str], benchmark: Benchmark, edition: Known
+) -> Coverage:
     """Compare with the ids of a published edition, with or without the number that newer ones put behind a double id.
 
     Another edition, whose ids are not known here, fits if it has as many rows as are left and some ids are numbered.
     """
-    want, found = Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines()), Counter[str]()
+    want, found = (
+        Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines()),
+        Counter[str](),
+    )
     double, invented, numbered = list[str](), list[str](), False
     lines = list[str]()
     for (identity, content), count in have.items():
@@ -193,7 +241,11 @@ def _against_ids(have: Counter[RowName], often: list[str], notes: list[str], ben
         double += [identity] * (count - 1 if exact else 0)
     for identity in lines:
         plain = NUMBERED.fullmatch(identity)
-        spellings = [identity, digested(identity), *([plain[1], digested(plain[1])] if plain else [])]
+        spellings = [
+            identity,
+            digested(identity),
+            *([plain[1], digested(plain[1])] if plain else []),
+        ]
         name = next((name for name in spellings if name in want), None)
         if name is None:
             invented.append(identity)
@@ -209,9 +261,19 @@ def _against_ids(have: Counter[RowName], often: list[str], notes: list[str], ben
         f"compared with the ids of {edition.name}{'' if fits is edition else f', of which {fits.name} lacks some'}. Responses, "
         f"labels and images were not compared: name the place of the rows for that, --benchmark {benchmark.name}=hub or =PATH"
     )
-    lost = [f"{name} (a digest: such an id)" if name[0] == "#" else name for name in missing.elements()]
+    lost = [
+        f"{name} (a digest: such an id)" if name[0] == "#" else name for name in missing.elements()
+    ]
     lost = lost if fits is edition else []
-    return Coverage(have.total(), fits.rows, compared, tuple(lost), (*often, *double), tuple(invented), tuple(notes))
+    return Coverage(
+        have.total(),
+        fits.rows,
+        compared,
+        tuple(lost),
+        (*often, *double),
+        tuple(invented),
+        tuple(notes),
+    )
 
 
 def digested(identity: str) -> str:

@@ -87,13 +87,19 @@ def paired_bootstrap(first: Floats, second: Floats) -> Difference:
     they give the mirrored interval: the resamples are those of the better one minus the other, or the mean of both ways.
     """
     if first.shape != second.shape:
-        raise ValueError(f"the credits have shapes {first.shape} and {second.shape}; required are the same rows and seeds.")
+        raise ValueError(
+            f"the credits have shapes {first.shape} and {second.shape}; required are the same rows and seeds."
+        )
     values = np.atleast_2d(np.asarray(first, dtype=np.float64) - second)
     mean, low, high = crossed_bootstrap(values)
     if mean > 0:
         return Difference(mean, low, high)
     mean_, low_, high_ = crossed_bootstrap(-values)
-    return Difference(-mean_, -high_, -low_) if mean < 0 else Difference(0.0, (low - high_) / 2, (high - low_) / 2)
+    return (
+        Difference(-mean_, -high_, -low_)
+        if mean < 0
+        else Difference(0.0, (low - high_) / 2, (high - low_) / 2)
+    )
 
 
 def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> OrderConsistency:
@@ -134,13 +140,17 @@ def crossed_bootstrap(values: Floats) -> tuple[float, float, float]:
     a resample costs the number of distinct rows (mostly 3), not n.
     """
     if values.ndim != 2 or not values.size:
-        raise ValueError(f"the values have shape {values.shape}; required is (seeds, rows), at least one of each.")
+        raise ValueError(
+            f"the values have shape {values.shape}; required is (seeds, rows), at least one of each."
+        )
     seeds, rows = values.shape
     generator = np.random.default_rng(0)
     patterns, counts = np.unique(np.asarray(values, dtype=np.float64), axis=1, return_counts=True)
     by_seed = patterns @ counts / rows
     if seeds > 1:
-        patterns = patterns + (math.sqrt(seeds / (seeds - 1)) - 1) * (by_seed - by_seed.mean())[:, None]
+        patterns = (
+            patterns + (math.sqrt(seeds / (seeds - 1)) - 1) * (by_seed - by_seed.mean())[:, None]
+        )
     drawn_rows = generator.multinomial(rows, counts / rows, size=RESAMPLES)
     drawn_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES)
     means = ((drawn_seeds @ patterns) * drawn_rows).sum(axis=1) / (seeds * rows)
@@ -227,7 +237,9 @@ def margin_histogram(margins: Floats, bins: int = 40) -> Histogram | None:
     if not len(margins):
         return None
     reach = float(np.abs(margins).max()) or 1.0
-    counts, edges = np.histogram(np.asarray(margins, dtype=np.float64) / reach, bins=bins, range=(-1, 1))
+    counts, edges = np.histogram(
+        np.asarray(margins, dtype=np.float64) / reach, bins=bins, range=(-1, 1)
+    )
     return Histogram(tuple(map(float, edges * reach)), tuple(map(int, counts)))
 
 
@@ -276,7 +288,9 @@ def _bins(edges: Floats, value: Floats, credit: Floats) -> tuple[Bin, ...]:
         n = int(inside.sum())
         mean, accuracy = (float(of[inside].mean()) if n else None for of in (value, credit))
         low, high = wilson(float(credit[inside].sum()), n) if n else (None, None)
-        found.append(Bin(float(edges[index]), float(edges[index + 1]), n, mean, accuracy, low, high))
+        found.append(
+            Bin(float(edges[index]), float(edges[index + 1]), n, mean, accuracy, low, high)
+        )
     return tuple(found)
 
 
@@ -303,10 +317,15 @@ def correlation(x: Floats, y: Floats, clusters: Sequence[str]) -> Correlation | 
     names = sorted(set(clusters))
     members = [np.flatnonzero(np.array(clusters) == name) for name in names]
     generator = np.random.default_rng(0)
-    drawn = [np.concatenate([members[i] for i in generator.integers(len(names), size=len(names))]) for _ in range(RESAMPLES)]
+    drawn = [
+        np.concatenate([members[i] for i in generator.integers(len(names), size=len(names))])
+        for _ in range(RESAMPLES)
+    ]
     found = [one for rows in drawn if (one := _coefficients(x[rows], y[rows])) is not None]
     low, high = np.percentile(found, [2.5, 97.5], axis=0)
-    pearson, spearman = ((float(a), float(b), float(c)) for a, b, c in zip(point, low, high, strict=True))
+    pearson, spearman = (
+        (float(a), float(b), float(c)) for a, b, c in zip(point, low, high, strict=True)
+    )
     return Correlation(len(x), pearson, spearman)
 
 

@@ -103,7 +103,9 @@ class Summary:
     """Judges that could not be loaded, and why."""
 
 
-def summarise(entries: Sequence[Standing], broken: dict[str, str], store: Store, label: str) -> Summary:
+def summarise(
+    entries: Sequence[Standing], broken: dict[str, str], store: Store, label: str
+) -> Summary:
     """Return the summary of all entries, each now beside the best; every entry of a benchmark must be of the same rows."""
     standings: dict[str, list[Standing]] = {}
     for entry in entries:
@@ -113,5 +115,7 @@ def summarise(entries: Sequence[Standing], broken: dict[str, str], store: Store,
         first = store.predictions(best.fingerprint, name)
         for place, entry in enumerate(found):
             if entry is not best:
-                found[place] = replace(entry, behind=difference(first, store.predictions(entry.fingerprint, name)))
+                found[place] = replace(
+                    entry, behind=difference(first, store.predictions(entry.fingerprint, name))
+                )
     return Summary(label, standings, broken)

@@ -14,7 +14,11 @@ from eval.protocol import Images
 from eval.results.predictions import difference, predictions_in, read_predictions
 from eval.results.result import Accuracy, Result, read_result
 
-ABLATIONS: dict[Images, str] = {"none": "without images", "grey": "grey images", "shuffled": "shuffled images"}
+ABLATIONS: dict[Images, str] = {
+    "none": "without images",
+    "grey": "grey images",
+    "shuffled": "shuffled images",
+}
 """What is left of the score without the images: how the rows of the table are named."""
 
 
@@ -44,11 +48,20 @@ def results_table(
     """Return one table of all benchmarks: overall, groups, items (Acc+), ablations, and the judges that see no content."""
     done = {name: result.done for name, result in results.items()}
     same = len(set(done.values())) == 1
-    caption = next(iter(done.values())) if same else "; ".join(f"{name}: {words}" for name, words in done.items())
+    caption = (
+        next(iter(done.values()))
+        if same
+        else "; ".join(f"{name}: {words}" for name, words in done.items())
+    )
     names = list(next(iter(results.values())).baselines) if baselines else []
-    columns = [Column(name, justify="right") for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable")]
+    columns = [
+        Column(name, justify="right")
+        for name in ("accuracy [95 %]", "n", "ties", "half", "unparsable")
+    ]
     columns += [Column(name, justify="right", style="dim") for name in names]
-    table = Table("benchmark", *columns, title=title, caption=f"{caption}; half: with half a point for a tie")
+    table = Table(
+        "benchmark", *columns, title=title, caption=f"{caption}; half: with half a point for a tie"
+    )
     for name, result in results.items():
         overall = [shown(result.baselines[blind].micro) for blind in names]
         table.add_row(Text(name, "bold"), *cells(result.micro), *overall)
@@ -91,12 +104,18 @@ def comparison_table(first: Path, second: Path) -> Table:
         except PredictionsError as error:
             raise PredictionsError(f"{name}: {error}") from error
         mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
-        words = {"better": "the first is better", "worse": "the second is better"}.get(found.words, found.words)
+        words = {"better": "the first is better", "worse": "the second is better"}.get(
+            found.words, found.words
+        )
         label, other = map(_protocol, files)
         if label != other:
             words += f"; PROTOCOLS DIFFER: {label or 'unknown'} / {other or 'unknown'}"
         table.add_row(name, str(len(rows)), mean, f"[{low}, {high}]", words)
-        taken = [f"\n{place}: {file}" for place, file in zip((first, second), files, strict=True) if place != file]
+        taken = [
+            f"\n{place}: {file}"
+            for place, file in zip((first, second), files, strict=True)
+            if place != file
+        ]
         table.caption += "".join(taken)
     return table
 
@@ -113,7 +132,9 @@ def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
             f"{classes['other']} are split: `of` is without them"
         )
         if detail["fails"]:
-            caption += f". cal.py itself stops here: it divides by zero for {', '.join(detail['fails'])}"
+            caption += (
+                f". cal.py itself stops here: it divides by zero for {', '.join(detail['fails'])}"
+            )
     if not found["whole"]:
         caption = f"NOT THE WHOLE BENCHMARK, or more than it: see below. {caption}"
     items = ("items", "Acc+") if "acc_plus" in found else ()
@@ -129,7 +150,9 @@ def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
         if name in found:
             table.add_row(name, "", "", str(found[name]))
     if items:
-        table.add_row("all items", "", "", "", str(found["detail"]["groups"]), str(found["acc_plus"]))
+        table.add_row(
+            "all items", "", "", "", str(found["detail"]["groups"]), str(found["acc_plus"])
+        )
     return table
 
 

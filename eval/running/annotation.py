@@ -50,7 +50,12 @@ class Annotator:
         shown = (record.chosen, record.rejected) if side == 0 else (record.rejected, record.chosen)
         asked = messages(ask(self.template, record.prompt, *shown), record.images, record.identity)
         for number, temperature in enumerate(self.temperatures, start=1):
-            body = {"model": self.model, "messages": asked, "temperature": temperature, "max_tokens": self.max_tokens}
+            body = {
+                "model": self.model,
+                "messages": asked,
+                "temperature": temperature,
+                "max_tokens": self.max_tokens,
+            }
             found = read(self.complete({**body, "seed": self.seed + number}).text)
             rationale = (found.reasoning or "").strip()
             if found.answer == side + 1 and rationale:
@@ -86,7 +91,11 @@ def read_journal(path: Path, records: Mixture) -> list[dict[str, Any]]:
 
 
 def annotate(
-    records: Mixture, indices: Iterable[int], annotator: Callable[[Preference], Annotation], path: Path, failures: Failures
+    records: Mixture,
+    indices: Iterable[int],
+    annotator: Callable[[Preference], Annotation],
+    path: Path,
+    failures: Failures,
 ) -> int:
     """Annotate those of `records` that are not in the journal yet, write them to `path`, and return how many were done now.
 
@@ -107,7 +116,13 @@ def annotate(
         if right or failures == "keep":
             append(path, as_row(record, found.rationale))
             written += 1
-        line = {"index": index, "identity": record.identity, "tries": found.tries, "right": right, "written": written}
+        line = {
+            "index": index,
+            "identity": record.identity,
+            "tries": found.tries,
+            "right": right,
+            "written": written,
+        }
         append(journal, line)
         count += 1
     return count
@@ -123,4 +138,8 @@ def as_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     """Return a record in this project's own format, its images inside, with `rationale` instead of its own."""
     images = [data_uri(image, record.identity) for image in record.images]
     row = asdict(record) | {"images": images, "rationale": rationale}
-    return {name: value for name, value in row.items() if name not in ("identity", "truth") and value not in (None, "")}
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in ("identity", "truth") and value not in (None, "")
+    }

@@ -83,7 +83,9 @@ class QuestionEncoder:
         self.encoder.refuse_control_tokens(record)
         images = [decode(image, record.identity) for image in record.images]
         group = self.encoder.encode(images, [self.encoder.render(record.prompt)], None)
-        return replace(group, prompt_ids=group.prompt_ids + group.continuations[0].ids, continuations=())
+        return replace(
+            group, prompt_ids=group.prompt_ids + group.continuations[0].ids, continuations=()
+        )
 
 
 def readable(encoder: Encoder, ids: Sequence[int], *, ended: bool) -> tuple[str, bool]:
@@ -111,7 +113,12 @@ class Answerer:
 
     def answer(self, questions: Sequence[Preference], journal: Journal = SILENT) -> list[Answers]:
         """Return the answers to every question, without scores."""
-        greedy = self._written(questions, self.sampling.model_copy(update={"temperature": 0.0}), 1, journal.of("greedy"))
+        greedy = self._written(
+            questions,
+            self.sampling.model_copy(update={"temperature": 0.0}),
+            1,
+            journal.of("greedy"),
+        )
         sampled = self._written(questions, self.sampling, self.samples, journal.of("sampled"))
         return [self._read(*parts) for parts in zip(questions, greedy, sampled, strict=True)]
 
@@ -122,35 +129,64 @@ class Answerer:
         read = [readable(encoder, ids, ended=not truncated) for ids, truncated in written]
         right = tuple(whole and states(text, question.truth) for text, whole in read)
         ids = tuple(ids if truncated else (*ids, encoder.end_of_turn) for ids, truncated in written)
-        return Answers(ids, tuple(text for text, _ in read), right, tuple(not whole for _, whole in read))
+        return Answers(
+            ids, tuple(text for text, _ in read), right, tuple(not whole for _, whole in read)
+        )
 
-    def _written(self, questions: Sequence[Preference], sampling: SamplingConfig, count: int, journal: Journal) -> list[Written]:
+    def _written(
+        self,
+        questions: Sequence[Preference],
+        sampling: SamplingConfig,
+        count: int,
+        journal: Journal,
+    ) -> list[Written]:
         encoder = self.packed.encoder
 
         def run(batch: PackedBatch, asked: Sequence[Preference]) -> list[Written]:
-            seeds = [f"{self.seed}/{one.identity}/{number}" for one in asked for number in range(count)]
+            seeds = [
+                f"{self.seed}/{one.identity}/{number}" for one in asked for number in range(count)
+            ]
             forbidden = [encoder.vision.image]
-            found = generate(self.model, batch, end=encoder.end_of_turn, forbidden=forbidden, sampling=sampling, seeds=seeds)
+            found = generate(
+                self.model,
+                batch,
+                end=encoder.end_of_turn,
+                forbidden=forbidden,
+                sampling=sampling,
+                seeds=seeds,
+            )
             rest = iter([(one.ids, one.truncated) for one in found])
             return [tuple(next(rest) for _ in range(count)) for _ in asked]
 
         cost = WritingCost.of(self.model.config, sampling)
-        with journal.judging([one.identity for one in questions], Written, len(questions)) as judging:
-            return run_packed(self.packed, questions, QuestionEncoder(encoder, count), run, cost, judging)
+        with journal.judging(
+            [one.identity for one in questions], Written, len(questions)
+        ) as judging:
+            return run_packed(
+                self.packed, questions, QuestionEncoder(encoder, count), run, cost, judging
+            )
 
     @torch.no_grad()
-    def log_probabilities(self, questions: Sequence[Preference], answers: Sequence[Answers]) -> list[tuple[float, ...]]:
+    def log_probabilities(
+        self, questions: Sequence[Preference], answers: Sequence[Answers]
+    ) -> list[tuple[float, ...]]:
         """Return the log-probability of each sampled answer, the sum over its tokens, at the temperature of the sampling."""
         temperature = self.sampling.temperature
 
         def run(batch: PackedBatch, asked: Sequence[Asked]) -> list[tuple[float, ...]]:
             tokens = self.model(**batch.label_inputs(), temperature=temperature)
             lengths = [len(ids) for _, own in asked for ids in own]
-            sums = iter([float(part.double().sum()) for part in tokens[: sum(lengths)].split(lengths)])
+            sums = iter(
+                [float(part.double().sum()) for part in tokens[: sum(lengths)].split(lengths)]
+            )
             return [tuple(next(sums) for _ in own) for _, own in asked]
 
-        items = [(question, found.ids[1:]) for question, found in zip(questions, answers, strict=True)]
-        return run_packed(self.packed, items, partial(answered, QuestionEncoder(self.packed.encoder, 1)), run)
+        items = [
+            (question, found.ids[1:]) for question, found in zip(questions, answers, strict=True)
+        ]
+        return run_packed(
+            self.packed, items, partial(answered, QuestionEncoder(self.packed.encoder, 1)), run
+        )
 
 
 Written = tuple[tuple[tuple[int, ...], bool], ...]
@@ -167,16 +203,25 @@ def answered(encode: QuestionEncoder, item: Asked) -> Group:
 
 
 def scored(
-    questions: Sequence[Preference], answers: Sequence[Answers], ranker: Ranker, journal: Journal = SILENT
+    questions: Sequence[Preference],
+    answers: Sequence[Answers],
+    ranker: Ranker,
+    journal: Journal = SILENT,
 ) -> list[Answers]:
     """Return the answers with a judge's scores; all ranks must call together."""
-    rankings = ranker.rank([candidates(*pair) for pair in zip(questions, (one.texts for one in answers), strict=True)], journal)
+    rankings = ranker.rank(
+        [candidates(*pair) for pair in zip(questions, (one.texts for one in answers), strict=True)],
+        journal,
+    )
     return [replace(one, scores=found.scores) for one, found in zip(answers, rankings, strict=True)]
 
 
 def candidates(question: Preference, texts: Sequence[str]) -> Candidates:
     """Return answers to a question as a judge takes them."""
-    return replace(candidates_of(list(question.prompt), texts, question.images, question.identity), prompt=question.prompt)
+    return replace(
+        candidates_of(list(question.prompt), texts, question.images, question.identity),
+        prompt=question.prompt,
+    )
 
 
 def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
@@ -207,18 +252,27 @@ def stored_answers(file: Path, questions: Sequence[Preference], samples: int) ->
         return []
     with file.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, len(questions))]
-    if [row["id"] for row in rows] != [one.identity for one in questions] or len(rows[0]["right"]) != samples + 1:
+    if [row["id"] for row in rows] != [one.identity for one in questions] or len(
+        rows[0]["right"]
+    ) != samples + 1:
         return []
     adapter, names = TypeAdapter(Answers), [field.name for field in fields(Answers)]
     return [adapter.validate_python({name: row[name] for name in names}) for row in rows]
 
 
-def write_answers(folder: Path, name: str, questions: Sequence[Preference], answers: Sequence[Answers]) -> None:
+def write_answers(
+    folder: Path, name: str, questions: Sequence[Preference], answers: Sequence[Answers]
+) -> None:
     """Write `NAME.json`, the figures, and `NAME.jsonl`, a line a question with what it adds to each, on the first rank."""
     if rank():
         return
     rows = [
-        {"id": question.identity, "category": question.category, **asdict(found), "credits": found.figures()}
+        {
+            "id": question.identity,
+            "category": question.category,
+            **asdict(found),
+            "credits": found.figures(),
+        }
         for question, found in zip(questions, answers, strict=True)
     ]
     folder.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,11 @@ class Point:
     def credits(self) -> dict[str, Floats]:
         """Every figure's value for each question, (questions,): the accuracies, the mean score, and the KL in nats."""
         scores = np.array([one.scores for one in self.answers])
-        more = {"score": scores[:, 1:].mean(1), "greedy_score": scores[:, 0], "kl": np.array(self.log_ratios).mean(1)}
+        more = {
+            "score": scores[:, 1:].mean(1),
+            "greedy_score": scores[:, 0],
+            "kl": np.array(self.log_ratios).mean(1),
+        }
         return credits_of(self.answers) | more
 
 
@@ -65,14 +69,21 @@ class Measurement:
         runtime: Runtime,
     ) -> None:
         """Load the start; `judge` is what ranks and its digest, `folder` where points are kept."""
-        self.questions, self.samples, self.sampling, self.runtime = questions, samples, run.sampling, runtime
+        self.questions, self.samples, self.sampling, self.runtime = (
+            questions,
+            samples,
+            run.sampling,
+            runtime,
+        )
         self.ranker, self.judge, self.folder = *judge, folder
         model = load_language_model(run.start).to(runtime.device).eval()
         packed = Packed(load_encoder(run.start), runtime.device, runtime.token_budget or 4096)
         self.start = Answerer(model, packed, run.sampling, samples)
         self.start_path = Path(resolve(run.start.path))
 
-    def point(self, run: PolicyRun | None, step: int, checkpoint: Path | None, console: Console) -> Point:
+    def point(
+        self, run: PolicyRun | None, step: int, checkpoint: Path | None, console: Console
+    ) -> Point:
         """Return what is measured of a checkpoint, None being the start, or read what an earlier call kept."""
         name, seed = (run.name, run.folder.name) if run else ("start", "")
         label = name if seed in ("", name) else f"{name}-{seed}"
@@ -83,20 +94,33 @@ class Measurement:
             journal = Journal(f"{label}, step {step}", console, file.with_suffix(".journal"), mark)
             answerer, given = self.start, []
             if run and checkpoint:
-                answerer = Answerer(*load_policy(checkpoint, self.runtime), self.sampling, self.samples)
-                given = gather(stored_answers(checkpoint / run.answers, self.questions, self.samples) if not rank() else [])[0]
+                answerer = Answerer(
+                    *load_policy(checkpoint, self.runtime), self.sampling, self.samples
+                )
+                given = gather(
+                    stored_answers(checkpoint / run.answers, self.questions, self.samples)
+                    if not rank()
+                    else []
+                )[0]
             answers = given or answerer.answer(self.questions, journal)
             answers = scored(self.questions, answers, self.ranker, journal.of("scored"))
             own = answerer.log_probabilities(self.questions, answers)
-            before = own if checkpoint is None else self.start.log_probabilities(self.questions, answers)
+            before = (
+                own if checkpoint is None else self.start.log_probabilities(self.questions, answers)
+            )
             ratios = [tuple(np.subtract(*pair).tolist()) for pair in zip(own, before, strict=True)]
-            lines = [{"answers": asdict(one), "log_ratios": found} for one, found in zip(answers, ratios, strict=True)]
+            lines = [
+                {"answers": asdict(one), "log_ratios": found}
+                for one, found in zip(answers, ratios, strict=True)
+            ]
             if not rank():
                 write_json_lines(file, [mark, *lines])
                 journal.remove()
         adapter = TypeAdapter(Answers)
         answers = [adapter.validate_python(line["answers"]) for line in lines]
-        return Point(name, seed, step, tuple(answers), tuple(tuple(line["log_ratios"]) for line in lines))
+        return Point(
+            name, seed, step, tuple(answers), tuple(tuple(line["log_ratios"]) for line in lines)
+        )
 
     def _mark(self, policy: Path) -> str:
         policies = policy_digest(policy), policy_digest(self.start_path)

@@ -22,15 +22,33 @@ from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.journal import JOURNAL, SILENT, Journal
 from eval.protocol import Example, Images, Judge, ProtocolConfig, Verdict, draw
 from eval.results.predictions import write_predictions
-from eval.results.result import Accuracy, Baseline, Outcomes, Result, Votes, figure, figures, outcomes, worst_mistakes
-from eval.results.statistics import agreement, calibration, length_bias, margin_histogram, order_consistency
+from eval.results.result import (
+    Accuracy,
+    Baseline,
+    Outcomes,
+    Result,
+    Votes,
+    figure,
+    figures,
+    outcomes,
+    worst_mistakes,
+)
+from eval.results.statistics import (
+    agreement,
+    calibration,
+    length_bias,
+    margin_histogram,
+    order_consistency,
+)
 from models.distributed import barrier, rank
 
 BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {
     "longest": lambda example, seed: (len(example.responses[0]), len(example.responses[1])),
     "shortest": lambda example, seed: (-len(example.responses[0]), -len(example.responses[1])),
     "first": lambda example, seed: (1.0, 0.0),
-    "random": lambda example, seed: (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0),
+    "random": lambda example, seed: (
+        (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0)
+    ),
 }
 """Judges that ignore the content, name to scores: more characters, fewer characters, the response listed first, a coin."""
 Seen = tuple[str, ...]
@@ -59,17 +77,27 @@ class Suite:
 
     def run(self, judge: Judge, folder: Path, console: Console | None = None) -> dict[str, Result]:
         """Evaluate `judge` on every benchmark; all ranks call together, and `folder` is filled as `evaluate` says."""
-        return {name: self.evaluate(name, judge, folder, journal=Journal(name, console)) for name in self.benchmarks}
+        return {
+            name: self.evaluate(name, judge, folder, journal=Journal(name, console))
+            for name in self.benchmarks
+        }
 
     def evaluate(
-        self, name: str, judge: Judge, folder: Path, notes: Callable[[], Sequence[str]] = tuple, journal: Journal = SILENT
+        self,
+        name: str,
+        judge: Judge,
+        folder: Path,
+        notes: Callable[[], Sequence[str]] = tuple,
+        journal: Journal = SILENT,
     ) -> Result:
         """Evaluate `judge` on one benchmark; the first rank writes `<benchmark>.json` and `<benchmark>/predictions.jsonl`.
 
         `notes` is asked after judging for what must be said beside the figures. `journal_in` makes a journal that keeps.
         """
         benchmark, rows = self.benchmarks[name]
-        verdicts = judge.judge(ablate(rows.examples, self.protocol.images, self.protocol.seed), journal)
+        verdicts = judge.judge(
+            ablate(rows.examples, self.protocol.images, self.protocol.seed), journal
+        )
         origin = replace(rows.origin, notes=(*rows.origin.notes, *notes()))
         result = evaluate(rows.examples, verdicts, benchmark, self.protocol, origin)
         if not rank():
@@ -97,13 +125,22 @@ def headline(results: Mapping[str, Result]) -> dict[str, float]:
     for name, result in results.items():
         micro = result.micro
         found |= {f"{name}/accuracy": micro.accuracy, f"{name}/macro": result.macro}
-        found |= {f"{name}/ties": micro.ties / max(micro.n, 1), f"{name}/unparsable": micro.unparsable / max(micro.n, 1)}
-        found |= {f"{name}/{group}/accuracy": share.accuracy for group, share in result.groups.items()}
+        found |= {
+            f"{name}/ties": micro.ties / max(micro.n, 1),
+            f"{name}/unparsable": micro.unparsable / max(micro.n, 1),
+        }
+        found |= {
+            f"{name}/{group}/accuracy": share.accuracy for group, share in result.groups.items()
+        }
     return {name: value for name, value in found.items() if value is not None}
 
 
 def evaluate(
-    examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark, protocol: ProtocolConfig, origin: Origin
+    examples: Sequence[Example],
+    verdicts: Sequence[Verdict],
+    benchmark: Benchmark,
+    protocol: ProtocolConfig,
+    origin: Origin,
 ) -> Result:
     """Return the result of `verdicts` on `examples`, which `benchmark.load` returned together with `origin`.
 
@@ -114,7 +151,10 @@ def evaluate(
     items, item_groups = _clusters(examples, found, benchmark)
     margins = found.margin[np.isfinite(found.margin)]
     read = np.flatnonzero(found.unparsable == 0)
-    lengths = [(len(example.responses[example.better]), len(example.responses[1 - example.better])) for example in examples]
+    lengths = [
+        (len(example.responses[example.better]), len(example.responses[1 - example.better]))
+        for example in examples
+    ]
     better, other = np.array(lengths, dtype=np.int64).reshape(-1, 2)[read].T
     return Result(
         benchmark=benchmark.name,
@@ -130,10 +170,16 @@ def evaluate(
         clusters=items,
         cluster_groups=item_groups,
         baselines={
-            name: _accuracies(examples, outcomes(examples, baseline(name, examples, protocol.seed), protocol), protocol)
+            name: _accuracies(
+                examples,
+                outcomes(examples, baseline(name, examples, protocol.seed), protocol),
+                protocol,
+            )
             for name in BASELINES
         },
-        votes=_votes(examples, verdicts, found, protocol) if any(verdict.votes for verdict in verdicts) else None,
+        votes=_votes(examples, verdicts, found, protocol)
+        if any(verdict.votes for verdict in verdicts)
+        else None,
         calibration=calibration(margins),
         margins=margin_histogram(margins),
         length=length_bias(better, other, found.credit("half")[read]),
@@ -142,7 +188,9 @@ def evaluate(
     )
 
 
-def published(examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark) -> dict[str, dict[str, object]]:
+def published(
+    examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark
+) -> dict[str, dict[str, object]]:
     """Return the verdicts' figures under every rule that the benchmark knows, by the rule's name.
 
     The verdicts are written in the official predictions format and scored from there, so that these are the figures
@@ -167,10 +215,16 @@ def baseline(name: str, examples: Sequence[Example], seed: int = 0) -> list[Verd
 
 def _accuracies(examples: Sequence[Example], found: Outcomes, protocol: ProtocolConfig) -> Baseline:
     groups = figures(found, protocol.ties, [example.group for example in examples])
-    return Baseline(micro=figure(found, protocol.ties), macro=macro([group.accuracy for group in groups.values()]), groups=groups)
+    return Baseline(
+        micro=figure(found, protocol.ties),
+        macro=macro([group.accuracy for group in groups.values()]),
+        groups=groups,
+    )
 
 
-def _clusters(examples: Sequence[Example], found: Outcomes, benchmark: Benchmark) -> tuple[Accuracy | None, dict[str, Accuracy]]:
+def _clusters(
+    examples: Sequence[Example], found: Outcomes, benchmark: Benchmark
+) -> tuple[Accuracy | None, dict[str, Accuracy]]:
     """Return the share of items with all rows right, of all and by the group of an item's first row."""
     if benchmark.item is None:
         return None, {}
@@ -184,12 +238,21 @@ def _clusters(examples: Sequence[Example], found: Outcomes, benchmark: Benchmark
     return figure(whole, "wrong"), figures(whole, "wrong", [group for group, _ in items.values()])
 
 
-def _votes(examples: Sequence[Example], verdicts: Sequence[Verdict], found: Outcomes, protocol: ProtocolConfig) -> Votes:
+def _votes(
+    examples: Sequence[Example],
+    verdicts: Sequence[Verdict],
+    found: Outcomes,
+    protocol: ProtocolConfig,
+) -> Votes:
     cast = [vote for verdict in verdicts for vote in verdict.votes]
     read = [vote for vote in cast if vote.names is not None]
     order = None
-    if protocol.order == "both":  # each round is a vote in either order; -1 is one that cannot be read
-        named = np.array([-1 if vote.names is None else vote.names for vote in cast], dtype=np.int64)
+    if (
+        protocol.order == "both"
+    ):  # each round is a vote in either order; -1 is one that cannot be read
+        named = np.array(
+            [-1 if vote.names is None else vote.names for vote in cast], dtype=np.int64
+        )
         order = order_consistency(named[::2], named[1::2])
     rounds = range(1, protocol.votes + 1)
     return Votes(
@@ -198,14 +261,20 @@ def _votes(examples: Sequence[Example], verdicts: Sequence[Verdict], found: Outc
         agreement=agreement(found.right, found.wrong),
         names_first=sum(vote.names == vote.first for vote in read) / len(read) if read else None,
         order=order,
-        accuracy_at={n: figure(outcomes(examples, verdicts, protocol, n), protocol.ties) for n in rounds},
+        accuracy_at={
+            n: figure(outcomes(examples, verdicts, protocol, n), protocol.ties) for n in rounds
+        },
     )
 
 
-def _notes(examples: Sequence[Example], benchmark: Benchmark, protocol: ProtocolConfig) -> list[str]:
+def _notes(
+    examples: Sequence[Example], benchmark: Benchmark, protocol: ProtocolConfig
+) -> list[str]:
     notes = []
     if protocol.order == "winner_first":
-        notes.append("The winner was shown first: a judge that always names the first response scores 100 %.")
+        notes.append(
+            "The winner was shown first: a judge that always names the first response scores 100 %."
+        )
     if protocol.images != "real":
         notes.append(f"Ablation: images {protocol.images}.")
     text_only = sum(not example.images for example in examples)
@@ -224,9 +293,15 @@ def ablate(examples: Sequence[Example], images: Images, seed: int = 0) -> list[E
     Raises: UserError if there are no two different images to shuffle.
     """
     if images == "none":
-        return [replace(example, images=(), prompt=tuple(map(_without_images, example.prompt))) for example in examples]
+        return [
+            replace(example, images=(), prompt=tuple(map(_without_images, example.prompt)))
+            for example in examples
+        ]
     if images == "grey":
-        return [replace(one, images=tuple(grey_like(image, one.identity) for image in one.images)) for one in examples]
+        return [
+            replace(one, images=tuple(grey_like(image, one.identity) for image in one.images))
+            for one in examples
+        ]
     if images == "shuffled":
         return _shuffled(examples, seed)
     return list(examples)
@@ -243,7 +318,9 @@ def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
     for shown, example in zip(seen, examples, strict=True):
         image.update(zip(shown, example.images, strict=True))
     return [
-        replace(example, images=tuple(image[digest] for digest in partner[shown])) if shown else example
+        replace(example, images=tuple(image[digest] for digest in partner[shown]))
+        if shown
+        else example
         for shown, example in zip(seen, examples, strict=True)
     ]
 
@@ -259,12 +336,21 @@ def _partners(seen: Iterable[Seen], seed: int) -> dict[Seen, Seen]:
     by_count: dict[int, list[Seen]] = {}
     for shown in different:
         by_count.setdefault(len(shown), []).append(shown)
-    partners = {shown: other for cycle in by_count.values() for shown, other in zip(cycle, cycle[1:] + cycle[:1], strict=True)}
+    partners = {
+        shown: other
+        for cycle in by_count.values()
+        for shown, other in zip(cycle, cycle[1:] + cycle[:1], strict=True)
+    }
     for shown in [shown for shown, other in partners.items() if shown == other]:
         pool = [digest for other in different if other != shown for digest in other]
-        turned = (tuple(pool[(start + place) % len(pool)] for place in range(len(shown))) for start in range(len(pool)))
+        turned = (
+            tuple(pool[(start + place) % len(pool)] for place in range(len(shown)))
+            for start in range(len(pool))
+        )
         found = next((images for images in turned if images != shown), None)
         if found is None:
-            raise UserError("all rows with images show the same image; shuffling needs at least two different ones.")
+            raise UserError(
+                "all rows with images show the same image; shuffling needs at least two different ones."
+            )
         partners[shown] = found
     return partners

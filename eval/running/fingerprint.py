@@ -45,9 +45,15 @@ def judge_digest(path: Path) -> str:
     if isinstance(config, EndpointConfig):
         return _digest([config.model_dump_json(include={"type", "url", "model", "request"})])
     if isinstance(config, EnsembleConfig):
-        parts = [config.type, config.combine, *(judge_digest(Path(member).expanduser()) for member in config.members)]
+        parts = [
+            config.type,
+            config.combine,
+            *(judge_digest(Path(member).expanduser()) for member in config.members),
+        ]
         if config.validation is not None:
-            parts.append(rows_digest(PREFERENCE_FOLDER.load(Location(location=config.validation)).examples))
+            parts.append(
+                rows_digest(PREFERENCE_FOLDER.load(Location(location=config.validation)).examples)
+            )
         return _digest(parts)
     place = Path(resolve(config.checkpoint))
     asked = [str(path.is_file()), config.model_dump_json(exclude={"checkpoint"})]
@@ -66,7 +72,9 @@ def _checkpoint(path: Path) -> list[str]:
 
 
 def _contents(folder: Path) -> list[str]:
-    found = {file for pattern in CONTENTS for file in folder.glob(pattern) if file.name not in NO_PART}
+    found = {
+        file for pattern in CONTENTS for file in folder.glob(pattern) if file.name not in NO_PART
+    }
     return [f"{file.name} {content_digest(file)}" for file in sorted(found)]
 
 
@@ -84,7 +92,17 @@ def rows_digest(examples: Sequence[Example]) -> str:
     """Return a digest of the rows of a benchmark: texts, labels, groups, and the contents of the images."""
     files = {image: content_digest(image) for example in examples for image in example.images}
     return _digest(
-        json.dumps([e.prompt, e.responses, e.better, e.group, e.source, [files[image] for image in e.images]]) for e in examples
+        json.dumps(
+            [
+                e.prompt,
+                e.responses,
+                e.better,
+                e.group,
+                e.source,
+                [files[image] for image in e.images],
+            ]
+        )
+        for e in examples
     )
 
 

@@ -66,7 +66,9 @@ class PolicyRun:
         return [
             cls.read(run.parent, variant)
             for variant in variants
-            for run in sorted(folder.glob(f"{variant}/*/{COMPLETE_RUN}"), key=lambda file: int(file.parent.name))
+            for run in sorted(
+                folder.glob(f"{variant}/*/{COMPLETE_RUN}"), key=lambda file: int(file.parent.name)
+            )
         ]
 
     @classmethod
@@ -74,15 +76,29 @@ class PolicyRun:
         """Read the recipe of a run; raises UserError for another method's, or one without questions."""
         file = folder / RECIPE
         if not file.is_file():
-            raise UserError(f"{folder}: there is no {RECIPE}; required is the run folder of a policy (train/rl.py).")
+            raise UserError(
+                f"{folder}: there is no {RECIPE}; required is the run folder of a policy (train/rl.py)."
+            )
         recipe: dict[str, Any] = read_yaml(file).plain()
         method, questions = recipe["method"], recipe["evaluation"].get("questions")
         if method["type"] != "policy" or not questions:
-            raise UserError(f"{file}: required is a run of `method: policy` with evaluation.questions.")
-        sampling = {"temperature": method["temperature"], "max_new_tokens": method["max_new_tokens"]}
+            raise UserError(
+                f"{file}: required is a run of `method: policy` with evaluation.questions."
+            )
+        sampling = {
+            "temperature": method["temperature"],
+            "max_new_tokens": method["max_new_tokens"],
+        }
         judges = [term["path"] for term in method["rewards"] if term["type"] == "judge"]
         start = BackboneConfig.model_validate(recipe["backbone"])
-        return cls(folder, name, start, SamplingConfig.model_validate(sampling), questions[0], next(iter(judges), None))
+        return cls(
+            folder,
+            name,
+            start,
+            SamplingConfig.model_validate(sampling),
+            questions[0],
+            next(iter(judges), None),
+        )
 
     @property
     def answers(self) -> Path:
@@ -92,7 +108,10 @@ class PolicyRun:
 
     def checkpoints(self) -> dict[int, Path]:
         """Return the whole checkpoints by their step."""
-        found = {int(path.parent.name.rpartition("-")[2]): path.parent for path in self.folder.glob(f"checkpoint-*/{COMPLETE}")}
+        found = {
+            int(path.parent.name.rpartition("-")[2]): path.parent
+            for path in self.folder.glob(f"checkpoint-*/{COMPLETE}")
+        }
         return dict(sorted(found.items()))
 
     def questions(self, count: int) -> list[Preference]:

@@ -61,18 +61,34 @@ class Gate:
 
     def _refused(self, scope: Scope) -> Refused | None:
         service, given = self.service, dict(scope["headers"]).get(b"authorization", b"")
-        if service.key is not None and not hmac.compare_digest(given, f"Bearer {service.key}".encode()):
-            return Refused(401, "unauthorized", "required is the header `Authorization: Bearer KEY` with this server's key.")
+        if service.key is not None and not hmac.compare_digest(
+            given, f"Bearer {service.key}".encode()
+        ):
+            return Refused(
+                401,
+                "unauthorized",
+                "required is the header `Authorization: Bearer KEY` with this server's key.",
+            )
         if scope["method"] == "POST" and service.draining:
             return Refused(503, "draining", "the server is being shut down; ask another one.")
         if scope["method"] == "POST" and service.requests >= service.limits.queue:
-            return Refused(429, "overloaded", f"{service.requests} requests wait, which is all this server allows; try again.")
+            return Refused(
+                429,
+                "overloaded",
+                f"{service.requests} requests wait, which is all this server allows; try again.",
+            )
         return None
 
 
 def application(service: Service) -> FastAPI:
     """Return the app that serves `service`."""
-    app = FastAPI(title="reward model", lifespan=service.lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="reward model",
+        lifespan=service.lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
     app.add_middleware(Gate, service=service)
 
     @app.exception_handler(Refused)
@@ -82,7 +98,9 @@ def application(service: Service) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> JSONResponse:
-        return Refused(error.status_code, "not_found", f"{error.detail}; POST goes to {', '.join(DIALECTS)}.").response()
+        return Refused(
+            error.status_code, "not_found", f"{error.detail}; POST goes to {', '.join(DIALECTS)}."
+        ).response()
 
     for path, read in DIALECTS.items():
         app.add_api_route(path, _route(service, read), methods=["POST"], response_model=None)
@@ -120,7 +138,11 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service) -> None:
         config = uvicorn.Config(
-            application(service), log_level="warning", access_log=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, lifespan="on"
+            application(service),
+            log_level="warning",
+            access_log=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            lifespan="on",
         )
         super().__init__(config)
         self.service = service
@@ -133,5 +155,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Say whether to end: all is answered, or loading failed; asked ten times a second."""
         service = self.service
-        self.should_exit |= (service.draining and not service.requests) or service.failed is not None
+        self.should_exit |= (
+            service.draining and not service.requests
+        ) or service.failed is not None
         return await super().on_tick(counter)

@@ -75,7 +75,11 @@ class Batcher:
     """Ranks candidates of any number of callers on one event loop; `run` must run there."""
 
     def __init__(
-        self, ranker: PackedRanker[Any, Any], model: ThreadPoolExecutor, limits: RequestLimits, metrics: Metrics
+        self,
+        ranker: PackedRanker[Any, Any],
+        model: ThreadPoolExecutor,
+        limits: RequestLimits,
+        metrics: Metrics,
     ) -> None:
         """Take the one thread in which the model was loaded."""
         self.ranker, self.limits, self.metrics = ranker, limits, metrics
@@ -89,7 +93,9 @@ class Batcher:
         found = await asyncio.gather(*(self._computed(item, prompt) for item in items))
         parts = [part for some in found for part in some]
         ranking = self.ranker.join(candidates, [part.found.result() for part in parts])
-        return Scored(ranking, sum(part.tokens for part in parts), sum(part.unshared for part in parts))
+        return Scored(
+            ranking, sum(part.tokens for part in parts), sum(part.unshared for part in parts)
+        )
 
     async def in_pool(self, function: Callable[..., Done], *arguments: Any) -> Done:
         """Call a function beside the event loop and the model."""
@@ -101,14 +107,18 @@ class Batcher:
             return items, None
         digest = hashlib.sha256(json.dumps(candidates.prompt).encode())
         for image in candidates.images:
-            digest.update(hashlib.sha256(image if isinstance(image, bytes) else str(image).encode()).digest())
+            digest.update(
+                hashlib.sha256(image if isinstance(image, bytes) else str(image).encode()).digest()
+            )
         return items, digest.digest()
 
     async def _computed(self, item: Any, prompt: object) -> list[Part]:
         """Return the parts of an item once they were computed."""
         async with self.room:
             encoded, loop = await self.in_pool(self._encoded, item), asyncio.get_running_loop()
-            parts = [Part(one, group, prompt or object(), loop.create_future()) for one, group in encoded]
+            parts = [
+                Part(one, group, prompt or object(), loop.create_future()) for one, group in encoded
+            ]
             self.waiting += parts
             self.arrived.set()
             await asyncio.gather(*(part.found for part in parts))
@@ -118,7 +128,9 @@ class Batcher:
         """Return an item's group, in pieces of some of its responses each where it is larger than a row."""
         group = self.ranker.encode(item)
         longest = max(group.continuations, key=lambda one: len(one.ids))
-        if (cost := self.ranker.cost(replace(group, continuations=(longest,)))) > self.limits.tokens:
+        if (
+            cost := self.ranker.cost(replace(group, continuations=(longest,)))
+        ) > self.limits.tokens:
             raise RecordError(
                 f"the prompt with its longest response takes {cost:,} tokens of a row, its images' patches among them; this "
                 f"server allows {self.limits.tokens:,}. Shorten it, or send fewer or smaller images."
@@ -127,7 +139,11 @@ class Batcher:
 
     def _pieces(self, item: Any, group: Group) -> Iterator[tuple[Any, Group]]:
         middle = len(group.continuations) // 2
-        if not middle or self.ranker.share is None or self.ranker.cost(group) <= self.ranker.packed.token_budget:
+        if (
+            not middle
+            or self.ranker.share is None
+            or self.ranker.cost(group) <= self.ranker.packed.token_budget
+        ):
             yield item, group
             return
         for places in (slice(middle), slice(middle, None)):
@@ -140,7 +156,9 @@ class Batcher:
             await self.arrived.wait()
             row = await self._in_model(self._row, list(self.waiting))
             taken = set(row.all)
-            self.waiting = [part for part in self.waiting if part not in taken and not part.found.done()]
+            self.waiting = [
+                part for part in self.waiting if part not in taken and not part.found.done()
+            ]
             if not self.waiting:
                 self.arrived.clear()
             await self._answer(row)
@@ -155,8 +173,13 @@ class Batcher:
         parts: dict[object, list[Part]] = {}
         used = 0
         for part in waiting:
-            same, own = groups.get(part.prompt), sum(len(one.ids) for one in part.group.continuations)
-            if part.found.done() or (groups and used + own > budget):  # nobody waits for it any more, or it cannot fit
+            same, own = (
+                groups.get(part.prompt),
+                sum(len(one.ids) for one in part.group.continuations),
+            )
+            if part.found.done() or (
+                groups and used + own > budget
+            ):  # nobody waits for it any more, or it cannot fit
                 continue
             group = part.group if same is None else join([same, part.group])
             more = self.ranker.cost(group) - (self.ranker.cost(same) if same else 0)
@@ -191,7 +214,9 @@ class Batcher:
         found: list[Any] = []
         batch = ranker.packed.encoder.pack(row.groups)
         items = [parts[0].item if len(parts) == 1 else together(parts) for parts in row.parts]
-        for group, parts, one in zip(row.groups, row.parts, ranker.run(batch.to(ranker.packed.device), items), strict=True):
+        for group, parts, one in zip(
+            row.groups, row.parts, ranker.run(batch.to(ranker.packed.device), items), strict=True
+        ):
             lengths, start = [len(continuation.ids) for continuation in group.continuations], 0
             for part in parts:
                 places = slice(start, start + len(part.group.continuations))
@@ -201,10 +226,15 @@ class Batcher:
                 if ranker.share is not None:
                     ranker.join(part.item, found[-1:])
         tokens, unshared, responses = (
-            sum(counts) for counts in zip(*((p.tokens, p.unshared, len(p.group.continuations)) for p in row.all), strict=True)
+            sum(counts)
+            for counts in zip(
+                *((p.tokens, p.unshared, len(p.group.continuations)) for p in row.all), strict=True
+            )
         )
         merged = len(found) - len(row.groups)
-        self.metrics.ran(batch.cost / ranker.packed.token_budget, tokens, unshared, responses, merged)
+        self.metrics.ran(
+            batch.cost / ranker.packed.token_budget, tokens, unshared, responses, merged
+        )
         return found
 
 

@@ -100,7 +100,9 @@ def rewards(body: Any, served: Served) -> Asked:
         if isinstance(found, Failure):
             return {"error": {"message": found.message, "type": found.type}}
         ranking = found.ranking
-        normalised = reference and [(score - reference["mean"]) / reference["std"] for score in ranking.scores]
+        normalised = reference and [
+            (score - reference["mean"]) / reference["std"] for score in ranking.scores
+        ]
         return {
             "scores": ranking.scores,
             "normalised": normalised,
@@ -113,7 +115,11 @@ def rewards(body: Any, served: Served) -> Asked:
         }
 
     def write(found: Sequence[Scored | Failure]) -> dict[str, Any]:
-        return {"model": served.name, "fingerprint": served.fingerprint, "groups": [group(one) for one in found]}
+        return {
+            "model": served.name,
+            "fingerprint": served.fingerprint,
+            "groups": [group(one) for one in found],
+        }
 
     return Asked(_Rewards.model_validate(body).groups, write, partial=True)
 
@@ -134,7 +140,10 @@ def classify(body: Any, served: Served) -> Asked:
         groups = [_answered(request.messages)]
     else:
         texts = [request.input] if isinstance(request.input, str) else request.input or []
-        groups = [{"messages": turns, "responses": [response]} for turns, response in map(response_of, texts)]
+        groups = [
+            {"messages": turns, "responses": [response]}
+            for turns, response in map(response_of, texts)
+        ]
 
     def write(found: Sequence[Any]) -> dict[str, Any]:
         data = [
@@ -142,8 +151,18 @@ def classify(body: Any, served: Served) -> Asked:
             for index, one in enumerate(found)
         ]
         tokens = sum(one.tokens_unshared for one in found)
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
-        about = {"id": f"classify-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": served.name}
+        usage = {
+            "prompt_tokens": tokens,
+            "total_tokens": tokens,
+            "completion_tokens": 0,
+            "prompt_tokens_details": None,
+        }
+        about = {
+            "id": f"classify-{uuid.uuid4().hex}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": served.name,
+        }
         return {**about, "data": data, "usage": usage}
 
     return Asked(groups, write)
@@ -157,7 +176,9 @@ def _answered(messages: list[Any]) -> dict[str, Any]:
         texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
         content = "".join(texts) if len(texts) == len(content) else None
     if last.get("role") != "assistant" or not isinstance(content, str):
-        raise RecordError("the last of the messages must be the assistant's turn with the text to be scored.")
+        raise RecordError(
+            "the last of the messages must be the assistant's turn with the text to be scored."
+        )
     return {"messages": messages[:-1], "responses": [content]}
 
 
@@ -178,7 +199,12 @@ def rerank(body: Any, served: Served) -> Asked:
             for place in one.ranking.order[: request.top_n or None]
         ]
         usage = {"prompt_tokens": one.tokens_unshared, "total_tokens": one.tokens_unshared}
-        return {"id": f"rerank-{uuid.uuid4().hex}", "model": served.name, "usage": usage, "results": results}
+        return {
+            "id": f"rerank-{uuid.uuid4().hex}",
+            "model": served.name,
+            "usage": usage,
+            "results": results,
+        }
 
     return Asked([group], write)
 
@@ -194,10 +220,14 @@ def get_reward(body: Any, served: Served) -> Asked:
     prompts: Sequence[str | None] = request.prompts or [None] * number
     labels = request.labels or [None] * number
     if not number == len(prompts) == len(labels):
-        raise RecordError(f"{number} queries, {len(prompts)} prompts and {len(labels)} labels; required are equally many.")
+        raise RecordError(
+            f"{number} queries, {len(prompts)} prompts and {len(labels)} labels; required are equally many."
+        )
     groups: dict[str, dict[str, Any]] = {}
     places: dict[str, list[int]] = {}
-    for place, (query, prompt, label) in enumerate(zip(request.query, prompts, labels, strict=True)):
+    for place, (query, prompt, label) in enumerate(
+        zip(request.query, prompts, labels, strict=True)
+    ):
         try:
             turns, response = response_of(query, prompt)
         except RecordError as error:
@@ -244,7 +274,9 @@ def response_of(query: str, prompt: str | None = None) -> tuple[list[dict[str, A
     if prompt is not None:
         start = PADDING.sub("", prompt, 1)
         if not whole.startswith(start):
-            raise RecordError(f"it does not begin with its prompt, so that the response cannot be told: {whole[:80]!r}")
+            raise RecordError(
+                f"it does not begin with its prompt, so that the response cannot be told: {whole[:80]!r}"
+            )
         turns, begun = turns_of(start)
         rest = whole[len(start) :]
         return turns, _ended(begun + rest if begun is not None else rest.removeprefix(HEADER))
@@ -253,14 +285,18 @@ def response_of(query: str, prompt: str | None = None) -> tuple[list[dict[str, A
         return turns, _ended(begun)
     last = turns.pop()
     if last["role"] != "assistant" or any(part["type"] == "image" for part in last["content"]):
-        raise RecordError("a text without its prompt must be a conversation in ChatML that ends with an assistant's text.")
+        raise RecordError(
+            "a text without its prompt must be a conversation in ChatML that ends with an assistant's text."
+        )
     return turns, "".join(part["text"] for part in last["content"])
 
 
 def _ended(response: str) -> str:
     end = END.search(response)
     if end and not AFTER.fullmatch(response, end.start()):
-        raise RecordError(f"the response goes on after the end of its turn: {response[end.start() :][:80]!r}")
+        raise RecordError(
+            f"the response goes on after the end of its turn: {response[end.start() :][:80]!r}"
+        )
     return response[: end.start()] if end else response
 
 

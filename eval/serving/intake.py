@@ -43,10 +43,14 @@ class Intake:
         most = self.limits.compared if self.compares else self.limits.responses
         if len(asked.responses) > most:
             what = "of a judge that compares every two of them" if self.compares else "of a group"
-            raise RecordError(f"{identity}: {len(asked.responses)} responses; this server allows {most} {what}.")
+            raise RecordError(
+                f"{identity}: {len(asked.responses)} responses; this server allows {most} {what}."
+            )
         found = candidates_of(asked.messages, asked.responses, asked.images, identity)
         if len(found.images) > self.limits.images:
-            raise RecordError(f"{identity}: {len(found.images)} images; this server allows {self.limits.images} in a group.")
+            raise RecordError(
+                f"{identity}: {len(found.images)} images; this server allows {self.limits.images} in a group."
+            )
         return replace(found, images=tuple(self._image(image, identity) for image in found.images))
 
     def _image(self, image: EncodedImage, identity: str) -> bytes:
@@ -75,11 +79,16 @@ class Intake:
                 "by its path within that folder, or send it as a data URI."
             ) from None
         if len(content) > self.limits.body:
-            raise ImageError(f"{identity}: the image {name[:200]!r} is larger than the {self.limits.body:,} bytes of a request.")
+            raise ImageError(
+                f"{identity}: the image {name[:200]!r} is larger than the {self.limits.body:,} bytes of a request."
+            )
         return content
 
 
 def problems(error: ValidationError) -> str:
     """Return in a line what is wrong with a body, without repeating it."""
-    found = [f"{'.'.join(map(str, one['loc'])) or 'the body'}: {one['msg']}" for one in error.errors(include_url=False)[:5]]
+    found = [
+        f"{'.'.join(map(str, one['loc'])) or 'the body'}: {one['msg']}"
+        for one in error.errors(include_url=False)[:5]
+    ]
     return "; ".join(found)

@@ -3,7 +3,14 @@
 from collections import deque
 from statistics import fmean, pstdev
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 RECENT = 1000
 """Scores whose mean and spread are shown: those of a changed policy or a broken image path drift."""
@@ -18,18 +25,43 @@ class Metrics:
         registry = self.registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.scores = deque[float](maxlen=RECENT)
-        self.queue = Gauge("reward_queue_groups", "Groups that wait or are computed", registry=registry)
-        self.fill = Histogram("reward_row_fill", "Share of the token budget that a row takes", buckets=FILLS, registry=registry)
+        self.queue = Gauge(
+            "reward_queue_groups", "Groups that wait or are computed", registry=registry
+        )
+        self.fill = Histogram(
+            "reward_row_fill",
+            "Share of the token budget that a row takes",
+            buckets=FILLS,
+            registry=registry,
+        )
         self.tokens = Counter("reward_tokens", "Tokens computed", registry=registry)
-        self.unshared = Counter("reward_tokens_unshared", "Tokens without sharing of prompts", registry=registry)
-        self.responses = Counter("reward_responses", "Responses, or shown pairs, computed", registry=registry)
-        self.merged = Counter("reward_groups_merged", "Groups computed with another of the same prompt", registry=registry)
-        self.seconds = Histogram("reward_seconds", "Of answered requests", ["path"], buckets=SECONDS, registry=registry)
-        self.errors = Counter("reward_errors", "Requests and groups refused or failed", ["kind"], registry=registry)
+        self.unshared = Counter(
+            "reward_tokens_unshared", "Tokens without sharing of prompts", registry=registry
+        )
+        self.responses = Counter(
+            "reward_responses", "Responses, or shown pairs, computed", registry=registry
+        )
+        self.merged = Counter(
+            "reward_groups_merged",
+            "Groups computed with another of the same prompt",
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "reward_seconds", "Of answered requests", ["path"], buckets=SECONDS, registry=registry
+        )
+        self.errors = Counter(
+            "reward_errors", "Requests and groups refused or failed", ["kind"], registry=registry
+        )
         shown = {
             "reward_tokens_saved_ratio": ("Share of tokens that sharing saved", self.saved),
-            "reward_score_mean": (f"Mean of the last {RECENT} scores", lambda: fmean(list(self.scores) or [0.0])),
-            "reward_score_std": (f"Spread of the last {RECENT} scores", lambda: pstdev(list(self.scores) or [0.0])),
+            "reward_score_mean": (
+                f"Mean of the last {RECENT} scores",
+                lambda: fmean(list(self.scores) or [0.0]),
+            ),
+            "reward_score_std": (
+                f"Spread of the last {RECENT} scores",
+                lambda: pstdev(list(self.scores) or [0.0]),
+            ),
         }
         for name, (about, value) in shown.items():
             Gauge(name, about, registry=registry).set_function(value)
@@ -43,7 +75,12 @@ class Metrics:
         """Count a row that was computed; `merged` parts of it shared their prompt with another."""
         self.computed, self.alone = self.computed + tokens, self.alone + unshared
         self.fill.observe(fill)
-        counts = {self.tokens: tokens, self.unshared: unshared, self.responses: responses, self.merged: merged}
+        counts = {
+            self.tokens: tokens,
+            self.unshared: unshared,
+            self.responses: responses,
+            self.merged: merged,
+        }
         for counter, count in counts.items():
             counter.inc(count)
 

@@ -18,7 +18,12 @@ from data.errors import CheckpointError, NonFiniteError, RecordError
 from data.storage.files import read_json
 from data.storage.strict_json import parse_json
 from eval.judges.checkpoint import Runtime
-from eval.judges.config import CriticJudgeConfig, GenerativeJudgeConfig, ReleasedJudgeConfig, ScalarJudgeConfig
+from eval.judges.config import (
+    CriticJudgeConfig,
+    GenerativeJudgeConfig,
+    ReleasedJudgeConfig,
+    ScalarJudgeConfig,
+)
 from eval.judges.loading import judge_config, load_judge
 from eval.judges.ranking import PackedRanker
 from eval.judges.released import compares
@@ -46,7 +51,9 @@ class Refused(Exception):
         """Return the answer."""
         headers = {"Retry-After": RETRY_SECONDS} if self.status in (429, 503) else {}
         headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
-        return JSONResponse({"error": {"message": str(self), "type": self.kind}}, self.status, headers)
+        return JSONResponse(
+            {"error": {"message": str(self), "type": self.kind}}, self.status, headers
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +122,24 @@ class Service:
             raise Refused(422, "invalid_request", str(error)) from error
         count = len(asked.groups)
         if count > self.limits.groups:
-            raise Refused(422, "invalid_request", f"{count} groups; this server allows {self.limits.groups} in a request.")
+            raise Refused(
+                422,
+                "invalid_request",
+                f"{count} groups; this server allows {self.limits.groups} in a request.",
+            )
         if self.groups + count > self.limits.queue:
-            raise Refused(429, "overloaded", f"{self.groups} groups wait, and this server allows {self.limits.queue}; try again.")
+            raise Refused(
+                429,
+                "overloaded",
+                f"{self.groups} groups wait, and this server allows {self.limits.queue}; try again.",
+            )
         self.groups += count
-        work = asyncio.gather(*(self._group(running, number, one) for number, one in enumerate(asked.groups)))
-        gone = asyncio.ensure_future(request.receive())  # after the body the next message is that the client went away
+        work = asyncio.gather(
+            *(self._group(running, number, one) for number, one in enumerate(asked.groups))
+        )
+        gone = asyncio.ensure_future(
+            request.receive()
+        )  # after the body the next message is that the client went away
         either: set[asyncio.Future[Any]] = {work, gone}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +159,9 @@ class Service:
         worst = max(failures, key=lambda failure: failure.status)
         said = "\n".join(dict.fromkeys(failure.message for failure in failures))
         answer = asked.write(found) if asked.partial else {}
-        return JSONResponse({**answer, "error": {"message": said, "type": worst.type}}, worst.status)
+        return JSONResponse(
+            {**answer, "error": {"message": said, "type": worst.type}}, worst.status
+        )
 
     async def _body(self, request: Request) -> bytes:
         content, length = bytearray(), int(request.headers.get("content-length", "0"))
@@ -150,16 +171,24 @@ class Service:
                     content += piece
                     length = max(length, len(content))
                     if length > self.limits.body:
-                        raise Refused(413, "too_large", f"the request has more than the {self.limits.body:,} bytes allowed.")
+                        raise Refused(
+                            413,
+                            "too_large",
+                            f"the request has more than the {self.limits.body:,} bytes allowed.",
+                        )
         except TimeoutError:
-            raise Refused(408, "timeout", f"the body did not arrive within {READ_SECONDS} seconds.") from None
+            raise Refused(
+                408, "timeout", f"the body did not arrive within {READ_SECONDS} seconds."
+            ) from None
         except ClientDisconnect:
             raise Refused(400, "disconnected", "the client went away.") from None
         return bytes(content)
 
     async def _group(self, running: Running, number: int, written: Any) -> Scored | Failure:
         async def scored() -> Scored:
-            return await running.batcher.rank(await running.batcher.in_pool(running.intake, written, f"group {number}"))
+            return await running.batcher.rank(
+                await running.batcher.in_pool(running.intake, written, f"group {number}")
+            )
 
         [found] = await asyncio.gather(scored(), return_exceptions=True)
         if isinstance(found, RecordError):
@@ -168,7 +197,11 @@ class Service:
             return Failure(str(found), "non_finite_score", 500)
         if isinstance(found, BaseException):
             LOGGER.error("a group failed", exc_info=found)
-            return Failure(f"group {number}: the server failed ({type(found).__name__}); its log says why.", "internal", 500)
+            return Failure(
+                f"group {number}: the server failed ({type(found).__name__}); its log says why.",
+                "internal",
+                500,
+            )
         self.metrics.scores.extend(found.ranking.scores)
         return found
 
@@ -181,7 +214,11 @@ class Service:
     def models(self) -> dict[str, Any]:
         """Return what is served, in OpenAI's form and with what a client may want to check."""
         served = self.loaded().served
-        about = {"kind": served.kind, "fingerprint": served.fingerprint, "reference_scores": served.reference}
+        about = {
+            "kind": served.kind,
+            "fingerprint": served.fingerprint,
+            "reference_scores": served.reference,
+        }
         own = {"id": served.name, "object": "model", "owned_by": "multimodal-reward-models"}
         return {"object": "list", "data": [{**own, **about, "limits": self.limits.model_dump()}]}
 
@@ -193,7 +230,11 @@ def _asked(body: bytes, read: Callable[[Any, Served], Asked], served: Served) ->
         raise Refused(400, "invalid_request", str(error)) from error
     model = found.get("model") if isinstance(found, dict) else None
     if model not in (None, served.name):
-        raise Refused(404, "not_found", f"there is no model {str(model)[:200]!r} here; served is {served.name!r}.")
+        raise Refused(
+            404,
+            "not_found",
+            f"there is no model {str(model)[:200]!r} here; served is {served.name!r}.",
+        )
     return read(found, served)
 
 
@@ -203,7 +244,9 @@ def load_served(path: Path, name: str, runtime: Runtime) -> ServedRanker:
     Raises: what `load_judge` raises; CheckpointError for a judge that does not run here, or of several models.
     """
     config = judge_config(path)
-    if not isinstance(config, ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | ReleasedJudgeConfig):
+    if not isinstance(
+        config, ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | ReleasedJudgeConfig
+    ):
         raise CheckpointError(
             f"{path} is of the type {config.type!r}; served are scalar, critic, generative and released judges."
         )

@@ -28,7 +28,13 @@ from vllm.v1.pool.metadata import PoolingMetadata
 
 from eval.serving.vllm_plugin import read_at
 
-ACTIVATIONS = {"none": nn.Identity, "tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU, "gelu": nn.GELU}
+ACTIVATIONS = {
+    "none": nn.Identity,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
 
 
 class ServedHead(nn.Sequential):
@@ -39,7 +45,11 @@ class ServedHead(nn.Sequential):
         width = shape["width"] or features
         parts: list[nn.Module] = []
         for _ in range(shape["layers"] - 1):
-            parts += [nn.Linear(features, width, dtype=fp32), ACTIVATIONS[shape["activation"]](), nn.Identity()]
+            parts += [
+                nn.Linear(features, width, dtype=fp32),
+                ACTIVATIONS[shape["activation"]](),
+                nn.Identity(),
+            ]
             features = width
         super().__init__(*parts, nn.Linear(features, 1, bias=False, dtype=fp32))
 
@@ -74,7 +84,9 @@ class ServedImages(Qwen2_5_VLProcessingInfo):  # type: ignore[misc]
         """Load the checkpoint's processor, with the limits of pixels in its preprocessor_config.json; vLLM caches it."""
         found = super().get_hf_processor(**kwargs)
         if not isinstance(found.image_processor, Qwen2VLImageProcessorPil):
-            found.image_processor = Qwen2VLImageProcessorPil.from_dict(found.image_processor.to_dict())
+            found.image_processor = Qwen2VLImageProcessorPil.from_dict(
+                found.image_processor.to_dict()
+            )
         return found
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
@@ -82,7 +94,9 @@ class ServedImages(Qwen2_5_VLProcessingInfo):  # type: ignore[misc]
         return {"image": None}
 
 
-@MULTIMODAL_REGISTRY.register_processor(Qwen2_5_VLMultiModalProcessor, info=ServedImages, dummy_inputs=Qwen2VLDummyInputsBuilder)
+@MULTIMODAL_REGISTRY.register_processor(
+    Qwen2_5_VLMultiModalProcessor, info=ServedImages, dummy_inputs=Qwen2VLDummyInputsBuilder
+)
 class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
     """Answers the task `classify` with the raw score."""
 
@@ -91,17 +105,25 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         config, pooler = vllm_config.model_config.hf_config, vllm_config.model_config.pooler_config
         place, _ = read_at(config.reward_head, vllm_config.model_config.model)
-        with no_init_weights(self, lambda module: StageMissingLayer("output", module), targets=(LogitsProcessor, ParallelLMHead)):
+        with no_init_weights(
+            self,
+            lambda module: StageMissingLayer("output", module),
+            targets=(LogitsProcessor, ParallelLMHead),
+        ):
             super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.head = ServedHead(config)
         read = ReadLast(place, config.assistant_turn["end"])
-        classify = pooler_for_classify(pooler, pooling=read, classifier=self.head, act_fn=PoolerIdentity())
+        classify = pooler_for_classify(
+            pooler, pooling=read, classifier=self.head, act_fn=PoolerIdentity()
+        )
         self.pooler = DispatchPooler({"classify": classify})
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load a checkpoint completely or not at all; vLLM itself refuses what has no place and ignores missing linear layers."""
         with torch.device("meta"):
-            missing = {f"model.{name}" for name, _ in Qwen2_5_VLModel(self.config).named_parameters()}
+            missing = {
+                f"model.{name}" for name, _ in Qwen2_5_VLModel(self.config).named_parameters()
+            }
         missing |= {f"head.{name}" for name in self.head.state_dict()}
 
         def seen() -> Iterator[tuple[str, Tensor]]:

@@ -67,13 +67,20 @@ def template(checkpoint: Path) -> str:
 
     It is the tokenizer's own, with the recipe's system prompt where a conversation has none, as training rendered it.
     """
-    config, card = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")), checkpoint / "judge.json"
+    config, card = (
+        json.loads((checkpoint / "config.json").read_text(encoding="utf-8")),
+        checkpoint / "judge.json",
+    )
     if config["model_type"] != SERVED:
         raise ValueError(
             f"{checkpoint} is a {config['model_type']!r} model. vLLM serves scalar checkpoints of {SERVED!r} by this plug-in, "
             "and no others yet: score with this project's own commands instead, or serve with eval/serve.py."
         )
-    prompt = json.loads(card.read_text(encoding="utf-8"))["backbone"]["system_prompt"] if card.is_file() else None
+    prompt = (
+        json.loads(card.read_text(encoding="utf-8"))["backbone"]["system_prompt"]
+        if card.is_file()
+        else None
+    )
     return TEMPLATE.format(
         system="" if prompt is None else SYSTEM.format(prompt=json.dumps(prompt)),
         stock=AutoTokenizer.from_pretrained(checkpoint).chat_template,

@@ -130,7 +130,9 @@ class Shape(ABC):
         """Return the language model's parameters and its `projections`: `bias` at q, k and v, norms of queries and keys."""
         hidden, head = self.hidden_size, self.head_size
         query, key = self.num_attention_heads * head, self.num_key_value_heads * head
-        linear = [(hidden, query)] * 2 + [(hidden, key)] * 2 + [(hidden, self.intermediate_size)] * 3
+        linear = (
+            [(hidden, query)] * 2 + [(hidden, key)] * 2 + [(hidden, self.intermediate_size)] * 3
+        )
         layer = sum(rows * columns for rows, columns in linear) + 2 * hidden
         layer += (query + 2 * key) * bias + 2 * head * head_norms
         whole = self.vocab_size * hidden + self.num_hidden_layers * layer + hidden
@@ -156,7 +158,9 @@ class Parts(NamedTuple):
     """transformers' class that needs no torchvision."""
     read_images: Callable[[Any, VisionTokens], tuple[Tensor, tuple[tuple[int, int, int], ...]]]
     """What the image processor made to pixels (patches, numbers) float32 and the grid of each image."""
-    positions: Callable[[Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]]
+    positions: Callable[
+        [Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]
+    ]
     """(prompt, its image token, the images' grids, merge size) to the prompt's position ids, (axes, tokens) int64, and the
     position after it on all axes."""
 
@@ -214,5 +218,11 @@ class Family:
 
         (start, image, end), (merge, numbers) = ids, self.images.sizes(vision_config)
         assert image is not None
-        smallest, plan, parts = self.images.smallest(vision_config), partial(self.tower_plan, vision_config), self.parts()
-        return VisionTokens(start, image, end, merge, numbers, smallest, parts.read_images, plan, parts.positions)
+        smallest, plan, parts = (
+            self.images.smallest(vision_config),
+            partial(self.tower_plan, vision_config),
+            self.parts(),
+        )
+        return VisionTokens(
+            start, image, end, merge, numbers, smallest, parts.read_images, plan, parts.positions
+        )

@@ -64,12 +64,19 @@ class PatchLayout(ImageLayout):
 
     def patch(self, vision: Any) -> Patch:
         """Return the patch that a vision tower takes."""
-        return Patch(vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size, vision.in_channels)
+        return Patch(
+            vision.patch_size,
+            vision.temporal_patch_size,
+            vision.spatial_merge_size,
+            vision.in_channels,
+        )
 
     def tokens(self, vision: Any, limits: BackboneConfig) -> ImageTokens:
         """Return how many tokens images become."""
         patch = self.patch(vision)
-        return PatchTokens(limits.min_pixels, limits.max_pixels, patch.patch_size * patch.merge_size)
+        return PatchTokens(
+            limits.min_pixels, limits.max_pixels, patch.patch_size * patch.merge_size
+        )
 
     def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
         """Return the image processor's keywords."""
@@ -77,7 +84,10 @@ class PatchLayout(ImageLayout):
 
     def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the limits of a saved image processor, in either way of writing them."""
-        size, ends = saved.get("size") or {}, {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
+        size, ends = (
+            saved.get("size") or {},
+            {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"},
+        )
         return {name: saved.get(name) or size[end] for name, end in ends.items()}
 
     def sizes(self, vision: Any) -> tuple[int, int]:
@@ -92,7 +102,11 @@ class PatchLayout(ImageLayout):
     def refuse(self, image_processor: Any, vision: Any) -> None:
         """Raise UserError for other patches than the tower's."""
         patch = self.patch(vision)
-        made = image_processor.patch_size, image_processor.temporal_patch_size, image_processor.merge_size
+        made = (
+            image_processor.patch_size,
+            image_processor.temporal_patch_size,
+            image_processor.merge_size,
+        )
         wanted = patch.patch_size, patch.temporal_patch_size, patch.merge_size
         if made != wanted:
             raise UserError(
@@ -121,7 +135,10 @@ class Tile:
     @classmethod
     def of(cls, vision: Any) -> Tile:
         """Return the tile that a vision tower takes, whose configuration gives height and width, or one number for both."""
-        sides = [size if isinstance(size, int) else size[0] for size in (vision.image_size, vision.patch_size)]
+        sides = [
+            size if isinstance(size, int) else size[0]
+            for size in (vision.image_size, vision.patch_size)
+        ]
         return cls(sides[0], sides[0] // sides[1])
 
 
@@ -138,12 +155,18 @@ class TileLayout(ImageLayout):
     def tokens(self, vision: Any, limits: BackboneConfig) -> TileTokens:
         """Return how many tokens images become."""
         tile = Tile.of(vision)
-        return TileTokens.within(limits.min_pixels, limits.max_pixels, tile.side, (tile.patches // self.MERGE) ** 2)
+        return TileTokens.within(
+            limits.min_pixels, limits.max_pixels, tile.side, (tile.patches // self.MERGE) ** 2
+        )
 
     def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
         """Return the image processor's keywords; released ones cut only where their processor tells them to."""
         found = self.tokens(vision, limits)
-        return {"crop_to_patches": True, "min_patches": found.min_tiles, "max_patches": found.max_tiles}
+        return {
+            "crop_to_patches": True,
+            "min_patches": found.min_tiles,
+            "max_patches": found.max_tiles,
+        }
 
     def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the limits of a saved image processor, whose tile of the whole image counts too."""
@@ -164,7 +187,11 @@ class TileLayout(ImageLayout):
     def refuse(self, image_processor: Any, vision: Any) -> None:
         """Raise UserError for tiles of another size, and for a processor that cuts no image."""
         tile, size = Tile.of(vision), image_processor.size
-        if (size.height, size.width, image_processor.crop_to_patches) != (tile.side, tile.side, True):
+        if (size.height, size.width, image_processor.crop_to_patches) != (
+            tile.side,
+            tile.side,
+            True,
+        ):
             cuts = "cuts" if image_processor.crop_to_patches else "does not cut"
             raise UserError(
                 f"the image processor {cuts} images into tiles, and makes {size.height} x {size.width} pixels of each; the "

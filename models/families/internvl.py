@@ -79,7 +79,9 @@ class InternVLShape(Shape):
     def count(self) -> Parameters:
         """Return the parameters of each part."""
         merged, hidden = self.vision_config.hidden_size * self.patches_per_token, self.hidden_size
-        language_model, projections = self.language_model(bias=self.model_type == "qwen2", head_norms=self.model_type == "qwen3")
+        language_model, projections = self.language_model(
+            bias=self.model_type == "qwen2", head_norms=self.model_type == "qwen3"
+        )
         return Parameters(
             vision_tower=self.vision_config.count(),
             projector=2 * merged + merged * hidden + hidden + hidden * hidden + hidden,
@@ -94,7 +96,10 @@ class InternVLShape(Shape):
         if self.model_type == "qwen2":
             layer = 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
         else:
-            layer = 7 * self.hidden_size + (5 * self.num_attention_heads + 10 * self.num_key_value_heads) * self.head_size
+            layer = (
+                7 * self.hidden_size
+                + (5 * self.num_attention_heads + 10 * self.num_key_value_heads) * self.head_size
+            )
         layer += 4 * self.intermediate_size
         return layer, 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
 
@@ -102,7 +107,10 @@ class InternVLShape(Shape):
         """Return transformers' configuration; the number of heads is that of the released tower."""
         text = asdict(self)
         vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
-        text |= {"max_position_embeddings": 32768, "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}
+        text |= {
+            "max_position_embeddings": 32768,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        }
         if text["head_dim"] is None:
             del text["head_dim"]
         vision |= {"num_attention_heads": 16}
@@ -114,13 +122,20 @@ PUBLISHED = {
     "OpenGVLab/InternVL3-2B-hf": InternVLShape(1536, 28, 12, 2, 8960, 151674),
     "OpenGVLab/InternVL3-8B-hf": InternVLShape(3584, 28, 28, 4, 18944, 151674),
     "OpenGVLab/InternVL3-14B-hf": InternVLShape(5120, 48, 40, 8, 13824, 151674),
-    "OpenGVLab/InternVL3_5-8B-HF": InternVLShape(4096, 36, 32, 8, 12288, 151936, model_type="qwen3", head_dim=128),
+    "OpenGVLab/InternVL3_5-8B-HF": InternVLShape(
+        4096, 36, 32, 8, 12288, 151936, model_type="qwen3", head_dim=128
+    ),
 }
 
 
 def parts() -> Parts:
     """Return what imports torch."""
-    from transformers import GotOcr2ImageProcessorPil, InternVLConfig, InternVLVisionModel, Qwen2Model
+    from transformers import (
+        GotOcr2ImageProcessorPil,
+        InternVLConfig,
+        InternVLVisionModel,
+        Qwen2Model,
+    )
 
     from models.packing.groups import in_order, tiles_as_grids
     from models.portable.critic import InternVLCriticRewardModel
@@ -128,7 +143,14 @@ def parts() -> Parts:
     from models.portable.reward import InternVLScalarRewardModel
 
     ours = InternVLScalarRewardModel, InternVLCriticRewardModel, InternVLLanguageModel
-    return Parts(InternVLConfig, *ours, (Qwen2Model, InternVLVisionModel), GotOcr2ImageProcessorPil, tiles_as_grids, in_order)
+    return Parts(
+        InternVLConfig,
+        *ours,
+        (Qwen2Model, InternVLVisionModel),
+        GotOcr2ImageProcessorPil,
+        tiles_as_grids,
+        in_order,
+    )
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
@@ -144,8 +166,13 @@ def read_config(config: Any, found: Mapping[str, Any]) -> None:
 
     transformers 5 reads no word on it as tied, and the released files say none, whose LM heads are of their own.
     """
-    config.tie_word_embeddings = found.get("tie_word_embeddings", config.text_config.tie_word_embeddings)
-    sides = {(*map(int, size),) for size in (config.vision_config.image_size, config.vision_config.patch_size)}
+    config.tie_word_embeddings = found.get(
+        "tie_word_embeddings", config.text_config.tie_word_embeddings
+    )
+    sides = {
+        (*map(int, size),)
+        for size in (config.vision_config.image_size, config.vision_config.patch_size)
+    }
     known = {
         "text_config.model_type": (config.text_config.model_type, ("qwen2", "qwen3")),
         "downsample_ratio": (config.downsample_ratio, (1 / TILES.MERGE,)),
@@ -169,7 +196,9 @@ FAMILY = Family(
     marks=("<img>", "<IMG_CONTEXT>", "</img>"),
     reserved=("<video>",),
     tower_plan=tower_plan,
-    head_size=lambda text: int(vars(text).get("head_dim") or text.hidden_size // text.num_attention_heads),
+    head_size=lambda text: int(
+        vars(text).get("head_dim") or text.hidden_size // text.num_attention_heads
+    ),
     tower="vision_tower",
     projector=("multi_modal_projector",),
     blocks=("vision_tower.encoder.layer", ("mlp", "layernorm_before", "layernorm_after")),

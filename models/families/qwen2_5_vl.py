@@ -30,12 +30,18 @@ class Qwen2_5_VLShape(Shape):
         """Return the parameters of each part."""
         tower = self.vision_config
         vision, wide = tower.hidden_size, tower.intermediate_size
-        block = 4 * vision * vision + 4 * vision + 3 * vision * wide + 2 * wide + vision + 2 * vision
+        block = (
+            4 * vision * vision + 4 * vision + 3 * vision * wide + 2 * wide + vision + 2 * vision
+        )
         merged = vision * tower.spatial_merge_size**2
         language_model, projections = self.language_model(bias=True, head_norms=False)
         return Parameters(
             vision_tower=tower.patch_numbers * vision + tower.depth * block,
-            projector=vision + merged * merged + merged + merged * self.hidden_size + self.hidden_size,
+            projector=vision
+            + merged * merged
+            + merged
+            + merged * self.hidden_size
+            + self.hidden_size,
             language_model=language_model,
             lm_head=self.lm_head,
             projections=projections,
@@ -44,7 +50,11 @@ class Qwen2_5_VLShape(Shape):
     @property
     def kept(self) -> tuple[int, int]:
         """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
-        layer = 4 * self.intermediate_size + 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
+        layer = (
+            4 * self.intermediate_size
+            + 10 * self.hidden_size
+            + 8 * self.head_size * self.num_key_value_heads
+        )
         return layer, 4 * self.vision_config.intermediate_size + 14 * self.vision_config.width
 
     def config(self) -> Any:
@@ -59,7 +69,9 @@ class Qwen2_5_VLShape(Shape):
 
 
 PUBLISHED = {
-    "Qwen/Qwen2.5-VL-3B-Instruct": Qwen2_5_VLShape(2048, 36, 16, 2, 11008, 151936, tie_word_embeddings=True),
+    "Qwen/Qwen2.5-VL-3B-Instruct": Qwen2_5_VLShape(
+        2048, 36, 16, 2, 11008, 151936, tie_word_embeddings=True
+    ),
     "Qwen/Qwen2.5-VL-7B-Instruct": Qwen2_5_VLShape(3584, 28, 28, 4, 18944, 152064),
     "Qwen/Qwen2.5-VL-32B-Instruct": Qwen2_5_VLShape(
         5120, 64, 40, 8, 27648, 152064, vision_config=Qwen2_5_VLTowerShape(intermediate_size=3456)
@@ -73,14 +85,19 @@ PUBLISHED = {
 def parts() -> Parts:
     """Return what imports torch."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLTextModel, Qwen2VLImageProcessorPil
-    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel as VisionTower
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
+        Qwen2_5_VisionTransformerPretrainedModel as VisionTower,
+    )
 
     from models.packing.groups import grids_as_made, mrope
     from models.portable.critic import CriticRewardModel
     from models.portable.language_model import LanguageModel
     from models.portable.reward import ScalarRewardModel
 
-    ours, stock = (ScalarRewardModel, CriticRewardModel, LanguageModel), (Qwen2_5_VLTextModel, VisionTower)
+    ours, stock = (
+        (ScalarRewardModel, CriticRewardModel, LanguageModel),
+        (Qwen2_5_VLTextModel, VisionTower),
+    )
     return Parts(Qwen2_5_VLConfig, *ours, stock, Qwen2VLImageProcessorPil, grids_as_made, mrope)
 
 
@@ -90,11 +107,19 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
 
     from models.packing.attention import Segments, VisionPlan
 
-    tower = {name: getattr(config, name) for name in ("spatial_merge_size", "window_size", "patch_size")}
+    tower = {
+        name: getattr(config, name) for name in ("spatial_merge_size", "window_size", "patch_size")
+    }
     index, ends = get_vision_window_index(grids, **tower)
     return VisionPlan(
-        tensors={"position_ids": get_vision_position_ids(grids, config.spatial_merge_size), "window_index": index},
-        segments={"cu_seqlens": Segments.frames(grids), "cu_window_seqlens": Segments.of(ends.diff().tolist())},
+        tensors={
+            "position_ids": get_vision_position_ids(grids, config.spatial_merge_size),
+            "window_index": index,
+        },
+        segments={
+            "cu_seqlens": Segments.frames(grids),
+            "cu_window_seqlens": Segments.of(ends.diff().tolist()),
+        },
         tower=tower,
     )
 

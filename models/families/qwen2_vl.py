@@ -41,7 +41,11 @@ class Qwen2VLShape(Shape):
         language_model, projections = self.language_model(bias=True, head_norms=False)
         return Parameters(
             vision_tower=tower.patch_numbers * vision + tower.depth * block,
-            projector=2 * vision + merged * merged + merged + merged * self.hidden_size + self.hidden_size,
+            projector=2 * vision
+            + merged * merged
+            + merged
+            + merged * self.hidden_size
+            + self.hidden_size,
             language_model=language_model,
             lm_head=self.lm_head,
             projections=projections,
@@ -50,7 +54,11 @@ class Qwen2VLShape(Shape):
     @property
     def kept(self) -> tuple[int, int]:
         """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
-        layer = 4 * self.intermediate_size + 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
+        layer = (
+            4 * self.intermediate_size
+            + 10 * self.hidden_size
+            + 8 * self.head_size * self.num_key_value_heads
+        )
         return layer, (3 * self.vision_config.mlp_ratio + 10) * self.vision_config.width
 
     def config(self) -> Any:
@@ -64,7 +72,9 @@ class Qwen2VLShape(Shape):
 
 
 PUBLISHED = {
-    "Qwen/Qwen2-VL-2B-Instruct": Qwen2VLShape(1536, 28, 12, 2, 8960, 151936, tie_word_embeddings=True),
+    "Qwen/Qwen2-VL-2B-Instruct": Qwen2VLShape(
+        1536, 28, 12, 2, 8960, 151936, tie_word_embeddings=True
+    ),
     "Qwen/Qwen2-VL-7B-Instruct": Qwen2VLShape(3584, 28, 28, 4, 18944, 152064),
     "Qwen/Qwen2-VL-72B-Instruct": Qwen2VLShape(8192, 80, 64, 8, 29568, 152064),
 }
@@ -73,7 +83,9 @@ PUBLISHED = {
 def parts() -> Parts:
     """Return what imports torch."""
     from transformers import Qwen2VLConfig, Qwen2VLImageProcessorPil, Qwen2VLTextModel
-    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel as VisionTower
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import (
+        Qwen2VisionTransformerPretrainedModel as VisionTower,
+    )
 
     from models.packing.groups import grids_as_made, mrope
     from models.portable.critic import Qwen2VLCriticRewardModel
@@ -81,7 +93,14 @@ def parts() -> Parts:
     from models.portable.reward import Qwen2VLScalarRewardModel
 
     ours = Qwen2VLScalarRewardModel, Qwen2VLCriticRewardModel, Qwen2VLLanguageModel
-    return Parts(Qwen2VLConfig, *ours, (Qwen2VLTextModel, VisionTower), Qwen2VLImageProcessorPil, grids_as_made, mrope)
+    return Parts(
+        Qwen2VLConfig,
+        *ours,
+        (Qwen2VLTextModel, VisionTower),
+        Qwen2VLImageProcessorPil,
+        grids_as_made,
+        mrope,
+    )
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:

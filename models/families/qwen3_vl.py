@@ -50,8 +50,11 @@ class Qwen3VLShape(Shape):
         mapping = merged * merged + merged + merged * hidden + hidden
         language_model, projections = self.language_model(bias=False, head_norms=True)
         return Parameters(
-            vision_tower=(tower.patch_numbers + 1 + tower.num_position_embeddings) * vision + tower.depth * block,
-            projector=2 * vision + mapping + len(tower.deepstack_visual_indexes) * (2 * merged + mapping),
+            vision_tower=(tower.patch_numbers + 1 + tower.num_position_embeddings) * vision
+            + tower.depth * block,
+            projector=2 * vision
+            + mapping
+            + len(tower.deepstack_visual_indexes) * (2 * merged + mapping),
             language_model=language_model,
             lm_head=self.lm_head,
             projections=projections,
@@ -68,16 +71,27 @@ class Qwen3VLShape(Shape):
         """Return transformers' configuration; the number of heads is that of the released models."""
         text = asdict(self)
         vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
-        rope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_theta": 5000000.0}
+        rope = {
+            "rope_type": "default",
+            "mrope_interleaved": True,
+            "mrope_section": [24, 20, 20],
+            "rope_theta": 5000000.0,
+        }
         text |= {"max_position_embeddings": 262144, "rope_parameters": rope}
         vision |= {"num_heads": 16, "out_hidden_size": self.hidden_size}
         return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=tied)
 
 
-SMALL_TOWER = Qwen3VLTowerShape(depth=24, hidden_size=1024, intermediate_size=4096, deepstack_visual_indexes=(5, 11, 17))
+SMALL_TOWER = Qwen3VLTowerShape(
+    depth=24, hidden_size=1024, intermediate_size=4096, deepstack_visual_indexes=(5, 11, 17)
+)
 PUBLISHED = {
-    "Qwen/Qwen3-VL-2B-Instruct": Qwen3VLShape(2048, 28, 16, 8, 6144, 151936, tie_word_embeddings=True, vision_config=SMALL_TOWER),
-    "Qwen/Qwen3-VL-4B-Instruct": Qwen3VLShape(2560, 36, 32, 8, 9728, 151936, tie_word_embeddings=True, vision_config=SMALL_TOWER),
+    "Qwen/Qwen3-VL-2B-Instruct": Qwen3VLShape(
+        2048, 28, 16, 8, 6144, 151936, tie_word_embeddings=True, vision_config=SMALL_TOWER
+    ),
+    "Qwen/Qwen3-VL-4B-Instruct": Qwen3VLShape(
+        2560, 36, 32, 8, 9728, 151936, tie_word_embeddings=True, vision_config=SMALL_TOWER
+    ),
     "Qwen/Qwen3-VL-8B-Instruct": Qwen3VLShape(4096, 36, 32, 8, 12288, 151936),
     "Qwen/Qwen3-VL-32B-Instruct": Qwen3VLShape(5120, 64, 64, 8, 25600, 151936),
 }
@@ -85,7 +99,12 @@ PUBLISHED = {
 
 def parts() -> Parts:
     """Return what imports torch."""
-    from transformers import Qwen2VLImageProcessorPil, Qwen3VLConfig, Qwen3VLTextModel, Qwen3VLVisionModel
+    from transformers import (
+        Qwen2VLImageProcessorPil,
+        Qwen3VLConfig,
+        Qwen3VLTextModel,
+        Qwen3VLVisionModel,
+    )
 
     from models.packing.groups import grids_as_made, mrope
     from models.portable.critic import Qwen3VLCriticRewardModel
@@ -93,17 +112,29 @@ def parts() -> Parts:
     from models.portable.reward import Qwen3VLScalarRewardModel
 
     ours = Qwen3VLScalarRewardModel, Qwen3VLCriticRewardModel, Qwen3VLLanguageModel
-    return Parts(Qwen3VLConfig, *ours, (Qwen3VLTextModel, Qwen3VLVisionModel), Qwen2VLImageProcessorPil, grids_as_made, mrope)
+    return Parts(
+        Qwen3VLConfig,
+        *ours,
+        (Qwen3VLTextModel, Qwen3VLVisionModel),
+        Qwen2VLImageProcessorPil,
+        grids_as_made,
+        mrope,
+    )
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the frames, which all layers see, and where each patch's position embedding is interpolated from."""
-    from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
+    from transformers.vision_utils import (
+        get_vision_interpolation_indices_and_weights,
+        get_vision_position_ids,
+    )
 
     from models.packing.attention import Segments, VisionPlan
 
     merge, side = config.spatial_merge_size, int(config.num_position_embeddings**0.5)
-    corners, weights = get_vision_interpolation_indices_and_weights(grids, side, "bilinear", True, merge)
+    corners, weights = get_vision_interpolation_indices_and_weights(
+        grids, side, "bilinear", True, merge
+    )
     return VisionPlan(
         tensors={
             "position_ids": get_vision_position_ids(grids, merge),
@@ -111,7 +142,10 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
             "interp_weights": weights,
         },
         segments={"cu_seqlens": Segments.frames(grids)},
-        tower={name: getattr(config, name) for name in ("spatial_merge_size", "patch_size", "num_position_embeddings")},
+        tower={
+            name: getattr(config, name)
+            for name in ("spatial_merge_size", "patch_size", "num_position_embeddings")
+        },
     )
 
 
@@ -126,5 +160,8 @@ FAMILY = Family(
     head_size=lambda text: int(text.head_dim),
     projector=("visual.merger", "visual.deepstack_merger_list"),
     lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
-    probe=({"head_dim": 8}, {"out_hidden_size": 8, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}),
+    probe=(
+        {"head_dim": 8},
+        {"out_hidden_size": 8, "deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+    ),
 )

@@ -37,7 +37,9 @@ REFUSED: dict[str, str] = {
 }
 """`model_type` to why packed rows would not be exact, or were not shown to be."""
 
-PUBLISHED: dict[str, Shape] = {path: shape for family in FAMILIES.values() for path, shape in family.published.items()}
+PUBLISHED: dict[str, Shape] = {
+    path: shape for family in FAMILIES.values() for path, shape in family.published.items()
+}
 """Shapes of all released checkpoints."""
 
 WORKS = ", ".join(f"{family.title} (model_type {name})" for name, family in FAMILIES.items())

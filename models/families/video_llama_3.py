@@ -56,7 +56,9 @@ class VideoLlama3Shape(Shape):
         block = 4 * vision * vision + 4 * vision + 2 * vision * wide + wide + vision + 4 * vision
         language_model, projections = self.language_model(bias=True, head_norms=False)
         return Parameters(
-            vision_tower=(tower.num_channels * tower.patch_size**2 + 1) * vision + tower.depth * block + 2 * vision,
+            vision_tower=(tower.num_channels * tower.patch_size**2 + 1) * vision
+            + tower.depth * block
+            + 2 * vision,
             projector=vision * hidden + hidden + hidden * hidden + hidden,
             language_model=language_model,
             lm_head=self.lm_head,
@@ -66,7 +68,11 @@ class VideoLlama3Shape(Shape):
     @property
     def kept(self) -> tuple[int, int]:
         """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
-        layer = 4 * self.intermediate_size + 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
+        layer = (
+            4 * self.intermediate_size
+            + 10 * self.hidden_size
+            + 8 * self.head_size * self.num_key_value_heads
+        )
         return layer, 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
 
     def config(self) -> Any:
@@ -80,14 +86,21 @@ class VideoLlama3Shape(Shape):
 
 
 PUBLISHED = {
-    "lkhl/VideoLLaMA3-2B-Image-HF": VideoLlama3Shape(1536, 28, 12, 2, 8960, 151936, tie_word_embeddings=True),
+    "lkhl/VideoLLaMA3-2B-Image-HF": VideoLlama3Shape(
+        1536, 28, 12, 2, 8960, 151936, tie_word_embeddings=True
+    ),
     "lkhl/VideoLLaMA3-7B-Image-HF": VideoLlama3Shape(3584, 28, 28, 4, 18944, 152064),
 }
 
 
 def parts() -> Parts:
     """Return what imports torch."""
-    from transformers import Qwen2Model, VideoLlama3Config, VideoLlama3ImageProcessorPil, VideoLlama3VisionModel
+    from transformers import (
+        Qwen2Model,
+        VideoLlama3Config,
+        VideoLlama3ImageProcessorPil,
+        VideoLlama3VisionModel,
+    )
 
     from models.packing.groups import grids_as_made, in_order
     from models.portable.critic import VideoLlama3CriticRewardModel
@@ -96,7 +109,9 @@ def parts() -> Parts:
 
     ours = VideoLlama3ScalarRewardModel, VideoLlama3CriticRewardModel, VideoLlama3LanguageModel
     stock = Qwen2Model, VideoLlama3VisionModel
-    return Parts(VideoLlama3Config, *ours, stock, VideoLlama3ImageProcessorPil, grids_as_made, in_order)
+    return Parts(
+        VideoLlama3Config, *ours, stock, VideoLlama3ImageProcessorPil, grids_as_made, in_order
+    )
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:

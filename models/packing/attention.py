@@ -64,7 +64,9 @@ def map_tensors(part: Any, move: Callable[[Tensor], Tensor]) -> Any:
         return {name: map_tensors(value, move) for name, value in part.items()}
     if not is_dataclass(part):
         return part
-    changes = {one.name: map_tensors(getattr(part, one.name), move) for one in fields(part) if one.init}
+    changes = {
+        one.name: map_tensors(getattr(part, one.name), move) for one in fields(part) if one.init
+    }
     return replace(part, **changes)  # type: ignore[type-var]  # an instance, not a class
 
 
@@ -84,7 +86,9 @@ class Segments:
     @classmethod
     def frames(cls, grids: Tensor) -> Segments:
         """Return each frame of each image of `grids` (I, 3) as a segment of its patches."""
-        return cls.of([rows * columns for count, rows, columns in grids.tolist() for _ in range(count)])
+        return cls.of(
+            [rows * columns for count, rows, columns in grids.tolist() for _ in range(count)]
+        )
 
     @functools.cached_property
     def calls(self) -> SdpaCalls:
@@ -97,7 +101,9 @@ class Segments:
             index = torch.tensor(found)[:, None] + torch.arange(length)
             order.append(index.flatten())
             neighbours = found[-1] - found[0] == length * (len(found) - 1)
-            calls.append(SdpaCall(index.to(device), index.to(device), start=found[0] if neighbours else None))
+            calls.append(
+                SdpaCall(index.to(device), index.to(device), start=found[0] if neighbours else None)
+            )
         return calls, torch.cat(order).argsort().to(device)
 
 
@@ -124,7 +130,10 @@ class VisionPlan:
         if self.tile is not None:
             return {"pixel_values": pixels.view(-1, *self.tile)}
         found: dict[str, Any] = {f"image_{name}": tensor for name, tensor in self.tensors.items()}
-        found |= {f"image_{name}": torch.full_like(grids[:, 0], number) for name, number in self.each.items()}
+        found |= {
+            f"image_{name}": torch.full_like(grids[:, 0], number)
+            for name, number in self.each.items()
+        }
         for name, segments in self.segments.items():
             found[f"image_{name}"] = segments.ends
             found[f"image_max_{name.removeprefix('cu_').removesuffix('s')}"] = max(segments.lengths)
@@ -135,7 +144,10 @@ class VisionPlan:
         wrong = {name: (number, vars(config).get(name)) for name, number in self.tower.items()}
         wrong = {name: both for name, both in wrong.items() if both[0] != both[1]}
         if wrong:
-            found = "; ".join(f"{name} {packed}, and the model's is {own}" for name, (packed, own) in wrong.items())
+            found = "; ".join(
+                f"{name} {packed}, and the model's is {own}"
+                for name, (packed, own) in wrong.items()
+            )
             raise UserError(
                 f"the row was packed for a vision tower with {found}. Take the encoder of that backbone: "
                 "`models.backbone.load_encoder`."
@@ -143,7 +155,9 @@ class VisionPlan:
 
     def of_layer(self, ends: Tensor) -> Segments:
         """Return the segments with these ends; where equally many divide a frame as there are frames, they are the same."""
-        return next(segments for segments in self.segments.values() if len(segments.ends) == len(ends))
+        return next(
+            segments for segments in self.segments.values() if len(segments.ends) == len(ends)
+        )
 
 
 @dataclass(frozen=True)
@@ -165,7 +179,9 @@ class AttentionPlan:
     """(sum of key_lengths,) int64 row positions."""
     ndim: ClassVar[int] = 1
     """Transformers takes a mask of two dimensions for one of padding, and hands others on as they are."""
-    _calls: dict[torch.dtype, SdpaCalls] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _calls: dict[torch.dtype, SdpaCalls] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, groups: Sequence[Sequence[int]]) -> AttentionPlan:
@@ -180,7 +196,9 @@ class AttentionPlan:
                 prompt = prompt if len(prompt) else own
                 start += length
         queries, keys = [length for lengths in groups for length in lengths], list(map(len, seen))
-        return cls(tuple(queries), tuple(keys), cumulative(queries), cumulative(keys), torch.cat(seen))
+        return cls(
+            tuple(queries), tuple(keys), cumulative(queries), cumulative(keys), torch.cat(seen)
+        )
 
     @property
     def shape(self) -> tuple[int]:
@@ -201,25 +219,39 @@ def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
     """
     members: dict[tuple[bool, int, int], list[int]] = {}
     for i, (own, seen) in enumerate(zip(plan.query_lengths, plan.key_lengths, strict=True)):
-        members.setdefault((own == seen, (own - 1).bit_length(), (seen - 1).bit_length()), []).append(i)
+        members.setdefault(
+            (own == seen, (own - 1).bit_length(), (seen - 1).bit_length()), []
+        ).append(i)
     query_starts, key_starts = plan.cu_seqlens_q.tolist(), plan.cu_seqlens_k.tolist()
-    device, row, key_index = plan.key_index.device, torch.arange(query_starts[-1]), plan.key_index.cpu()
+    device, row, key_index = (
+        plan.key_index.device,
+        torch.arange(query_starts[-1]),
+        plan.key_index.cpu(),
+    )
     restore = torch.empty_like(row)
     calls, offset = [], 0
     for (square, _, _), segments in members.items():
         places = [row[query_starts[i] : query_starts[i + 1]] for i in segments]
         queries = pad_sequence(places, batch_first=True)
-        keys = pad_sequence([key_index[key_starts[i] : key_starts[i + 1]] for i in segments], batch_first=True)
+        keys = pad_sequence(
+            [key_index[key_starts[i] : key_starts[i + 1]] for i in segments], batch_first=True
+        )
         for n, positions in enumerate(places):
             restore[positions] = offset + n * queries.shape[1] + torch.arange(len(positions))
         offset += queries.numel()
         # Plain causal attention is the mask where a segment sees itself alone: padding then lies behind every query.
-        mask = None if square else _mask(plan, segments, queries.shape[1], keys.shape[1], dtype).to(device)
+        mask = (
+            None
+            if square
+            else _mask(plan, segments, queries.shape[1], keys.shape[1], dtype).to(device)
+        )
         calls.append(SdpaCall(queries.to(device), keys.to(device), mask, causal=square))
     return calls, restore.to(device)
 
 
-def _mask(plan: AttentionPlan, segments: Sequence[int], width: int, depth: int, dtype: torch.dtype) -> Tensor:
+def _mask(
+    plan: AttentionPlan, segments: Sequence[int], width: int, depth: int, dtype: torch.dtype
+) -> Tensor:
     """Build the additive mask (n, 1, width, depth): query j of q sees the first k - q + j + 1 of k keys."""
     queries = torch.tensor([plan.query_lengths[i] for i in segments])[:, None]
     keys = torch.tensor([plan.key_lengths[i] for i in segments])[:, None]
@@ -252,14 +284,19 @@ def shared_prefix(
         )
         return stock
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    if torch.is_autocast_enabled(q.device.type):  # rotary positions leave queries and keys in fp32 there
+    if torch.is_autocast_enabled(
+        q.device.type
+    ):  # rotary positions leave queries and keys in fp32 there
         q, k, v = (x.to(torch.get_autocast_dtype(x.device.type)) for x in (q, k, v))
     plan = attention_mask
     if not _takes_varlen(q, kernel, dropout):
         return _sdpa(q, k, v, plan.calls(q.dtype), scaling, dropout)[None], None
     # in fp32, so that the backward pass adds up what several continuations give to a prompt's token without rounding
     keys, values = (x.float().index_select(0, plan.key_index).to(x.dtype) for x in (k, v))
-    ends, longest = (plan.cu_seqlens_q, plan.cu_seqlens_k), (max(plan.query_lengths), max(plan.key_lengths))
+    ends, longest = (
+        (plan.cu_seqlens_q, plan.cu_seqlens_k),
+        (max(plan.query_lengths), max(plan.key_lengths)),
+    )
     return _varlen(q, keys, values, ends, longest, scaling, causal=True)[None], None
 
 
@@ -274,7 +311,9 @@ def _takes_varlen(query: Tensor, kernel: Kernel, dropout: float = 0.0) -> bool:
     return possible and kernel != "sdpa"
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, plan: SdpaCalls, scaling: float | None, dropout: float = 0.0) -> Tensor:
+def _sdpa(
+    q: Tensor, k: Tensor, v: Tensor, plan: SdpaCalls, scaling: float | None, dropout: float = 0.0
+) -> Tensor:
     """Attend over rows (S, heads, d) in as many calls as `plan` says; returns (S, heads, d)."""
     calls, restore = plan
     outputs = []
@@ -299,7 +338,9 @@ def _take(x: Tensor, index: Tensor, start: int | None) -> Tensor:
 
     The backward of `index_select` is one `index_add`; that of `x[index]` sorts first, which costs several times as much on a CPU.
     """
-    taken = x.index_select(0, index.flatten()) if start is None else x[start : start + index.numel()]
+    taken = (
+        x.index_select(0, index.flatten()) if start is None else x[start : start + index.numel()]
+    )
     return taken.view(*index.shape, *x.shape[1:]).transpose(1, 2)
 
 
@@ -340,7 +381,11 @@ def flash_windows(
     if _takes_varlen(q, kernel):
         both, longest = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
         return _varlen(q, k, v, both, longest, scaling, causal=False)[None], None
-    segments = plan.of_layer(cu_seq_lens_q) if plan else Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q)
+    segments = (
+        plan.of_layer(cu_seq_lens_q)
+        if plan
+        else Segments(tuple(cu_seq_lens_q.diff().tolist()), cu_seq_lens_q)
+    )
     return _sdpa(q, k, v, segments.calls, scaling)[None], None
 
 
@@ -357,7 +402,9 @@ def _varlen(
     from torch.nn.attention.varlen import varlen_attn
 
     window = (-1, 0) if causal else (-1, -1)
-    attended = varlen_attn(q, k, v, *ends, *longest, scale=scaling, window_size=window, **_grouped_heads())
+    attended = varlen_attn(
+        q, k, v, *ends, *longest, scale=scaling, window_size=window, **_grouped_heads()
+    )
     assert isinstance(attended, Tensor)  # a tuple only when auxiliary outputs are asked for
     return attended
 
@@ -385,6 +432,10 @@ def plan_or_mask(*, attention_mask: Any = None, **rest: Any) -> Any:
 def register() -> None:
     """Make both functions known to transformers, under one name for every choice of kernel."""
     for kernel in TEXT:
-        ALL_ATTENTION_FUNCTIONS.register(TEXT[kernel], functools.partial(shared_prefix, kernel=kernel))
+        ALL_ATTENTION_FUNCTIONS.register(
+            TEXT[kernel], functools.partial(shared_prefix, kernel=kernel)
+        )
         AttentionMaskInterface.register(TEXT[kernel], plan_or_mask)
-        ALL_ATTENTION_FUNCTIONS.register(VISION[kernel], functools.partial(flash_windows, kernel=kernel))
+        ALL_ATTENTION_FUNCTIONS.register(
+            VISION[kernel], functools.partial(flash_windows, kernel=kernel)
+        )

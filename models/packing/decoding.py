@@ -32,7 +32,9 @@ class GroupBatch:
     """(C',) int64: where each stands in `place`, flattened."""
 
     @classmethod
-    def of(cls, layers: list[tuple[Tensor, Tensor]], mask: Tensor, members: Tensor, groups: Tensor) -> "GroupBatch":
+    def of(
+        cls, layers: list[tuple[Tensor, Tensor]], mask: Tensor, members: Tensor, groups: Tensor
+    ) -> "GroupBatch":
         """Return the batch of these continuations."""
         each = [torch.nonzero(groups == group)[:, 0] for group in range(int(groups[-1]) + 1)]
         place = pad_sequence(each, batch_first=True)
@@ -49,20 +51,26 @@ class GroupBatch:
             return None
         groups, relabelled = torch.unique(self.groups[alive], return_inverse=True)
         if len(groups) < len(self.place):
-            for number, (keys, values) in enumerate(self.layers):  # one layer after another, so that few are held twice
+            for number, (keys, values) in enumerate(
+                self.layers
+            ):  # one layer after another, so that few are held twice
                 self.layers[number] = keys[groups], values[groups]
         return GroupBatch.of(self.layers, self.mask[alive], members[alive], relabelled)
 
     def side_by_side(self, x: Tensor) -> Tensor:
         """Return (C', key heads, r, k) as (B, key heads, n · r, k): what shares keys is one matrix, which reads them once."""
         _, heads, share, width = x.shape
-        own = (x if self.even else x.index_select(0, self.place.flatten())).view(*self.place.shape, heads, share, width)
+        own = (x if self.even else x.index_select(0, self.place.flatten())).view(
+            *self.place.shape, heads, share, width
+        )
         return own.transpose(1, 2).reshape(len(self.place), heads, -1, width)
 
     def apart(self, x: Tensor, share: int) -> Tensor:
         """Return (B, key heads, n · r, k) as (C', key heads, r, k)."""
         batch, heads, _, width = x.shape
-        own = x.view(batch, heads, -1, share, width).transpose(1, 2).reshape(-1, heads, share, width)
+        own = (
+            x.view(batch, heads, -1, share, width).transpose(1, 2).reshape(-1, heads, share, width)
+        )
         return own if self.even else own.index_select(0, self.slot)
 
     @property
@@ -104,19 +112,31 @@ class DecodePlan:
             groups = torch.tensor([number[int(seen[place][0])] for place in members], device=device)
             order = groups.argsort(stable=True)
             longest = max(stretches[start] - start for start in part)
-            mask = torch.full((len(members), longest), -torch.inf, dtype=layers[0][0].dtype, device=device)
+            mask = torch.full(
+                (len(members), longest), -torch.inf, dtype=layers[0][0].dtype, device=device
+            )
             for row, place in zip(mask, members, strict=True):
                 row[seen[place] - seen[place][0]] = 0
-            batches.append(GroupBatch.of([], mask[order], torch.tensor(members, device=device)[order], groups[order]))
+            batches.append(
+                GroupBatch.of(
+                    [], mask[order], torch.tensor(members, device=device)[order], groups[order]
+                )
+            )
         for keys, values in _emptied(layers):
             for batch, part in zip(batches, parts, strict=True):
-                batch.layers.append((_stretches(keys, part, stretches), _stretches(values, part, stretches)))
+                batch.layers.append(
+                    (_stretches(keys, part, stretches), _stretches(values, part, stretches))
+                )
         return cls(batches, len(seen))
 
     @property
     def shape(self) -> tuple[int]:
         """Positions of the packed row that are held, padding included."""
-        return (sum(batch.layers[0][0].shape[0] * batch.layers[0][0].shape[2] for batch in self.batches),)
+        return (
+            sum(
+                batch.layers[0][0].shape[0] * batch.layers[0][0].shape[2] for batch in self.batches
+            ),
+        )
 
     def keep(self, index: Tensor) -> None:
         """Drop all continuations but those at `index`, and the groups that none of these sees."""
@@ -147,10 +167,17 @@ def _emptied(layers: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tens
 def _stretches(x: Tensor, part: Sequence[int], stretches: dict[int, int]) -> Tensor:
     """Return groups of a packed row, (key heads, T, d), side by side, (B, key heads, L, d); padded with 0."""
     longest = max(stretches[start] - start for start in part)
-    return torch.stack([F.pad(x[:, start : (end := stretches[start])], (0, 0, 0, longest - (end - start))) for start in part])
+    return torch.stack(
+        [
+            F.pad(x[:, start : (end := stretches[start])], (0, 0, 0, longest - (end - start)))
+            for start in part
+        ]
+    )
 
 
-def decode(query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: int, scaling: float | None) -> Tensor:
+def decode(
+    query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: int, scaling: float | None
+) -> Tensor:
     """Attend one token of every continuation: (C, heads, 1, d) over keys (C, key heads, n, d) and its group of the packed row.
 
     Logits and sums of values are fp32, as inside SDPA's kernels: key biases of hundreds leave bf16 steps of 1 or 2.
@@ -161,25 +188,38 @@ def decode(query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: i
         found.append(_decode(q, k, v, batch, layer, scaling))
     if alone:
         return found[0]
-    return torch.cat(found).index_select(0, torch.cat([batch.members for batch in plan.batches]).argsort())
+    return torch.cat(found).index_select(
+        0, torch.cat([batch.members for batch in plan.batches]).argsort()
+    )
 
 
-def _decode(query: Tensor, key: Tensor, value: Tensor, batch: GroupBatch, layer: int, scaling: float | None) -> Tensor:
+def _decode(
+    query: Tensor, key: Tensor, value: Tensor, batch: GroupBatch, layer: int, scaling: float | None
+) -> Tensor:
     keys, values = batch.layers[layer]
     (count, heads, _, d), (_, shared, length, _) = query.shape, keys.shape
     share = heads // shared
     own = query.to(keys.dtype).view(count, shared, share, d)
-    seen = batch.apart(_in_fp32(batch.side_by_side(own), keys.transpose(2, 3)), share) + batch.mask[:, None, None]
+    seen = (
+        batch.apart(_in_fp32(batch.side_by_side(own), keys.transpose(2, 3)), share)
+        + batch.mask[:, None, None]
+    )
     logits = torch.cat([seen, _in_fp32(own, key.to(keys.dtype).transpose(2, 3))], dim=3)
     weights = (logits * (d**-0.5 if scaling is None else scaling)).softmax(3).to(values.dtype)
     attended = batch.apart(_in_fp32(batch.side_by_side(weights[..., :length]), values), share)
-    return (attended + _in_fp32(weights[..., length:], value)).to(values.dtype).reshape(count, 1, heads, d)
+    return (
+        (attended + _in_fp32(weights[..., length:], value))
+        .to(values.dtype)
+        .reshape(count, 1, heads, d)
+    )
 
 
 def _in_fp32(a: Tensor, b: Tensor) -> Tensor:
     """Return the matrix product (..., n, m) x (..., m, k) in fp32, also of half precision and under autocast."""
     if a.is_cuda and a.dtype != torch.float32:
-        found = torch.bmm(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), out_dtype=torch.float32)
+        found = torch.bmm(
+            a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), out_dtype=torch.float32
+        )
         return found.view(*a.shape[:-1], b.shape[-1])
     with torch.autocast(a.device.type, enabled=False):
         return a.float() @ b.float()

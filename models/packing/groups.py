@@ -51,7 +51,9 @@ class VisionTokens:
     """What the image processor made to `Group.pixel_values` and `Group.grids`."""
     tower_plan: Callable[[Tensor], VisionPlan]
     """Grids (I, 3) to what the vision tower takes ready-made."""
-    positions: Callable[[Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]]
+    positions: Callable[
+        [Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]
+    ]
     """(prompt, image token, grids, merge size) to the prompt's position ids (axes, tokens), and the next position on all axes."""
 
     def marked(self, tokens: Sequence[int]) -> list[int]:
@@ -114,7 +116,9 @@ def join(groups: Sequence[Group]) -> Group:
     columns = zip(*(group.prompt_ids for group in groups), strict=False)
     shared = sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, columns))
     continuations = chain.from_iterable(group._from(shared) for group in groups)
-    return replace(groups[0], prompt_ids=groups[0].prompt_ids[:shared], continuations=tuple(continuations))
+    return replace(
+        groups[0], prompt_ids=groups[0].prompt_ids[:shared], continuations=tuple(continuations)
+    )
 
 
 def filler_group(vision: VisionTokens) -> Group:
@@ -197,7 +201,11 @@ class PackedBatch:
     def score_inputs(self) -> dict[str, Any]:
         """Return the keyword arguments of `ScalarRewardModel.forward`: the backbone's and where scores are read."""
         reads = {"read_positions": self.read_positions, "read_owners": self.read_owners}
-        return {**self.model_inputs(), **reads, "continuations": sum(self.group_sizes) if len(self.read_owners) else 0}
+        return {
+            **self.model_inputs(),
+            **reads,
+            "continuations": sum(self.group_sizes) if len(self.read_owners) else 0,
+        }
 
     def joint_inputs(self) -> dict[str, Any]:
         """Return the keyword arguments of `CriticRewardModel.forward`: both of the above."""
@@ -205,7 +213,11 @@ class PackedBatch:
 
     def label_inputs(self) -> dict[str, Any]:
         """Return the keyword arguments of `LanguageModel.forward`: the backbone's and which tokens carry loss."""
-        return {**self.model_inputs(), "label_positions": self.label_positions, "labels": self.labels}
+        return {
+            **self.model_inputs(),
+            "label_positions": self.label_positions,
+            "labels": self.labels,
+        }
 
 
 def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
@@ -233,16 +245,23 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
             start = len(ids)
             ids += continuation.ids
             reads += [(start + i, owner) for i in continuation.read]
-            labels += [(start + i - 1 if i else last_of_prompt, ids[start + i], owner) for i in continuation.loss_tokens]
+            labels += [
+                (start + i - 1 if i else last_of_prompt, ids[start + i], owner)
+                for i in continuation.loss_tokens
+            ]
             owner += 1
     read_positions, read_owners = torch.tensor(reads, dtype=torch.int64).reshape(-1, 2).unbind(1)
-    label_positions, label_ids, label_owners = torch.tensor(labels, dtype=torch.int64).reshape(-1, 3).unbind(1)
+    label_positions, label_ids, label_owners = (
+        torch.tensor(labels, dtype=torch.int64).reshape(-1, 3).unbind(1)
+    )
     grids = torch.tensor([grid for group in row for grid in group.grids])
     return PackedBatch(
         input_ids=torch.tensor([ids]),
         position_ids=torch.cat([positions(group, vision) for group in row], dim=1)[:, None],
         plan=AttentionPlan.of([group.lengths for group in row]),
-        pixel_values=torch.cat([group.pixel_values for group in row if group.pixel_values is not None]),
+        pixel_values=torch.cat(
+            [group.pixel_values for group in row if group.pixel_values is not None]
+        ),
         image_grid_thw=grids,
         vision=vision.tower_plan(grids),
         read_positions=read_positions,
@@ -257,18 +276,27 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
 def positions(group: Group, vision: VisionTokens) -> Tensor:
     """Return the position ids of a group, (axes, tokens) int64; no model is needed, so a loader worker can do it."""
     own, after = vision.positions(group.prompt_ids, vision.image, group.grids, vision.merge_size)
-    return torch.cat([own, *(torch.arange(after, after + n).expand(len(own), -1) for n in group.lengths[1:])], dim=1)
+    return torch.cat(
+        [own, *(torch.arange(after, after + n).expand(len(own), -1) for n in group.lengths[1:])],
+        dim=1,
+    )
 
 
-def grids_as_made(made: Any, vision: VisionTokens) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
+def grids_as_made(
+    made: Any, vision: VisionTokens
+) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
     """Return patches and grids of an image processor that makes them."""
     return made["pixel_values"], tuple(tuple(grid) for grid in made["image_grid_thw"].tolist())
 
 
-def tiles_as_grids(made: Any, vision: VisionTokens) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
+def tiles_as_grids(
+    made: Any, vision: VisionTokens
+) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
     """Return tiles (N, channels, side, side) as rows of as many numbers as patches have, which `VisionPlan` undoes."""
     _, rows, columns = vision.smallest
-    return made["pixel_values"].reshape(-1, vision.patch_size), tuple((n, rows, columns) for n in made["num_patches"].tolist())
+    return made["pixel_values"].reshape(-1, vision.patch_size), tuple(
+        (n, rows, columns) for n in made["num_patches"].tolist()
+    )
 
 
 def as_taken(positions: Tensor) -> Tensor:
@@ -276,12 +304,16 @@ def as_taken(positions: Tensor) -> Tensor:
     return positions[0] if len(positions) == 1 else positions
 
 
-def in_order(prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int) -> tuple[Tensor, int]:
+def in_order(
+    prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
+) -> tuple[Tensor, int]:
     """Return the place of every token of a prompt, (1, tokens) int64, and the next: images are counted like text."""
     return torch.arange(len(prompt))[None], len(prompt)
 
 
-def mrope(prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int) -> tuple[Tensor, int]:
+def mrope(
+    prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
+) -> tuple[Tensor, int]:
     """Return frame, row and column of every token of a prompt, (3, tokens) int64, and the next position on all three axes.
 
     A text token takes one position on all axes, an image as many as the longer of its sides has tokens (arXiv 2409.12191,
@@ -306,12 +338,17 @@ def unpack(batch: PackedBatch) -> list[Group]:
     """Return the groups of which `batch` was packed; their pixels are views of the row's."""
     ends = accumulate(group.patches for group in batch.groups)
     return [
-        replace(group, pixel_values=batch.pixel_values[end - group.patches : end] if group.grids else None)
+        replace(
+            group,
+            pixel_values=batch.pixel_values[end - group.patches : end] if group.grids else None,
+        )
         for group, end in zip(batch.groups, ends, strict=True)
     ]
 
 
-def balance_over_ranks(costs: Sequence[float], ranks: int, sizes: Sequence[int] | None = None) -> list[list[int]]:
+def balance_over_ranks(
+    costs: Sequence[float], ranks: int, sizes: Sequence[int] | None = None
+) -> list[list[int]]:
     """Assign indices to ranks, the largest cost first to the rank with the least load; each rank's indices in their order.
 
     Every rank gets equally many, or one more than another where they do not divide. Equal costs go round in turn. With `sizes`,

@@ -25,7 +25,13 @@ from PIL import Image
 Picture = Image.Image | bytes | Path
 """An image, opened or encoded, or where it lies."""
 ROLES = ("system", "user", "assistant")
-PARTS = {"text": "text", "input_text": "text", "image": "image", "image_url": "image_url", "input_image": "image_url"}
+PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "image": "image",
+    "image_url": "image_url",
+    "input_image": "image_url",
+}
 """`type` of a part to the key that holds its content."""
 
 
@@ -33,7 +39,9 @@ class ConversationError(ValueError):
     """A conversation that cannot be scored: what was found, and what is required."""
 
 
-def read_conversation(messages: Any, images: Iterable[Any] = ()) -> tuple[list[dict[str, Any]], list[Picture]]:
+def read_conversation(
+    messages: Any, images: Iterable[Any] = ()
+) -> tuple[list[dict[str, Any]], list[Picture]]:
     """Return the turns, with a part {"type": "image"} for each image, and the images in the order of these parts.
 
     Raises: ConversationError for another form, other turns than user and assistant in alternation that begin (after at most
@@ -41,7 +49,9 @@ def read_conversation(messages: Any, images: Iterable[Any] = ()) -> tuple[list[d
     """
     written = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     if not isinstance(written, list | tuple):
-        raise ConversationError(f"messages are a {type(messages).__name__}; required is a text or a list of turns")
+        raise ConversationError(
+            f"messages are a {type(messages).__name__}; required is a text or a list of turns"
+        )
     given = [picture(one) for one in images]
     found: list[Picture | None] = []
     turns = [_turn(number, turn, found) for number, turn in enumerate(written)]
@@ -69,7 +79,9 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
     """Return a turn with parts; its images are added to `images`, None where a part has none."""
     if not isinstance(turn, Mapping) or turn.get("role") not in ROLES:
         shown = turn.get("role") if isinstance(turn, Mapping) else type(turn).__name__
-        raise ConversationError(f"turn {number} has the role {shown!r}; required is one of {', '.join(ROLES)}")
+        raise ConversationError(
+            f"turn {number} has the role {shown!r}; required is one of {', '.join(ROLES)}"
+        )
     content, role = turn.get("content"), turn["role"]
     if isinstance(content, str):
         return {"role": role, "content": [{"type": "text", "text": content}]}
@@ -81,18 +93,33 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if not isinstance(kind, str) or kind not in PARTS:
-            video = ": this model takes frames of a video as images" if kind in ("video", "video_url") else ""
-            raise ConversationError(f"turn {number} has a part of type {kind!r}{video}; required is one of {', '.join(PARTS)}")
+            video = (
+                ": this model takes frames of a video as images"
+                if kind in ("video", "video_url")
+                else ""
+            )
+            raise ConversationError(
+                f"turn {number} has a part of type {kind!r}{video}; required is one of {', '.join(PARTS)}"
+            )
         if PARTS[kind] == "text":
             if not isinstance(part.get("text"), str):
-                raise ConversationError(f"turn {number} has a text part whose `text` is a {type(part.get('text')).__name__}")
+                raise ConversationError(
+                    f"turn {number} has a text part whose `text` is a {type(part.get('text')).__name__}"
+                )
             parts.append({"type": "text", "text": part["text"]})
             continue
         if role == "assistant":
             raise ConversationError(
                 f"turn {number} is the assistant's and holds an image; images belong to the turns of the user"
             )
-        held = next((part[key] for key in ("image", "image_url", "url", "path", "base64") if part.get(key) is not None), None)
+        held = next(
+            (
+                part[key]
+                for key in ("image", "image_url", "url", "path", "base64")
+                if part.get(key) is not None
+            ),
+            None,
+        )
         held = held.get("url") if kind != "image" and isinstance(held, Mapping) else held
         images.append(None if held is None else picture(held))
         parts.append({"type": "image"})
@@ -101,20 +128,28 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
 
 def picture(value: Any) -> Picture:
     """Return an image in one of the forms above; raises ConversationError for another."""
-    if isinstance(value, Mapping) and isinstance(value.get("bytes") or value.get("path"), bytes | str):
+    if isinstance(value, Mapping) and isinstance(
+        value.get("bytes") or value.get("path"), bytes | str
+    ):
         value = value.get("bytes") or value["path"]
     if isinstance(value, Image.Image | bytes | Path):
         return value
     if not isinstance(value, str):
-        raise ConversationError(f"an image is a {type(value).__name__}; required is a PIL image, bytes, a path or a data URI")
+        raise ConversationError(
+            f"an image is a {type(value).__name__}; required is a PIL image, bytes, a path or a data URI"
+        )
     if value.startswith("data:"):
         form = re.match(r"data:image/[\w.+-]+;base64,", value)
         if not form:
-            raise ConversationError(f"an image is written as {value[:40]!r}…; required is data:image/<format>;base64,<data>")
+            raise ConversationError(
+                f"an image is written as {value[:40]!r}…; required is data:image/<format>;base64,<data>"
+            )
         try:
             return base64.b64decode(value[form.end() :], validate=True)
         except ValueError as error:
             raise ConversationError(f"an image's data URI holds broken base64 ({error})") from error
     if re.match(r"https?://", value):
-        raise ConversationError(f"an image is the address {value[:60]!r}; nothing is fetched: give its bytes or a data URI")
+        raise ConversationError(
+            f"an image is the address {value[:60]!r}; nothing is fetched: give its bytes or a data URI"
+        )
     return Path(value.removeprefix("file://"))

@@ -40,10 +40,14 @@ class Critic(LabelModel):
         """
         if "read_positions" not in kwargs:
             return super().run(*args, **kwargs)
-        reads, owners, count = (kwargs.pop(name) for name in ("read_positions", "read_owners", "continuations"))
+        reads, owners, count = (
+            kwargs.pop(name) for name in ("read_positions", "read_owners", "continuations")
+        )
         positions, labels = kwargs.pop("label_positions"), kwargs.pop("labels")
         hidden = self.model(**kwargs).last_hidden_state[0]
-        return self.scores(mean_by_owner(hidden, reads, owners, count)), self.lm_head(hidden[positions], labels)
+        return self.scores(mean_by_owner(hidden, reads, owners, count)), self.lm_head(
+            hidden[positions], labels
+        )
 
     def scores(self, hidden: Tensor) -> Tensor:
         """Map pooled hidden states (C, hidden) to scores (C,) fp32."""

@@ -10,7 +10,11 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import GotOcr2ImageProcessorPil, Qwen2VLImageProcessorPil, VideoLlama3ImageProcessorPil
+from transformers import (
+    GotOcr2ImageProcessorPil,
+    Qwen2VLImageProcessorPil,
+    VideoLlama3ImageProcessorPil,
+)
 
 
 class PatchGrids:
@@ -42,13 +46,20 @@ class PatchGrids:
 
         Without it the stock model silently counts positions in 1-D.
         """
-        return {"mm_token_type_ids": (ids == config.image_token_id).int() + 2 * (ids == config.video_token_id).int()}
+        return {
+            "mm_token_type_ids": (ids == config.image_token_id).int()
+            + 2 * (ids == config.video_token_id).int()
+        }
 
     @classmethod
-    def fault(cls, config: Any, ids: Tensor, runs: Sequence[int], given: Mapping[str, Any]) -> str | None:
+    def fault(
+        cls, config: Any, ids: Tensor, runs: Sequence[int], given: Mapping[str, Any]
+    ) -> str | None:
         """Say why the images `given` are not those of `ids`, whose image tokens stand in `runs`; raise ValueError for a video."""
         if given.get("pixel_values_videos") is not None or (ids == config.video_token_id).any():
-            raise ValueError("a video was given; this model was trained on images only: give single frames as images")
+            raise ValueError(
+                "a video was given; this model was trained on images only: give single frames as images"
+            )
         grids, pixels = given.get("image_grid_thw"), given.get("pixel_values")
         patches = 0 if grids is None else int(grids.prod(1).sum())
         wanted, held = cls.tokens(config, given), 0 if pixels is None else len(pixels)
@@ -86,7 +97,10 @@ class Tiles:
     def of_a_tile(config: Any) -> int:
         """Return the tokens of a tile."""
         image, patch = config.vision_config.image_size, config.vision_config.patch_size
-        return int((image[0] // patch[0] * config.downsample_ratio) * (image[1] // patch[1] * config.downsample_ratio))
+        return int(
+            (image[0] // patch[0] * config.downsample_ratio)
+            * (image[1] // patch[1] * config.downsample_ratio)
+        )
 
     @classmethod
     def tokens(cls, config: Any, made: Mapping[str, Any]) -> list[int]:
@@ -104,7 +118,9 @@ class Tiles:
         return {}
 
     @classmethod
-    def fault(cls, config: Any, ids: Tensor, runs: Sequence[int], given: Mapping[str, Any]) -> str | None:
+    def fault(
+        cls, config: Any, ids: Tensor, runs: Sequence[int], given: Mapping[str, Any]
+    ) -> str | None:
         """Say why the images `given` are not those of `ids`, whose image tokens stand in `runs` of these lengths."""
         pixels, tile = given.get("pixel_values"), cls.of_a_tile(config)
         held = 0 if pixels is None else len(pixels)
@@ -113,7 +129,10 @@ class Tiles:
         return f"pixel_values holds {held} tiles, of {tile} tokens each; every image has whole tiles, and there must be as many"
 
 
-OTHERS: dict[str, type[PatchGrids] | type[Tiles]] = {"internvl": Tiles, "video_llama_3": UnmergedGrids}
+OTHERS: dict[str, type[PatchGrids] | type[Tiles]] = {
+    "internvl": Tiles,
+    "video_llama_3": UnmergedGrids,
+}
 
 
 def images_of(model_type: str) -> type[PatchGrids] | type[Tiles]:
@@ -124,7 +143,11 @@ def images_of(model_type: str) -> type[PatchGrids] | type[Tiles]:
 def refuse_wrong_images(config: Any, input_ids: Tensor, **given: Any) -> None:
     """Raise ValueError for a video, and unless the runs of image tokens in `input_ids` (B, T) are the images given, in order."""
     placeholder = input_ids == config.image_token_id
-    number = (placeholder & ~F.pad(placeholder[:, :-1], (1, 0))).flatten().cumsum(0)[placeholder.flatten()]
+    number = (
+        (placeholder & ~F.pad(placeholder[:, :-1], (1, 0)))
+        .flatten()
+        .cumsum(0)[placeholder.flatten()]
+    )
     runs = number.unique_consecutive(return_counts=True)[1].tolist()
     fault = images_of(config.model_type).fault(config, input_ids, runs, given)
     if fault is not None:

@@ -35,7 +35,9 @@ class LabelHead(nn.Linear):
     Everything happens inside one forward of the module that owns the weight, so that ZeRO-3 gathers it once for all chunks.
     """
 
-    def forward(self, hidden: Tensor, labels: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+    def forward(
+        self, hidden: Tensor, labels: Tensor | None = None, temperature: float = 1.0
+    ) -> Tensor:
         """Return logits (..., vocabulary), or with `labels` (L,) of `hidden` (L, H) their log-probabilities (L,) fp32.
 
         The log-probabilities are those of sampling at `temperature`.
@@ -45,7 +47,12 @@ class LabelHead(nn.Linear):
         if len(labels) <= CHUNK:
             return self._log_probabilities(hidden, labels, temperature)
         chunks = zip(torch.split(hidden, CHUNK), torch.split(labels, CHUNK), strict=True)
-        return torch.cat([checkpoint(self._log_probabilities, h, y, temperature, use_reentrant=False) for h, y in chunks])
+        return torch.cat(
+            [
+                checkpoint(self._log_probabilities, h, y, temperature, use_reentrant=False)
+                for h, y in chunks
+            ]
+        )
 
     def _log_probabilities(self, hidden: Tensor, labels: Tensor, temperature: float) -> Tensor:
         logits = super().forward(hidden).float() / temperature
@@ -59,7 +66,9 @@ class LabelModel(CompleteCheckpoint):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.lm_head = LabelHead(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
+        self.lm_head = LabelHead(
+            config.text_config.hidden_size, config.text_config.vocab_size, bias=False
+        )
         self.post_init()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +95,11 @@ class LabelModel(CompleteCheckpoint):
         """
         ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
         cache = kwargs.get("past_key_values")
-        if ids is None or kwargs.get("mm_encoder_outputs") or (cache is not None and cache.get_seq_length()):
+        if (
+            ids is None
+            or kwargs.get("mm_encoder_outputs")
+            or (cache is not None and cache.get_seq_length())
+        ):
             return kwargs
         refuse_wrong_images(self.config, **{**kwargs, "input_ids": ids})
         return {**images_of(self.config.model_type).kinds(self.config, ids), **kwargs}

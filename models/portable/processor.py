@@ -16,11 +16,25 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig, ProcessorMixin
 
-from .conversations import ConversationError, Picture, read_conversation  # relative, because these files travel too
+from .conversations import (
+    ConversationError,
+    Picture,
+    read_conversation,
+)  # relative, because these files travel too
 from .decoding import upright_rgb
 from .images import images_of
 
-BROKEN = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error)
+BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+)
 """What Pillow's readers raise on a damaged file, each its own."""
 
 
@@ -36,9 +50,16 @@ class RewardProcessor(ProcessorMixin):  # type: ignore[misc]
     @classmethod
     def from_pretrained(cls, path: Any, **kwargs: Any) -> Any:
         """Load both parts from a checkpoint folder or hub id."""
-        kept = {name: kwargs[name] for name in ("revision", "token", "cache_dir", "local_files_only") if name in kwargs}
+        kept = {
+            name: kwargs[name]
+            for name in ("revision", "token", "cache_dir", "local_files_only")
+            if name in kwargs
+        }
         images = images_of(PreTrainedConfig.get_config_dict(path, **kept)[0]["model_type"])
-        return cls(images.processor.from_pretrained(path, **kept), AutoTokenizer.from_pretrained(path, **kept))
+        return cls(
+            images.processor.from_pretrained(path, **kept),
+            AutoTokenizer.from_pretrained(path, **kept),
+        )
 
 
 def padded_batch(
@@ -51,14 +72,21 @@ def padded_batch(
     """
     turns, pictures = read_conversation(messages, images)
     if config.system_prompt is not None and turns[0]["role"] != "system":
-        turns.insert(0, {"role": "system", "content": [{"type": "text", "text": config.system_prompt}]})
+        turns.insert(
+            0, {"role": "system", "content": [{"type": "text", "text": config.system_prompt}]}
+        )
     tokenizer, image_processor = processor.tokenizer, processor.image_processor
-    texts = ["".join(part["text"] for part in turn["content"] if part["type"] == "text") for turn in turns]
+    texts = [
+        "".join(part["text"] for part in turn["content"] if part["type"] == "text")
+        for turn in turns
+    ]
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     for content in (*texts, *responses):
         for token in special:
             if token in content:
-                raise ConversationError(f"a text contains {token!r}, which the tokenizer reads as a control token: remove it")
+                raise ConversationError(
+                    f"a text contains {token!r}, which the tokenizer reads as a control token: remove it"
+                )
     vision: dict[str, Tensor] = {}
     pads: list[int] = []
     if pictures:
@@ -66,7 +94,10 @@ def padded_batch(
             opened = [upright(one) for one in pictures]
         except BROKEN as error:
             raise ConversationError(f"an image cannot be read: {error}") from error
-        made, images_here = image_processor(images=opened, return_tensors="pt"), images_of(config.model_type)
+        made, images_here = (
+            image_processor(images=opened, return_tensors="pt"),
+            images_of(config.model_type),
+        )
         vision, pads = images_here.inputs(made), images_here.tokens(config, made)
     begun = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     rows = [_row(config, tokenizer, begun, turns, response, pads) for response in responses]
@@ -88,7 +119,12 @@ def upright(image: Picture) -> Image.Image:
 
 
 def _row(
-    config: Any, tokenizer: Any, begun: str, turns: list[dict[str, Any]], response: str, pads: Sequence[int]
+    config: Any,
+    tokenizer: Any,
+    begun: str,
+    turns: list[dict[str, Any]],
+    response: str,
+    pads: Sequence[int],
 ) -> tuple[list[int], list[int]]:
     """Return the ids of a whole conversation, and 1 for each token of the response; image tokens as many as `pads` says.
 
@@ -97,17 +133,28 @@ def _row(
     answer = {"role": "assistant", "content": [{"type": "text", "text": response}]}
     whole = tokenizer.apply_chat_template([*turns, answer], tokenize=False)
     if not whole.startswith(begun + response):
-        raise ConversationError("the chat template rewrites earlier turns or the response; use the checkpoint's own template")
+        raise ConversationError(
+            "the chat template rewrites earlier turns or the response; use the checkpoint's own template"
+        )
     if config.reward_head["read"] != "last_token":
         whole = whole.rstrip("\n")
     found = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
     if found["input_ids"].count(config.image_token_id) != len(pads):
-        raise ConversationError(f"{len(pads)} images, but another number of image places in the text of the conversation")
-    counts, marks = iter(pads), tokenizer.convert_tokens_to_ids(list(images_of(config.model_type).marks))
+        raise ConversationError(
+            f"{len(pads)} images, but another number of image places in the text of the conversation"
+        )
+    counts, marks = (
+        iter(pads),
+        tokenizer.convert_tokens_to_ids(list(images_of(config.model_type).marks)),
+    )
     ids: list[int] = []
     own: list[int] = []
     for token, (start, end) in zip(found["input_ids"], found["offset_mapping"], strict=True):
-        new = [*marks[:1], *[token] * next(counts), *marks[1:]] if token == config.image_token_id else [token]
+        new = (
+            [*marks[:1], *[token] * next(counts), *marks[1:]]
+            if token == config.image_token_id
+            else [token]
+        )
         ids += new
         own += [int(end > len(begun) and start < len(begun) + len(response))] * len(new)
     return ids, own

@@ -75,7 +75,9 @@ def refuse_incomplete(path: Any, info: dict[str, Any], fresh: str | None = None)
     `info` is transformers' loading report; `fresh` is the prefix of the parameters that may be newly initialised.
     """
     found = {
-        "missing": [key for key in info["missing_keys"] if fresh is None or not key.startswith(fresh)],
+        "missing": [
+            key for key in info["missing_keys"] if fresh is None or not key.startswith(fresh)
+        ],
         "unexpected": info["unexpected_keys"],
         "of another shape": info["mismatched_keys"],
     }
@@ -125,14 +127,21 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(
-        cls, path: Any, *args: Any, fresh_head: bool = False, output_loading_info: bool = False, **kwargs: Any
+        cls,
+        path: Any,
+        *args: Any,
+        fresh_head: bool = False,
+        output_loading_info: bool = False,
+        **kwargs: Any,
     ) -> Any:
         """Load as transformers does; with `fresh_head` the head, and nothing else, may be newly initialised.
 
         Raises IncompleteCheckpointError naming the tensors that are missing, unexpected or of another shape.
         """
         kwargs.setdefault("key_mapping", cls.released_layout)
-        kwargs["ignore_mismatched_sizes"] = True  # reported by us, with the missing ones, instead of one by one
+        kwargs["ignore_mismatched_sizes"] = (
+            True  # reported by us, with the missing ones, instead of one by one
+        )
         with held_report() as held:
             model, info = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
             refuse_incomplete(path, info, "head." if fresh_head else None)
@@ -146,10 +155,16 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         else:
             super()._init_weights(module)
 
-    def save_pretrained(self, save_directory: Any, *args: Any, save_original_format: bool = False, **kwargs: Any) -> None:
+    def save_pretrained(
+        self, save_directory: Any, *args: Any, save_original_format: bool = False, **kwargs: Any
+    ) -> None:
         """Save as transformers does, in the current key layout whatever the layout that was loaded."""
-        super().save_pretrained(save_directory, *args, save_original_format=save_original_format, **kwargs)
-        if self._auto_class is not None:  # transformers copies our `decoding.py`, which only names where the decoder lies
+        super().save_pretrained(
+            save_directory, *args, save_original_format=save_original_format, **kwargs
+        )
+        if (
+            self._auto_class is not None
+        ):  # transformers copies our `decoding.py`, which only names where the decoder lies
             shutil.copyfile(inspect.getfile(upright_rgb), Path(save_directory, "decoding.py"))
 
 
@@ -186,7 +201,11 @@ class RewardHead(nn.Sequential):
         width = shape["width"] or features
         parts: list[nn.Module] = []
         for _ in range(shape["layers"] - 1):
-            parts += [Fp32Linear(features, width), ACTIVATIONS[shape["activation"]](), nn.Dropout(shape["dropout"])]
+            parts += [
+                Fp32Linear(features, width),
+                ACTIVATIONS[shape["activation"]](),
+                nn.Dropout(shape["dropout"]),
+            ]
             features = width
         super().__init__(*parts, ScoreLinear(features))
         self.dropout = shape["dropout"]
@@ -205,11 +224,16 @@ class ScalarReward(CompleteCheckpoint):
     stock: type[PreTrainedModel]
     """The backbone's class, which each family's own names."""
 
-    _keys_to_ignore_on_load_unexpected = (r"^lm_head\.",)  # the 7B backbone brings one; a score has no use for it
+    _keys_to_ignore_on_load_unexpected = (
+        r"^lm_head\.",
+    )  # the 7B backbone brings one; a score has no use for it
     _auto_class = "AutoModelForSequenceClassification"  # so `save_pretrained` copies this file and names it in config.json
 
     def __init__(self, config: Any) -> None:
-        config.num_labels, config.problem_type = 1, "regression"  # TRL asks for the one; vLLM would squash the score without
+        config.num_labels, config.problem_type = (
+            1,
+            "regression",
+        )  # TRL asks for the one; vLLM would squash the score without
         vars(config)["num_labels"] = 1  # transformers itself writes `id2label` alone
         super().__init__(config)
         self.model = self.stock(config)
@@ -239,12 +263,20 @@ class ScalarReward(CompleteCheckpoint):
         ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
         """
         images = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
-        inputs = {**{name: given for name, given in images.items() if given is not None}, "use_cache": False, **backbone}
+        inputs = {
+            **{name: given for name, given in images.items() if given is not None},
+            "use_cache": False,
+            **backbone,
+        }
         if read_positions is None or read_owners is None:
             return SequenceClassifierOutput(
-                logits=self.scores(pooled(self, input_ids, attention_mask, response_mask, **inputs))[:, None]
+                logits=self.scores(
+                    pooled(self, input_ids, attention_mask, response_mask, **inputs)
+                )[:, None]
             )
-        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **inputs).last_hidden_state[0]
+        hidden = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, **inputs
+        ).last_hidden_state[0]
         return self.scores(mean_by_owner(hidden, read_positions, read_owners, continuations))
 
     def scores(self, hidden: Tensor) -> Tensor:
@@ -254,7 +286,12 @@ class ScalarReward(CompleteCheckpoint):
 
     @torch.no_grad()
     def score(
-        self, processor: Any, messages: Any, responses: Sequence[str], images: Iterable[Any] = (), batch_size: int = 8
+        self,
+        processor: Any,
+        messages: Any,
+        responses: Sequence[str],
+        images: Iterable[Any] = (),
+        batch_size: int = 8,
     ) -> list[float]:
         """Return the score of each response to one prompt, which `read_conversation` describes; higher is better.
 
@@ -263,10 +300,16 @@ class ScalarReward(CompleteCheckpoint):
         """
         pictures, found = list(images), []
         for first in range(0, len(responses), batch_size):
-            batch = padded_batch(self.config, processor, messages, responses[first : first + batch_size], pictures)
+            batch = padded_batch(
+                self.config, processor, messages, responses[first : first + batch_size], pictures
+            )
             if self.config.reward_head["read"] != "mean":
                 del batch["response_mask"]
-            found += self(**{name: tensor.to(self.device) for name, tensor in batch.items()}).logits[:, 0].tolist()
+            found += (
+                self(**{name: tensor.to(self.device) for name, tensor in batch.items()})
+                .logits[:, 0]
+                .tolist()
+            )
         return found
 
 
@@ -304,23 +347,36 @@ class InternVLScalarRewardModel(ScalarReward, InternVLPreTrainedModel):  # type:
 
 def mean_by_owner(hidden: Tensor, positions: Tensor, owners: Tensor, count: int) -> Tensor:
     """Mean over each owner's positions: hidden (T, H), positions and owners (R,); returns (count, H) fp32."""
-    total = hidden.new_zeros(count, hidden.shape[1], dtype=torch.float32).index_add(0, owners, hidden[positions].float())
-    reads = torch.zeros(count, device=hidden.device).index_add(0, owners, torch.ones_like(owners, dtype=torch.float32))
+    total = hidden.new_zeros(count, hidden.shape[1], dtype=torch.float32).index_add(
+        0, owners, hidden[positions].float()
+    )
+    reads = torch.zeros(count, device=hidden.device).index_add(
+        0, owners, torch.ones_like(owners, dtype=torch.float32)
+    )
     return total / reads[:, None]
 
 
-def reads(config: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor | None = None) -> Tensor:
+def reads(
+    config: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor | None = None
+) -> Tensor:
     """Return what of each row of a padded batch the head reads, (B, T) bool.
 
     Raises ValueError for a row without an end of turn, or whose last end of turn is not the assistant's: the response was
     cut off or is not there. A head that reads the mean goes by `response` (B, T) instead.
     """
-    read, begin, end = config.reward_head["read"], *(config.assistant_turn[name] for name in ("begin", "end"))
+    read, begin, end = (
+        config.reward_head["read"],
+        *(config.assistant_turn[name] for name in ("begin", "end")),
+    )
     if mask is None and len(input_ids) > 1:
-        raise ValueError("several rows need an attention_mask: without it nothing tells padding from text")
+        raise ValueError(
+            "several rows need an attention_mask: without it nothing tells padding from text"
+        )
     if read == "mean":
         if response is None or not response.any(1).all():
-            raise ValueError("this reward head reads the mean over the response: pass `response_mask`, 1 on its tokens")
+            raise ValueError(
+                "this reward head reads the mean over the response: pass `response_mask`, 1 on its tokens"
+            )
         return response.bool()
     real = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
     place = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -333,25 +389,43 @@ def reads(config: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor 
     for i, token in enumerate(begin):
         begins &= input_ids.roll(-i, 1) == token
     closed = last(ends)
-    wrong = (last(begins & (place < closed)) <= last(ends & (place < closed)))[:, 0].nonzero()[:, 0].tolist()
+    wrong = (
+        (last(begins & (place < closed)) <= last(ends & (place < closed)))[:, 0]
+        .nonzero()[:, 0]
+        .tolist()
+    )
     if wrong:
         raise ValueError(
             f"rows {wrong} hold no whole answer: required is a turn of the assistant's that ends with the token {end}, and the "
             "row has no such token or ends another turn with it. A score read elsewhere means nothing: write the conversation "
             "with the tokenizer's chat template, the answer as its last turn, and do not truncate it"
         )
-    found: Tensor = place == (last(real) if read == "last_token" else closed - int(read == "last_response_token"))
+    found: Tensor = place == (
+        last(real) if read == "last_token" else closed - int(read == "last_response_token")
+    )
     return found
 
 
-def pooled(model: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor | None = None, **inputs: Any) -> Tensor:
+def pooled(
+    model: Any,
+    input_ids: Tensor,
+    mask: Tensor | None,
+    response: Tensor | None = None,
+    **inputs: Any,
+) -> Tensor:
     """Return the mean (B, H) fp32 of the hidden states that the head reads of a padded batch.
 
     Raises ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
     """
     refuse_wrong_images(model.config, input_ids, **inputs)
     where = reads(model.config, input_ids, mask, response)
-    inputs = {**images_of(model.config.model_type).kinds(model.config, input_ids), "use_cache": False, **inputs}
+    inputs = {
+        **images_of(model.config.model_type).kinds(model.config, input_ids),
+        "use_cache": False,
+        **inputs,
+    }
     hidden = model.model(input_ids=input_ids, attention_mask=mask, **inputs).last_hidden_state
     owners, places = where.nonzero(as_tuple=True)
-    return mean_by_owner(hidden.flatten(0, 1), owners * hidden.shape[1] + places, owners, len(hidden))
+    return mean_by_owner(
+        hidden.flatten(0, 1), owners * hidden.shape[1] + places, owners, len(hidden)
+    )

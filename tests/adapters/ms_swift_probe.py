@@ -21,7 +21,10 @@ def samples(row: dict[str, Any], place: int) -> list[GRPOSample]:
     """Return a group as rollouts leave it; images as a data set read by ms-swift has them."""
     question = "<image>" * len(row["images"]) + row["question"]
     images = [{"bytes": None, "path": path} for path in row["images"]]
-    chats = [[{"role": "user", "content": question}, {"role": "assistant", "content": one}] for one in row["responses"]]
+    chats = [
+        [{"role": "user", "content": question}, {"role": "assistant", "content": one}]
+        for one in row["responses"]
+    ]
     ids = {"prompt_id": str(place), "request_id": "probe"}
     return [GRPOSample.from_row({"messages": chat, "images": images, **ids}) for chat in chats]
 
@@ -29,11 +32,23 @@ def samples(row: dict[str, Any], place: int) -> list[GRPOSample]:
 def main(file: str, name: str, rows: str) -> None:
     """Print what the plug-in gives for all rows, which are one batch."""
     import_external_file(file)
-    groups = [samples(row, place) for place, row in enumerate(json.loads(Path(rows).read_text(encoding="utf-8")))]
+    groups = [
+        samples(row, place)
+        for place, row in enumerate(json.loads(Path(rows).read_text(encoding="utf-8")))
+    ]
     batch = [sample for group in groups for sample in group]
-    found = score_completions(batch, [orms[name](args=None)], [None], use_gym_env=False, device=torch.device("cpu"))[:, 0]
+    found = score_completions(
+        batch, [orms[name](args=None)], [None], use_gym_env=False, device=torch.device("cpu")
+    )[:, 0]
     rewards = [part.tolist() for part in found.split([len(group) for group in groups])]
-    print(json.dumps({"versions": {name: version(name) for name in ("ms-swift", "transformers", "trl")}, "rewards": rewards}))
+    print(
+        json.dumps(
+            {
+                "versions": {name: version(name) for name in ("ms-swift", "transformers", "trl")},
+                "rewards": rewards,
+            }
+        )
+    )
 
 
 main(*sys.argv[1:])

@@ -25,7 +25,8 @@ def samples(row: dict[str, Any]) -> list[Sample]:
     vision = process_vision_info(prompt, Namespace(image_processor=Namespace(patch_size=14)))
     status = Sample.Status.COMPLETED
     return [
-        Sample(prompt=prompt, multimodal_inputs=vision, response=one + "<|im_end|>", status=status) for one in row["responses"]
+        Sample(prompt=prompt, multimodal_inputs=vision, response=one + "<|im_end|>", status=status)
+        for one in row["responses"]
     ]
 
 
@@ -35,7 +36,14 @@ def main(file: str, name: str, rows: str) -> None:
     args = Namespace(custom_rm_path=f"{Path(file).stem}.{name}", group_rm=True, rm_url=None)
     groups = [samples(row) for row in json.loads(Path(rows).read_text(encoding="utf-8"))]
     found = [asyncio.run(batched_async_rm(args, group)) for group in groups]
-    print(json.dumps({"versions": {name: version(name) for name in ("slime", "transformers", "ray")}, "rewards": found}))
+    print(
+        json.dumps(
+            {
+                "versions": {name: version(name) for name in ("slime", "transformers", "ray")},
+                "rewards": found,
+            }
+        )
+    )
 
 
 main(*sys.argv[1:])

@@ -33,7 +33,11 @@ from eval.adapters.trl_reward import sendable
 from eval.judges.loading import load_judge
 
 CLONE = Path(__file__).resolve().parents[2]
-QUESTIONS = ("How many shapes are there?", "Which colour has the shape in the middle?", "What differs between the two pictures?")
+QUESTIONS = (
+    "How many shapes are there?",
+    "Which colour has the shape in the middle?",
+    "What differs between the two pictures?",
+)
 RESPONSES = (
     "Three.",
     "There are two red circles.",
@@ -70,14 +74,19 @@ def write_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def serving(command: Sequence[str | Path], path: str, log: Path, **settings: str) -> Iterator[httpx.Client]:
+def serving(
+    command: Sequence[str | Path], path: str, log: Path, **settings: str
+) -> Iterator[httpx.Client]:
     """Start a server on a free port, and wait until it answers at `path`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with log.open("wb") as file:
         server = subprocess.Popen(
-            [*command, "--port", str(port)], stdout=file, stderr=subprocess.STDOUT, env=os.environ | settings
+            [*command, "--port", str(port)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=os.environ | settings,
         )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as client:
@@ -96,29 +105,49 @@ def serving(command: Sequence[str | Path], path: str, log: Path, **settings: str
         server.wait(60)
 
 
-def by_framework(name: str, python: Path, folder: Path, checkpoint: Path, url: str) -> tuple[str, list[list[float]]]:
+def by_framework(
+    name: str, python: Path, folder: Path, checkpoint: Path, url: str
+) -> tuple[str, list[list[float]]]:
     """Return versions, and the rewards that a framework's own code gets from our adapter, alone in an empty folder."""
     adapter, arguments = PROBES[name]
     alone = folder / name
     alone.mkdir()
     shutil.copy(CLONE / "eval" / "adapters" / adapter, alone)
     shutil.copy(CLONE / "tests" / "adapters" / f"{name}_probe.py", alone)
-    call = [str(python), f"{name}_probe.py", adapter, *(str(checkpoint) if one == "TOKENIZER" else one for one in arguments)]
+    call = [
+        str(python),
+        f"{name}_probe.py",
+        adapter,
+        *(str(checkpoint) if one == "TOKENIZER" else one for one in arguments),
+    ]
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     if name == "openrlhf":  # it imports vLLM, whose torchvision lacks two operators on a CPU
         kept["PYTHONPATH"] = str(CLONE / "tests" / "vllm")
     done = subprocess.run(
-        [*call, str(folder / "rows.json")], cwd=alone, env=kept | {"REWARD_URL": url}, capture_output=True, text=True
+        [*call, str(folder / "rows.json")],
+        cwd=alone,
+        env=kept | {"REWARD_URL": url},
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         return f"failed: {done.stderr.strip().splitlines()[-1][:200]}", []
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    return ", ".join(f"{one} {version}" for one, version in found["versions"].items()), found["rewards"]
+    return ", ".join(f"{one} {version}" for one, version in found["versions"].items()), found[
+        "rewards"
+    ]
 
 
-def by_vllm(python: Path, folder: Path, checkpoint: Path, rows: Sequence[dict[str, Any]]) -> tuple[str, list[list[float]]]:
+def by_vllm(
+    python: Path, folder: Path, checkpoint: Path, rows: Sequence[dict[str, Any]]
+) -> tuple[str, list[list[float]]]:
     """Return the version, and what vLLM itself serves for a checkpoint, with the plug-in and its template."""
-    template = subprocess.run([python, "-m", "eval.serving.vllm_plugin", checkpoint], capture_output=True, check=True, cwd=CLONE)
+    template = subprocess.run(
+        [python, "-m", "eval.serving.vllm_plugin", checkpoint],
+        capture_output=True,
+        check=True,
+        cwd=CLONE,
+    )
     (folder / "reward.jinja").write_bytes(template.stdout)
     command: list[str | Path] = [
         python,
@@ -129,33 +158,59 @@ def by_vllm(python: Path, folder: Path, checkpoint: Path, rows: Sequence[dict[st
         "--served-model-name",
         "reward",
     ]
-    command += ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "4", "--enforce-eager"]
+    command += [
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "2048",
+        "--max-num-seqs",
+        "4",
+        "--enforce-eager",
+    ]
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": str(CLONE / "tests" / "vllm"),
     }
-    with serving([*command, "--chat-template", folder / "reward.jinja"], "/health", folder / "vllm.log", **settings) as client:
+    with serving(
+        [*command, "--chat-template", folder / "reward.jinja"],
+        "/health",
+        folder / "vllm.log",
+        **settings,
+    ) as client:
         version = client.get("/version").json()["version"]
         found = []
         for row in rows:
             asked = sendable([{"role": "user", "content": row["question"]}], row["images"])
             for part in asked[0]["content"]:
                 if part["type"] == "image":
-                    part |= {"type": "image_url", "image_url": {"url": part.pop("image").replace("image/x", "image/png")}}
-            chats = [[*asked, {"role": "assistant", "content": response}] for response in row["responses"]]
-            answers = [client.post("/classify", json={"model": "reward", "messages": chat}).json() for chat in chats]
+                    part |= {
+                        "type": "image_url",
+                        "image_url": {"url": part.pop("image").replace("image/x", "image/png")},
+                    }
+            chats = [
+                [*asked, {"role": "assistant", "content": response}]
+                for response in row["responses"]
+            ]
+            answers = [
+                client.post("/classify", json={"model": "reward", "messages": chat}).json()
+                for chat in chats
+            ]
             found.append([answer["data"][0]["probs"][0] for answer in answers])
     return f"vllm {version}", found
 
 
 def main() -> None:
     """Read the command line, ask everybody, and print the table; status 1 where a score differs or a cell is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--environments", type=Path, required=True)
-    parser.add_argument("--vllm", type=Path, help="the Python of an environment with vLLM and this project")
+    parser.add_argument(
+        "--vllm", type=Path, help="the Python of an environment with vLLM and this project"
+    )
     parser.add_argument("--only", nargs="+", choices=[*PROBES, "vllm"], default=[*PROBES, "vllm"])
     options = parser.parse_args()
     checkpoint = options.checkpoint.resolve()
@@ -166,28 +221,45 @@ def main() -> None:
         judge = load_judge(checkpoint)
         wanted = [judge.score(row["question"], row["responses"], row["images"]) for row in rows]
         found: dict[str, tuple[str, list[list[float]]]] = {}
-        with serving([sys.executable, CLONE / "eval" / "serve.py", checkpoint], "/ready", folder / "server.log") as client:
+        with serving(
+            [sys.executable, CLONE / "eval" / "serve.py", checkpoint],
+            "/ready",
+            folder / "server.log",
+        ) as client:
             for one in [one for one in PROBES if one in options.only]:
-                python = Path(sys.executable) if one == "trl" else options.environments / one / "bin" / "python"
+                python = (
+                    Path(sys.executable)
+                    if one == "trl"
+                    else options.environments / one / "bin" / "python"
+                )
                 found[one] = by_framework(one, python, folder, checkpoint, str(client.base_url))
         if "vllm" in options.only and options.vllm:
             found["vllm"] = by_vllm(options.vllm, folder, checkpoint, rows)
     table = Table(
         "framework",
-        *(f"{kind}, {count}" for kind in ("text", "1 image", "2 images") for count in ("one", "group of 8")),
+        *(
+            f"{kind}, {count}"
+            for kind in ("text", "1 image", "2 images")
+            for count in ("one", "group of 8")
+        ),
         "versions",
     )
     wrong = False
     for one, (said, rewards) in found.items():
         cells = []
         for scores, right in zip(rewards or [[]] * len(rows), wanted, strict=True):
-            apart = max((abs(a - b) for a, b in zip(scores, right, strict=True)), default=None) if scores else None
+            apart = (
+                max((abs(a - b) for a, b in zip(scores, right, strict=True)), default=None)
+                if scores
+                else None
+            )
             wrong |= apart is None or apart > LIMIT
             cells.append("–" if apart is None else f"{apart:.0e}")
         table.add_row(one, *cells, said)
     console = Console(width=200)
     console.print(
-        table, f"Largest difference to score(), whose scores span {min(map(min, wanted)):.2f} to {max(map(max, wanted)):.2f}."
+        table,
+        f"Largest difference to score(), whose scores span {min(map(min, wanted)):.2f} to {max(map(max, wanted)):.2f}.",
     )
     sys.exit(int(wrong))
 

@@ -37,7 +37,9 @@ GROUP, ROWS, STEPS = 8, 4, 2
 
 def main() -> None:
     """Train, and compare on every rank."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--url")
     options = parser.parse_args()
@@ -47,18 +49,29 @@ def main() -> None:
     seen: list[tuple[Any, str, float]] = []
 
     async def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
-        scores = await served(prompts, completions, **columns) if served else judge.reward(prompts, completions, **columns)
+        scores = (
+            await served(prompts, completions, **columns)
+            if served
+            else judge.reward(prompts, completions, **columns)
+        )
         seen.extend(zip(prompts, map(written, completions), scores, strict=True))
         return scores
 
     questions = [f"How many shapes are there in picture {number}?" for number in range(STEPS)]
-    rows: dict[str, list[Any]] = {"prompt": [[{"role": "user", "content": question}] for question in questions]}
+    rows: dict[str, list[Any]] = {
+        "prompt": [[{"role": "user", "content": question}] for question in questions]
+    }
     if images:
-        rows["images"] = [[Image.open(io.BytesIO(png(draw(sample(Rng(number), LEVELS["demo"])))))] for number in range(STEPS)]
+        rows["images"] = [
+            [Image.open(io.BytesIO(png(draw(sample(Rng(number), LEVELS["demo"])))))]
+            for number in range(STEPS)
+        ]
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=str(EMBEDDED),
-            processing_class=AutoProcessor.from_pretrained(EMBEDDED) if images else AutoTokenizer.from_pretrained(EMBEDDED),
+            processing_class=AutoProcessor.from_pretrained(EMBEDDED)
+            if images
+            else AutoTokenizer.from_pretrained(EMBEDDED),
             reward_funcs=reward,
             train_dataset=Dataset.from_dict(rows),
             args=GRPOConfig(
@@ -84,7 +97,9 @@ def main() -> None:
         split = sum(len(everywhere[0][0] & other) for other, _, _ in everywhere[1:])
         largest, count = max(one for _, one, _ in everywhere), sum(one for _, _, one in everywhere)
         what = "with images" if images else "text"
-        print(f"{STEPS} steps, {count} rewards {what}, {split} groups on both ranks, largest difference to score() {largest:.1e}")
+        print(
+            f"{STEPS} steps, {count} rewards {what}, {split} groups on both ranks, largest difference to score() {largest:.1e}"
+        )
 
 
 if __name__ == "__main__":

@@ -27,18 +27,34 @@ def rewards(kind: Any, function: Any, rows: list[dict[str, Any]]) -> list[float]
         SimpleNamespace(report_to=[]),
         SimpleNamespace(global_step=0),
     )
-    trainer.reward_funcs, trainer.reward_processing_classes, trainer.reward_func_names = [function], [None], ["probe"]
+    trainer.reward_funcs, trainer.reward_processing_classes, trainer.reward_func_names = (
+        [function],
+        [None],
+        ["probe"],
+    )
     trainer._log_completion_extra, trainer._log_metric, trainer.environments = print, print, None
     thread, trainer.async_loop, ready = start_event_loop_in_daemon(name="rewards")
     ready.wait()
     inputs = [
-        {"prompt": [{"role": "user", "content": row["question"]}], "images": list(map(Image.open, row["images"]))} for row in rows
+        {
+            "prompt": [{"role": "user", "content": row["question"]}],
+            "images": list(map(Image.open, row["images"])),
+        }
+        for row in rows
     ]
     inputs = [one for one, row in zip(inputs, rows, strict=True) for _ in row["responses"]]
     prompts = [prepare_multimodal_messages(one["prompt"], images=one["images"]) for one in inputs]
-    completions = [[{"role": "assistant", "content": response}] for row in rows for response in row["responses"]]
+    completions = [
+        [{"role": "assistant", "content": response}]
+        for row in rows
+        for response in row["responses"]
+    ]
     try:
-        return list(trainer._calculate_rewards(inputs, prompts, completions, [[0]] * len(prompts))[:, 0].tolist())
+        return list(
+            trainer._calculate_rewards(inputs, prompts, completions, [[0]] * len(prompts))[
+                :, 0
+            ].tolist()
+        )
     finally:
         shutdown_event_loop_in_daemon(thread, trainer.async_loop)
 
@@ -49,7 +65,11 @@ def main(file: str, name: str, path: str) -> None:
     flat = iter(rewards(GRPOTrainer, function, rows))
     found = [[next(flat) for _ in row["responses"]] for row in rows]
     versions = {one: version(one) for one in ("trl", "transformers")}
-    print(json.dumps({"versions": versions, "rewards": found, "rloo": rewards(RLOOTrainer, function, rows)}))
+    print(
+        json.dumps(
+            {"versions": versions, "rewards": found, "rloo": rewards(RLOOTrainer, function, rows)}
+        )
+    )
 
 
 main(*sys.argv[1:])

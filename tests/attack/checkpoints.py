@@ -28,29 +28,61 @@ def flip(path: Path, other: Path) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path, Path], object]] = {
-    "cut in half": lambda path, other: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "cut in half": lambda path, other: path.write_bytes(
+        path.read_bytes()[: path.stat().st_size // 2]
+    ),
     "cut by a byte": lambda path, other: path.write_bytes(path.read_bytes()[:-1]),
     "empty": lambda path, other: path.write_bytes(b""),
     "zeros": lambda path, other: path.write_bytes(bytes(path.stat().st_size)),
     "flipped bits": flip,
     "gone": lambda path, other: path.unlink(),
     SWAPPED: lambda path, other: shutil.copyfile(other, path),
-    "a directory": lambda path, other: path.rename(path.with_name("moved")).with_name(path.name).mkdir(),
+    "a directory": lambda path, other: (
+        path.rename(path.with_name("moved")).with_name(path.name).mkdir()
+    ),
 }
 
 
 def cases(run: Path, count: int, seed: int) -> list[tuple[str, str]]:
     """Return `count` pairs of a file, relative to the run folder, and a damage: each file once before one comes twice."""
     folder = run / NEWEST[0]
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in ("complete", "README.md")]
-    files = [path for path in files if path.stat().st_size] + [run / "recipe.yaml", run / "provenance.json"]
+    files = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("complete", "README.md")
+    ]
+    files = [path for path in files if path.stat().st_size] + [
+        run / "recipe.yaml",
+        run / "provenance.json",
+    ]
     generator = random.Random(f"{seed}/checkpoints")
-    files, damages = generator.sample(files, len(files)), generator.sample(list(DAMAGES), len(DAMAGES))
+    files, damages = (
+        generator.sample(files, len(files)),
+        generator.sample(list(DAMAGES), len(DAMAGES)),
+    )
     turns = range(len(damages))
-    rounds = [(path, damages[(place + turn) % len(damages)]) for turn in turns for place, path in enumerate(files)]
-    heavy = (".safetensors", ".pt", ".pth", "latest", "trainer_state.json", ".yaml", "provenance.json")
-    rounds = [(path, damage) for path, damage in rounds if damage != SWAPPED or (older(path).is_file() and older(path) != path)]
-    rounds.sort(key=lambda case: not str(case[0]).endswith(heavy))  # what a resume reads comes first
+    rounds = [
+        (path, damages[(place + turn) % len(damages)])
+        for turn in turns
+        for place, path in enumerate(files)
+    ]
+    heavy = (
+        ".safetensors",
+        ".pt",
+        ".pth",
+        "latest",
+        "trainer_state.json",
+        ".yaml",
+        "provenance.json",
+    )
+    rounds = [
+        (path, damage)
+        for path, damage in rounds
+        if damage != SWAPPED or (older(path).is_file() and older(path) != path)
+    ]
+    rounds.sort(
+        key=lambda case: not str(case[0]).endswith(heavy)
+    )  # what a resume reads comes first
     return [(str(path.relative_to(run)), damage) for path, damage in rounds[:count]]
 
 
@@ -76,10 +108,17 @@ def try_damage(tally: Tally, runs: Runs, run: Path, name: str, damage: str) -> N
     if not ended.in_time:
         tally.add("hang", case, "the resume does not end")
     elif ended.traceback:
-        tally.add("traceback", case, f"{file}: {ended.traceback.partition(':')[0]}", ended.traceback)
+        tally.add(
+            "traceback", case, f"{file}: {ended.traceback.partition(':')[0]}", ended.traceback
+        )
     elif any(ended.statuses):
         named = file in ended.printed
-        tally.add("refused" if named else "silent", case, f"{file} is not named", ended.printed[-200:].replace("\n", " "))
+        tally.add(
+            "refused" if named else "silent",
+            case,
+            f"{file} is not named",
+            ended.printed[-200:].replace("\n", " "),
+        )
     elif wrong := runs.unlike(run):
         tally.add("silent", case, f"{file}: goes on with {wrong}")
     else:

@@ -53,7 +53,10 @@ def sound() -> dict[str, tuple[Write, int]]:
         "JSON lines with a byte order mark": (one("a.jsonl", b"\xef\xbb\xbf" + TEXT.encode()), 1),
         "JSON with a byte order mark": (one("a.json", b"\xef\xbb\xbf" + listed), 2),
         "JSON after many blanks": (one("a.json", b" \n" * 100 + listed), 2),
-        "JSON lines between blank ones": (one("a.jsonl", f"\n   \n{TEXT}\r\n{' ' * 50}\n{TEXT}\n".encode()), 2),
+        "JSON lines between blank ones": (
+            one("a.jsonl", f"\n   \n{TEXT}\r\n{' ' * 50}\n{TEXT}\n".encode()),
+            2,
+        ),
         "JSON lines without an end": (one("a.jsonl", f"{TEXT}\n{TEXT}".encode()), 2),
         "JSON lines with line separators in a text": (
             one("a.jsonl", encoded(chosen="a\u2028\x85b")),
@@ -67,7 +70,9 @@ def rows() -> dict[str, Write]:
     """Return JSON lines of one bad row each."""
     lines: dict[str, bytes] = {
         "a row that is not UTF-8": TEXT.encode().replace(b"Red", b"R\xff"),
-        "a row in Latin 1": json.dumps(ROW | {"chosen": "Grün"}, ensure_ascii=False).encode("latin-1"),
+        "a row in Latin 1": json.dumps(ROW | {"chosen": "Grün"}, ensure_ascii=False).encode(
+            "latin-1"
+        ),
         "a key twice": (TEXT[:-1] + ', "chosen": "Green."}').encode(),
         "a nested key twice": json.dumps(ROW | {"prompt": [{"role": "user", "content": "x"}]})
         .replace('"content"', '"content": "y", "content"')
@@ -75,9 +80,15 @@ def rows() -> dict[str, Write]:
         "margin: true": encoded(margin=True),
         "margin: NaN": encoded(margin=float("nan")),
         "a margin of 5,000 digits": (TEXT[:-1] + ', "margin": ' + "9" * 5000 + "}").encode(),
-        "lists to a depth of 100,000": (TEXT[:-1] + ', "images": ' + "[" * 100_000 + "]" * 100_000 + "}").encode(),
-        "objects to a depth of 100,000": (TEXT[:-1] + ', "images": ' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}").encode(),
-        "lists to a depth of 500": (TEXT[:-1] + ', "images": ' + "[" * 500 + "]" * 500 + "}").encode(),
+        "lists to a depth of 100,000": (
+            TEXT[:-1] + ', "images": ' + "[" * 100_000 + "]" * 100_000 + "}"
+        ).encode(),
+        "objects to a depth of 100,000": (
+            TEXT[:-1] + ', "images": ' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}"
+        ).encode(),
+        "lists to a depth of 500": (
+            TEXT[:-1] + ', "images": ' + "[" * 500 + "]" * 500 + "}"
+        ).encode(),
         "NUL bytes": b"\0" * 1000,
         "a prompt of 10 MB": encoded(prompt="word " * 2_000_000),
         "a prompt of 10 MB without blanks": encoded(prompt="x" * 10_000_000),
@@ -85,15 +96,22 @@ def rows() -> dict[str, Write]:
         "a response of 10 MB": encoded(chosen="word " * 2_000_000),
         "a response of 10 MB of blanks behind": encoded(chosen="Red." + " " * 10_000_000),
         "a prompt of 200,000 parts": json.dumps(
-            ROW | {"prompt": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 200_000}]}
+            ROW
+            | {"prompt": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 200_000}]}
         ).encode(),
         "a prompt of 20,001 turns": json.dumps(
-            ROW | {"prompt": [{"role": ("user", "assistant")[i % 2], "content": "x"} for i in range(20_001)]}
+            ROW
+            | {
+                "prompt": [
+                    {"role": ("user", "assistant")[i % 2], "content": "x"} for i in range(20_001)
+                ]
+            }
         ).encode(),
         "2,000 images": encoded(images=["one.png"] * 2000),
         "70,000 images": encoded(images=["one.png"] * 70_000),
         "a data URI of 30 MB": json.dumps(
-            ROW | {"images": ["data:image/png;base64," + base64.b64encode(b"x" * 30_000_000).decode()]}
+            ROW
+            | {"images": ["data:image/png;base64," + base64.b64encode(b"x" * 30_000_000).decode()]}
         ).encode(),
     }
     return {name: one("a.jsonl", content) for name, content in lines.items()}
@@ -105,7 +123,9 @@ def whole() -> dict[str, Write]:
         "a JSON list that ends early": one("a.json", f"[{TEXT}, {TEXT[:-3]}".encode()),
         "a JSON list to a depth of 100,000": one("a.json", b"[" * 100_000),
         "a JSON list of 5,000 digits": one("a.json", b"[" + b"9" * 5000 + b"]"),
-        "a JSON list that is not UTF-8": one("a.json", b"[" + TEXT.encode().replace(b"Red", b"R\xff") + b"]"),
+        "a JSON list that is not UTF-8": one(
+            "a.json", b"[" + TEXT.encode().replace(b"Red", b"R\xff") + b"]"
+        ),
         "a gzip bomb": one("a.jsonl.gz", gzip.compress(b" " * 300_000_000), files=["*.gz"]),
         "no gzip": one("a.jsonl.gz", TEXT.encode(), files=["*.gz"]),
         "an empty file": one("a.jsonl", b""),
@@ -127,27 +147,36 @@ def tables() -> dict[str, Write]:
             text
             | {
                 "prompt": pa.ListArray.from_arrays(
-                    [0, 1], pa.StructArray.from_arrays([pa.array(["user"]), broken], ["role", "content"])
+                    [0, 1],
+                    pa.StructArray.from_arrays([pa.array(["user"]), broken], ["role", "content"]),
                 )
             }
         ),
         "a column twice": pa.table([*text.values(), pa.array(["Green."])], names=[*text, "chosen"]),
-        "a date beyond all years": pa.table(text | {"source": pa.array([2**50], pa.timestamp("ms"))}),
+        "a date beyond all years": pa.table(
+            text | {"source": pa.array([2**50], pa.timestamp("ms"))}
+        ),
         "nanoseconds": pa.table(text | {"source": pa.array([1], pa.timestamp("ns"))}),
         "a duration": pa.table(text | {"margin": pa.array([2**50], pa.duration("ms"))}),
         "a decimal": pa.table(text | {"margin": pa.array([2], pa.decimal128(38, 0))}),
         "a truth value as margin": pa.table(text | {"margin": pa.array([True])}),
-        "lists of images that are null": pa.table(text | {"images": pa.array([[None]], pa.list_(pa.string()))}),
+        "lists of images that are null": pa.table(
+            text | {"images": pa.array([[None]], pa.list_(pa.string()))}
+        ),
     }
     for name, table in odd.items():
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
         found[f"parquet: {name}"] = one("a.parquet", buffer.getvalue())
     good = io.BytesIO()
-    pq.write_table(pa.table({key: [value] * 3000 for key, value in ROW.items()}), good, row_group_size=1000)
+    pq.write_table(
+        pa.table({key: [value] * 3000 for key, value in ROW.items()}), good, row_group_size=1000
+    )
     data = good.getvalue()
     found["parquet: cut"] = one("a.parquet", data[: len(data) // 2])
-    found["parquet: data of a row group overwritten"] = one("a.parquet", data[:4] + b"\xff" * 400 + data[404:])
+    found["parquet: data of a row group overwritten"] = one(
+        "a.parquet", data[:4] + b"\xff" * 400 + data[404:]
+    )
     return found
 
 
@@ -156,7 +185,9 @@ def archives() -> dict[str, Write]:
 
     def mmpr(annotations: dict[str, bytes], pack: Callable[[zipfile.ZipFile], None]) -> Write:
         def write(folder: Path) -> dict[str, Any]:
-            (folder / "meta.json").write_text(json.dumps({"some": {"root": ".", "annotation": "annotations/some.jsonl"}}))
+            (folder / "meta.json").write_text(
+                json.dumps({"some": {"root": ".", "annotation": "annotations/some.jsonl"}})
+            )
             with zipfile.ZipFile(folder / "annotations.zip", "w", zipfile.ZIP_DEFLATED) as archive:
                 for name, content in annotations.items():
                     archive.writestr(name, content)
@@ -189,12 +220,16 @@ def archives() -> dict[str, Write]:
     image = {"annotations/some.jsonl": row}
     bomb = b"\0" * 300_000_000
     return {
-        "zip: an image that unpacks to 300 MB": mmpr(image, lambda archive: archive.writestr("one.png", bomb)),
+        "zip: an image that unpacks to 300 MB": mmpr(
+            image, lambda archive: archive.writestr("one.png", bomb)
+        ),
         "zip: annotations that unpack to 300 MB": mmpr(
             {"annotations/some.jsonl": bomb}, lambda archive: archive.writestr("one.png", RED)
         ),
         "zip: no annotations": mmpr({}, lambda archive: archive.writestr("one.png", RED)),
-        "zip: a folder for an image": mmpr(image, lambda archive: archive.writestr("one.png/", b"")),
+        "zip: a folder for an image": mmpr(
+            image, lambda archive: archive.writestr("one.png/", b"")
+        ),
         "tar: a link": tar(link),
         "tar: a member larger than the archive": tar(negative),
         "tar: empty": tar(lambda archive: None),
@@ -205,7 +240,11 @@ def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None =
     """Attack with all files, or with the one of the name `only`."""
     bad = rows() | whole() | tables() | archives()
     found = sound() | {name: (write, 0) for name, write in bad.items()}
-    run(tally, folder, {name: case for name, case in found.items() if only in (None, f"file {name}")})
+    run(
+        tally,
+        folder,
+        {name: case for name, case in found.items() if only in (None, f"file {name}")},
+    )
 
 
 def run(tally: Tally, folder: Path, found: dict[str, tuple[Write, int]]) -> None:
@@ -215,8 +254,15 @@ def run(tally: Tally, folder: Path, found: dict[str, tuple[Write, int]]) -> None
         place = folder / f"file {name}".replace("/", "-")
         place.mkdir(parents=True)
         (place / "one.png").write_bytes(RED)
-        settings: dict[str, Any] = {"cache": str(folder / "cache"), "workers": 1, "bad_records": {"limit": 1.0}}
-        sources = [{"path": str(place), **write(place)}, {"type": "shapes", "level": "demo", "rows": 1}]
+        settings: dict[str, Any] = {
+            "cache": str(folder / "cache"),
+            "workers": 1,
+            "bad_records": {"limit": 1.0},
+        }
+        sources = [
+            {"path": str(place), **write(place)},
+            {"type": "shapes", "level": "demo", "rows": 1},
+        ]
         case, kept = f"file {name}", 0
         with Attempt(SECONDS) as attempt:
             mixture = Mixture(MixtureConfig.model_validate({"sources": sources, **settings}))
@@ -228,8 +274,19 @@ def run(tally: Tally, folder: Path, found: dict[str, tuple[Write, int]]) -> None
         error, used = attempt.error, not expected and kept > 0 and "overwritten" not in name
         if error is not None:
             tally.add(
-                "uncounted" if expected and isinstance(error, UserError) else kind_of(error), case, cause(error), str(error)
+                "uncounted" if expected and isinstance(error, UserError) else kind_of(error),
+                case,
+                cause(error),
+                str(error),
             )
         else:
-            outcome: Outcome = "silent" if used else "counted" if not expected else "worked" if kept == expected else "uncounted"
+            outcome: Outcome = (
+                "silent"
+                if used
+                else "counted"
+                if not expected
+                else "worked"
+                if kept == expected
+                else "uncounted"
+            )
             tally.add(outcome, case, f"{kept} used: {case}")

@@ -58,15 +58,31 @@ class Attempt:
 
 def cause(error: BaseException) -> str:
     """Return the innermost line of the project's own code that `error` went through, and what it is."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(CLONE)]
-    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(CLONE / "tests")] or frames
-    where = f"{Path(own[-1].filename).relative_to(CLONE)}:{own[-1].lineno}" if own else "outside of the project"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_relative_to(CLONE)
+    ]
+    own = [
+        frame for frame in frames if not Path(frame.filename).is_relative_to(CLONE / "tests")
+    ] or frames
+    where = (
+        f"{Path(own[-1].filename).relative_to(CLONE)}:{own[-1].lineno}"
+        if own
+        else "outside of the project"
+    )
     return f"{where} {type(error).__name__}"
 
 
 def kind_of(error: BaseException) -> Outcome:
     """Return what a case has ended with that raised `error`."""
-    return "hang" if isinstance(error, TimeIsUp) else "refused" if isinstance(error, UserError) else "traceback"
+    return (
+        "hang"
+        if isinstance(error, TimeIsUp)
+        else "refused"
+        if isinstance(error, UserError)
+        else "traceback"
+    )
 
 
 @dataclass
@@ -75,7 +91,9 @@ class Tally:
 
     name: str
     counts: Counter[Outcome] = field(default_factory=Counter)
-    faults: defaultdict[tuple[Outcome, str], list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+    faults: defaultdict[tuple[Outcome, str], list[tuple[str, str]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     """By kind and cause, the names of the cases and the first line of what was said."""
 
     @property
@@ -97,7 +115,9 @@ class Tally:
             f"{name} {self.counts[name]:,}" for name in ("worked", "refused", "counted", *FAULTS)
         )
         lines = [head]
-        for (outcome, why), cases in sorted(self.faults.items(), key=lambda item: (item[0][0], -len(item[1]))):
+        for (outcome, why), cases in sorted(
+            self.faults.items(), key=lambda item: (item[0][0], -len(item[1]))
+        ):
             lines.append(f"  {outcome}: {why} ({len(cases)} cases)")
             for name, said in cases[:SHOWN]:
                 lines.append(f"    {command} --case {name!r}\n      {said}")

@@ -28,7 +28,13 @@ def chunk(kind: bytes, body: bytes) -> bytes:
 def png_header(width: int, height: int, extra: bytes = b"") -> bytes:
     """Return a PNG that states a size and holds next to nothing."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + extra + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + extra
+        + chunk(b"IDAT", zlib.compress(b"\0"))
+        + chunk(b"IEND", b"")
+    )
 
 
 def bits_flipped(data: bytes, seed: int) -> bytes:
@@ -45,7 +51,10 @@ def pictures() -> dict[str, bytes]:
     """Return the files by what is special about them."""
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (37, 53, 3), dtype=np.uint8))
     grey16 = Image.fromarray(np.arange(2000, dtype=np.uint16).reshape(40, 50) * 30)
-    forms = {"PNG": RED, **{form: saved(noise, form) for form in ("JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")}}
+    forms = {
+        "PNG": RED,
+        **{form: saved(noise, form) for form in ("JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")},
+    }
     found = {
         "empty": b"",
         "one byte": b"\x89",
@@ -60,7 +69,9 @@ def pictures() -> dict[str, bytes]:
         "bomb": png_header(100_000, 100_000),
         "bomb that overflows": png_header(2**31 - 1, 2**31 - 1),
         "large and empty": png_header(9000, 9000),
-        "text bomb": png_header(60, 40, chunk(b"zTXt", b"a\0\0" + zlib.compress(b"x" * 80_000_000, 9))),
+        "text bomb": png_header(
+            60, 40, chunk(b"zTXt", b"a\0\0" + zlib.compress(b"x" * 80_000_000, 9))
+        ),
         "colour profile of nonsense": saved(noise, "PNG", icc_profile=b"nonsense" * 50),
         "16 bit": saved(grey16, "PNG"),
         "32 bit": saved(Image.new("I", (40, 30)), "TIFF"),
@@ -70,7 +81,9 @@ def pictures() -> dict[str, bytes]:
         "bilevel": saved(noise.convert("1"), "PNG"),
         "palette with transparency": saved(noise.convert("P"), "PNG", transparency=3),
         "grey with alpha": saved(noise.convert("LA"), "PNG"),
-        "animation": saved(noise, "GIF", save_all=True, append_images=[noise.rotate(90, expand=True)]),
+        "animation": saved(
+            noise, "GIF", save_all=True, append_images=[noise.rotate(90, expand=True)]
+        ),
         "icon in disguise": saved(noise, "ICO"),
         "two files": RED + forms["JPEG"],
     }

@@ -17,7 +17,14 @@ from tests.attack.values import VALUES, dotted, places, put
 
 SECONDS = 5.0
 ROW = {"id": "mmmu-1", "rewards": [1.0, 0.5], "chosen": "a", "rejected": "b"}
-MULTIMODAL = {"ID": "MMBench_0000", "Category": "vqa", "Text": "q", "Output1": "a", "Output2": "b", "Better": "Output1"}
+MULTIMODAL = {
+    "ID": "MMBench_0000",
+    "Category": "vqa",
+    "Text": "q",
+    "Output1": "a",
+    "Output2": "b",
+    "Better": "Output1",
+}
 OWN = {
     "key": "k",
     "identity": "vl_rewardbench:0 (mmmu-1)",
@@ -39,10 +46,21 @@ SAMPLES: dict[str, tuple[str, str | None, Any]] = {
     "vl lmms-eval": (
         "vl_rewardbench",
         None,
-        {"filtered_resps": ["x"], "vlreward_score": {"question_id": "mmmu-1", "category": "reasoning", "score": 1.0}},
+        {
+            "filtered_resps": ["x"],
+            "vlreward_score": {"question_id": "mmmu-1", "category": "reasoning", "score": 1.0},
+        },
     ),
-    "multimodal official": ("multimodal_rewardbench", None, {"ID": "x", "Label": "A", "output": "[[A]]", "Meta": MULTIMODAL}),
-    "multimodal rewards": ("multimodal_rewardbench", "r1_reward", {**MULTIMODAL, "rewards": [1, 0]}),
+    "multimodal official": (
+        "multimodal_rewardbench",
+        None,
+        {"ID": "x", "Label": "A", "output": "[[A]]", "Meta": MULTIMODAL},
+    ),
+    "multimodal rewards": (
+        "multimodal_rewardbench",
+        "r1_reward",
+        {**MULTIMODAL, "rewards": [1, 0]},
+    ),
     "multimodal lmms-eval": (
         "multimodal_rewardbench",
         None,
@@ -88,7 +106,9 @@ def _count(tally: Tally, case: str, attempt: Attempt, wrong: bool = False) -> No
     if error is not None:
         tally.add(kind_of(error), case, cause(error), str(error))
     else:
-        tally.add("silent" if wrong else "worked", case, "a score of what is no pair of finite numbers")
+        tally.add(
+            "silent" if wrong else "worked", case, "a score of what is no pair of finite numbers"
+        )
 
 
 def cases() -> Iterator[tuple[str, str, Any]]:
@@ -104,4 +124,8 @@ def plausible(row: Any) -> bool:
     if not isinstance(row, dict) or "rewards" not in row:
         return True
     found = row["rewards"]
-    return isinstance(found, list) and len(found) == 2 and all(type(one) in (int, float) and abs(one) < math.inf for one in found)
+    return (
+        isinstance(found, list)
+        and len(found) == 2
+        and all(type(one) in (int, float) and abs(one) < math.inf for one in found)
+    )

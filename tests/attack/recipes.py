@@ -19,7 +19,18 @@ from typing import Any, get_args
 
 from data.sources.table import SOURCES
 from tests.attack.outcomes import CLONE, Attempt, Tally, cause, kind_of
-from tests.attack.values import GONE, NUMBERS, OTHERS, SPECIAL, TEXTS, Place, at, dotted, places, put
+from tests.attack.values import (
+    GONE,
+    NUMBERS,
+    OTHERS,
+    SPECIAL,
+    TEXTS,
+    Place,
+    at,
+    dotted,
+    places,
+    put,
+)
 from train.recipe.dry_run import dry_run
 from train.recipe.epoch import epoch_records
 from train.recipe.parsing import parse_arguments, read_recipe
@@ -30,9 +41,17 @@ SECONDS = 5.0
 ABSURD = 1e15
 """No number of a recipe is sensibly larger, but for seeds."""
 SHIPPED = sorted(
-    path for folder in ("recipes", "recipes/shapes") for path in (CLONE / folder).glob("*.yaml") if "stress" not in path.name
+    path
+    for folder in ("recipes", "recipes/shapes")
+    for path in (CLONE / folder).glob("*.yaml")
+    if "stress" not in path.name
 )
-NUMBERS_OF_KEYS = NUMBERS | {"1e18": 10**18, "minus 1e18": -(10**18), "1e-300": 1e-300, "billion": 10**9}
+NUMBERS_OF_KEYS = NUMBERS | {
+    "1e18": 10**18,
+    "minus 1e18": -(10**18),
+    "1e-300": 1e-300,
+    "billion": 10**9,
+}
 SOME_TEXTS = (
     "lone surrogate",
     "NUL",
@@ -61,7 +80,11 @@ class Case:
 def yaml(value: Any) -> str:
     """Return plain data as YAML in JSON's notation."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(str(key))}: {yaml(child)}" for key, child in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(str(key))}: {yaml(child)}" for key, child in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(yaml, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
@@ -76,14 +99,22 @@ def valid(folder: Path) -> dict[str, Any]:
         recipe = read_recipe(path).resolved()
         if recipe["backbone"]["path"].startswith("runs/"):  # an earlier run that need not be there
             recipe["backbone"]["path"] = "embedded"
-        found[str(path.relative_to(CLONE / "recipes"))] = recipe | {"output": recipe["output"] | {"folder": str(folder / "run")}}
+        found[str(path.relative_to(CLONE / "recipes"))] = recipe | {
+            "output": recipe["output"] | {"folder": str(folder / "run")}
+        }
     bases = {"questions": "shapes/policy.yaml"}  # all others hold pairs
-    needed: dict[str, dict[str, Any]] = {"shapes": {"level": "demo", "rows": 6400}, "povid": {"images": str(folder)}}
+    needed: dict[str, dict[str, Any]] = {
+        "shapes": {"level": "demo", "rows": 6400},
+        "povid": {"images": str(folder)},
+    }
     for source_type in SOURCES:
         (kind,) = get_args(source_type.model_fields["type"].annotation)
         hub = {} if kind == "shapes" else {"hub": "some/set"}
         base = bases.get(kind, "shapes/naive.yaml")
-        source = read_recipe(CLONE / "recipes" / base, [f"data.sources=[{yaml({'type': kind, **hub, **needed.get(kind, {})})}]"])
+        source = read_recipe(
+            CLONE / "recipes" / base,
+            [f"data.sources=[{yaml({'type': kind, **hub, **needed.get(kind, {})})}]"],
+        )
         found[f"source {kind}"] = found[base] | {"data": source.resolved()["data"]}
     return found
 
@@ -98,7 +129,10 @@ def mutated(folder: Path, count: int, seed: int) -> list[Case]:
 def _singly(name: str, recipe: dict[str, Any]) -> Iterator[Callable[[], Case]]:
     """Yield what makes each mutation of one key; of a hundred thousand only the drawn ones are written out."""
     values = {label: TEXTS[label] for label in SOME_TEXTS} | NUMBERS_OF_KEYS
-    values |= {label: OTHERS[label] for label in ("null", "empty list", "empty object", "list of lists", "depth 150")}
+    values |= {
+        label: OTHERS[label]
+        for label in ("null", "empty list", "empty object", "list of lists", "depth 150")
+    }
     under = ("data", "sources") if name.startswith("source ") else ()
     for place in places(recipe):
         if place[: len(under)] != under:
@@ -106,16 +140,29 @@ def _singly(name: str, recipe: dict[str, Any]) -> Iterator[Callable[[], Case]]:
         for label, new in values.items():
             if label != "NUL" or "folder" not in place:
                 yield partial(_changed, f"{name} {dotted(place)} = {label}", recipe, place, new)
-                yield partial(_overridden, f"{name} {dotted(place)} = {label} as override", recipe, place, new)
+                yield partial(
+                    _overridden, f"{name} {dotted(place)} = {label} as override", recipe, place, new
+                )
         yield partial(_changed, f"{name} {dotted(place)} gone", recipe, place, GONE)
         if isinstance(place[-1], str):
-            yield partial(_renamed, f"{name} {dotted(place)} misspelt", recipe, place, place[-1][:-1] + "x")
+            yield partial(
+                _renamed, f"{name} {dotted(place)} misspelt", recipe, place, place[-1][:-1] + "x"
+            )
     for token in SPECIAL:
         place, new = ("backbone", "system_prompt"), f"Be brief.{token}"
-        yield partial(_changed, f"{name} system prompt with {token}", recipe, place, new, refused=token != SPECIAL[-1])
+        yield partial(
+            _changed,
+            f"{name} system prompt with {token}",
+            recipe,
+            place,
+            new,
+            refused=token != SPECIAL[-1],
+        )
 
 
-def _changed(name: str, recipe: dict[str, Any], place: Place, new: Any, *, refused: bool = False) -> Case:
+def _changed(
+    name: str, recipe: dict[str, Any], place: Place, new: Any, *, refused: bool = False
+) -> Case:
     return Case(name, yaml(put(recipe, place, new)), refused=refused)
 
 
@@ -177,7 +224,10 @@ def hostile(folder: Path) -> list[Case]:
     }
     found = [Case(name, text, refused=True, alone="illion" in name) for name, text in texts.items()]
     found += [Case(name, path, refused=True, alone=True) for name, path in _files(folder).items()]
-    found += [Case(f"override {name}", sound, (text,), refused=True) for name, text in _overrides().items()]
+    found += [
+        Case(f"override {name}", sound, (text,), refused=True)
+        for name, text in _overrides().items()
+    ]
     for name, changes in _settings(folder).items():
         found.append(Case(name, sound, changes, refused=True))
     return found
@@ -195,8 +245,19 @@ def _files(folder: Path) -> dict[str, Path]:
     (folder / "to_pipe.yaml").write_text("extends: pipe.yaml\n")
     with (folder / "huge.yaml").open("wb") as file:
         file.truncate(3 << 30)  # of zeros, on no disk
-    special = {name: Path(name) for name in ("/dev/zero", "/dev/urandom", "/dev/null", "/proc/self/mem", "/proc/kmsg")}
-    named = ("pipe.yaml", "loop.yaml", "device.yaml", "to_pipe.yaml", "huge.yaml", "chain/0.yaml", "nowhere.yaml")
+    special = {
+        name: Path(name)
+        for name in ("/dev/zero", "/dev/urandom", "/dev/null", "/proc/self/mem", "/proc/kmsg")
+    }
+    named = (
+        "pipe.yaml",
+        "loop.yaml",
+        "device.yaml",
+        "to_pipe.yaml",
+        "huge.yaml",
+        "chain/0.yaml",
+        "nowhere.yaml",
+    )
     return {"a directory": folder, **special, **{name: folder / name for name in named}}
 
 
@@ -208,7 +269,9 @@ def _overrides() -> dict[str, str]:
         "of an empty name": "optim..learning_rate=1",
         "to a depth of 5,000": ".".join(["a"] * 5000) + "=1",
         "of a long number": "seed=" + "9" * 6000,
-        "with a bomb": "data=[&a0 [x, x], " + "".join(f"&a{i} [*a{i - 1}, *a{i - 1}], " for i in range(1, 40)) + "]",
+        "with a bomb": "data=[&a0 [x, x], "
+        + "".join(f"&a{i} [*a{i - 1}, *a{i - 1}], " for i in range(1, 40))
+        + "]",
         "of a far index": "data.sources.99999999999999999999.rows=3",
         "of a negative index": "data.sources.-1.rows=3",
         "of an index that is no digit": "data.sources.².rows=3",
@@ -223,28 +286,56 @@ def _overrides() -> dict[str, str]:
 
 def _settings(folder: Path) -> dict[str, tuple[str, ...]]:
     """Return settings with which no run could start, although each of their values has the right type."""
-    kinds = {"a Qwen3-VL": "qwen3_vl", "a LLaVA": "llava", "a text model": "qwen2", "no model": None}
+    kinds = {
+        "a Qwen3-VL": "qwen3_vl",
+        "a LLaVA": "llava",
+        "a text model": "qwen2",
+        "no model": None,
+    }
     found: dict[str, tuple[str, ...]] = {}
     own = json.loads((CLONE / "models/embedded/config.json").read_text())
     for name, kind in kinds.items():
         (folder / name).mkdir()
-        changed = own | {"model_type": kind} if kind != "qwen2" else {**own["text_config"], "model_type": kind}
+        changed = (
+            own | {"model_type": kind}
+            if kind != "qwen2"
+            else {**own["text_config"], "model_type": kind}
+        )
         (folder / name / "config.json").write_text(json.dumps(changed))
         found[f"a backbone that is {name}"] = (f"backbone.path={folder / name}",)
-    for name, text in {"no JSON": "{", "a list": "[]", "empty": "{}", "not UTF-8": None, "of texts": None}.items():
+    for name, text in {
+        "no JSON": "{",
+        "a list": "[]",
+        "empty": "{}",
+        "not UTF-8": None,
+        "of texts": None,
+    }.items():
         place = folder / f"config {name}"
         place.mkdir()
-        content = json.dumps(own | {"text_config": dict.fromkeys(own["text_config"], "7")}) if name == "of texts" else text
+        content = (
+            json.dumps(own | {"text_config": dict.fromkeys(own["text_config"], "7")})
+            if name == "of texts"
+            else text
+        )
         (place / "config.json").write_bytes(b"\xff\xfe{" if content is None else content.encode())
         found[f"a backbone whose config is {name}"] = (f"backbone.path={place}",)
     (folder / "set").mkdir()
     (folder / "set.csv").write_text("prompt,chosen,rejected\n")
-    sources = {"missing": folder / "nowhere", "an empty folder": folder / "set", "of another format": folder / "set.csv"}
-    found |= {f"data that are {name}": (f"data.sources=[{{type: project, path: {path}}}]",) for name, path in sources.items()}
+    sources = {
+        "missing": folder / "nowhere",
+        "an empty folder": folder / "set",
+        "of another format": folder / "set.csv",
+    }
+    found |= {
+        f"data that are {name}": (f"data.sources=[{{type: project, path: {path}}}]",)
+        for name, path in sources.items()
+    }
     benchmark = "evaluation.benchmarks=[{{name: preference_folder, location: {}}}]"
     nothing = "evaluation.best_metric=null"
     return found | {
-        "images that are missing": (f"data.sources=[{{type: povid, hub: some/set, images: {folder / 'nowhere'}}}]",),
+        "images that are missing": (
+            f"data.sources=[{{type: povid, hub: some/set, images: {folder / 'nowhere'}}}]",
+        ),
         "a benchmark that is missing": (benchmark.format(folder / "nowhere"), nothing),
         "a benchmark in an empty folder": (benchmark.format(folder / "set"), nothing),
         "a backbone that is missing": (f"backbone.path={folder / 'nowhere'}",),
@@ -272,12 +363,16 @@ def try_recipe(tally: Tally, case: Case, folder: Path) -> None:
     """Let the dry run read a recipe, and count how it ends."""
     path = case.text if isinstance(case.text, Path) else folder / "recipe.yaml"
     if not isinstance(case.text, Path):
-        path.write_bytes(case.text if isinstance(case.text, bytes) else case.text.encode(errors="surrogatepass"))
+        path.write_bytes(
+            case.text if isinstance(case.text, bytes) else case.text.encode(errors="surrogatepass")
+        )
     arguments = [str(path), *case.overrides, "--dry-run"]
     if case.alone:
         _alone(tally, case, arguments)
         return
-    entry = next((name for name in ("sft", "rl") if f'"{_METHOD[name]}"' in str(case.text)[:200_000]), "rm")
+    entry = next(
+        (name for name in ("sft", "rl") if f'"{_METHOD[name]}"' in str(case.text)[:200_000]), "rm"
+    )
     errors = StringIO()
     with Attempt(SECONDS) as attempt, redirect_stdout(StringIO()), redirect_stderr(errors):
         launch = parse_arguments(arguments, entry, "")  # type: ignore[arg-type]
@@ -285,7 +380,12 @@ def try_recipe(tally: Tally, case: Case, folder: Path) -> None:
     error, said = attempt.error, errors.getvalue()
     if isinstance(error, SystemExit):
         clear = error.code == 2 and said.strip()
-        tally.add("refused" if clear else "silent", case.name, f"exit status {error.code} without a message", said)
+        tally.add(
+            "refused" if clear else "silent",
+            case.name,
+            f"exit status {error.code} without a message",
+            said,
+        )
     elif error is not None:
         kind = kind_of(error)  # a UserError that comes out of the command is printed as a traceback
         tally.add("traceback" if kind == "refused" else kind, case.name, cause(error), str(error))
@@ -317,7 +417,14 @@ def _alone(tally: Tally, case: Case, arguments: Sequence[str]) -> None:
 
     command = [sys.executable, str(CLONE / "train" / "rm.py"), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=4 * SECONDS, preexec_fn=limited)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=4 * SECONDS,
+            preexec_fn=limited,
+        )
     except subprocess.TimeoutExpired:
         tally.add("hang", case.name, "the command does not end")
         return

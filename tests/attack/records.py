@@ -49,13 +49,20 @@ def encoder() -> PairEncoder:
     tokenizer = deepcopy(tiny.tokenizer())
     tokenizer.add_special_tokens({"additional_special_tokens": list(SPECIAL[1:])})
     config = BackboneConfig(path="tiny", dtype="float32", max_pixels=784 * 4)
-    return PairEncoder(Encoder(tokenizer, tiny.image_processor(max_pixels=784 * 4), config, tiny.config()), "end_of_turn")
+    return PairEncoder(
+        Encoder(tokenizer, tiny.image_processor(max_pixels=784 * 4), config, tiny.config()),
+        "end_of_turn",
+    )
 
 
 def cases(kind: str, count: int, seed: int) -> list[Case]:
     """Return `count` mutated rows of a source: one value at one place each, and, where these run out, two at a time."""
     generator = random.Random(f"{seed}/{kind}")
-    single = [case for number, row in enumerate(SAMPLES[kind].rows) for case in _singly(f"{kind}/{number}", row)]
+    single = [
+        case
+        for number, row in enumerate(SAMPLES[kind].rows)
+        for case in _singly(f"{kind}/{number}", row)
+    ]
     generator.shuffle(single)
     found = single[:count]
     while len(found) < count:
@@ -73,12 +80,19 @@ def _singly(name: str, row: dict[str, Any]) -> Iterator[Case]:
         elif isinstance(value, bytes):
             given = VALUES | {f"picture {label}": data for label, data in pictures().items()}
         elif isinstance(value, str) and len(value) < 1000:
-            given = VALUES | {f"{label} behind": value + str(VALUES[label]) for label in ("lone surrogate", "NUL", "markers")}
+            given = VALUES | {
+                f"{label} behind": value + str(VALUES[label])
+                for label in ("lone surrogate", "NUL", "markers")
+            }
             given |= {f"{token} before": token + value for token in SPECIAL}
         number = isinstance(value, int | float) and not isinstance(value, bool)
         for label, new in given.items():
             if label != "5,000 images" or isinstance(value, list):
-                yield Case(f"{name} {dotted(place)} = {label}", put(row, place, new), place if number and new is True else ())
+                yield Case(
+                    f"{name} {dotted(place)} = {label}",
+                    put(row, place, new),
+                    place if number and new is True else (),
+                )
     for place in [(), *(place for place in places(row) if isinstance(at(row, place), dict))]:
         yield Case(f"{name} {dotted(place)} + unknown key", put(row, (*place, "unknwon"), 1))
 
@@ -89,13 +103,18 @@ class Attack:
     def __init__(self, tally: Tally, kind: str, folder: Path, encode: PairEncoder) -> None:
         self.tally, self.kind, self.folder, self.encode = tally, kind, folder, encode
         self.sample: Sample = SAMPLES[kind]
-        settings = {key: str(value).format(folder=folder / "set") for key, value in self.sample.settings.items()}
+        settings = {
+            key: str(value).format(folder=folder / "set")
+            for key, value in self.sample.settings.items()
+        }
         self.section = {"type": kind, "path": str(folder / "set"), **settings}
         surroundings(folder / "set", kind)
 
     def run(self, found: Sequence[Case]) -> None:
         """Attack with all cases."""
-        for numbers, path in written(self.folder / "set", self.sample, [case.row for case in found]):
+        for numbers, path in written(
+            self.folder / "set", self.sample, [case.row for case in found]
+        ):
             here = [found[number] for number in numbers]
             with Attempt(SECONDS + 0.05 * len(here)) as attempt:
                 mixture = self._prepared(here)
@@ -112,14 +131,28 @@ class Attack:
 
     def _prepared(self, found: Sequence[Case]) -> Mixture:
         """Return the mixture after all that is done with it before training; raises what that raises."""
-        other = {"type": "shapes", "level": "demo", "rows": 1}  # without it, nothing but bad rows is refused as a whole
-        settings = {"cache": str(self.folder / "cache"), "workers": 1, "bad_records": {"limit": 1.0}}
-        mixture = Mixture(MixtureConfig.model_validate({"sources": [self.section, other], **settings}))
+        other = {
+            "type": "shapes",
+            "level": "demo",
+            "rows": 1,
+        }  # without it, nothing but bad rows is refused as a whole
+        settings = {
+            "cache": str(self.folder / "cache"),
+            "workers": 1,
+            "bad_records": {"limit": 1.0},
+        }
+        mixture = Mixture(
+            MixtureConfig.model_validate({"sources": [self.section, other], **settings})
+        )
         list(suspicious(mixture.parts[:1]))
         page(mixture, len(found) + 1, "attack").encode()
         part = mixture.parts[0]
-        assert len(part.source) == len(found), f"{len(found)} rows were written and {len(part.source)} read"
-        assert len(part.rows) + sum(part.left_out.values()) == len(found), "some rows are in no count"
+        assert len(part.source) == len(found), (
+            f"{len(found)} rows were written and {len(part.source)} read"
+        )
+        assert len(part.rows) + sum(part.left_out.values()) == len(found), (
+            "some rows are in no count"
+        )
         return mixture
 
     def _failed(self, found: Sequence[Case], error: BaseException) -> None:
@@ -152,7 +185,11 @@ class Attack:
             elif attempt.error is not None:
                 self._failed([case], attempt.error)
             else:
-                self.tally.add("silent" if wrong else "worked" if len(used) == 1 else "counted", case.name, wrong)
+                self.tally.add(
+                    "silent" if wrong else "worked" if len(used) == 1 else "counted",
+                    case.name,
+                    wrong,
+                )
 
     def _converted(self, row: Any) -> Preference | None:
         """Return the record of a row that was never in a file; None if it is none."""
@@ -199,13 +236,26 @@ class Attack:
         special = set(encoder.tokenizer.all_special_ids)
         group = self.encode(record).group
         blank = [_blanked(message) for message in record.prompt]
-        for continuation, response in zip(group.continuations, (record.chosen, record.rejected), strict=True):
-            whole = "".join(span.text for span in encoder.render((*record.prompt, text("assistant", response))))
-            ids = [next(same) for _, same in groupby((*group.prompt_ids, *continuation.ids), key=_pads(encoder.vision.image))]
-            if _same(encoder.tokenizer.decode(ids, clean_up_tokenization_spaces=False)) != _same(whole):
+        for continuation, response in zip(
+            group.continuations, (record.chosen, record.rejected), strict=True
+        ):
+            whole = "".join(
+                span.text for span in encoder.render((*record.prompt, text("assistant", response)))
+            )
+            ids = [
+                next(same)
+                for _, same in groupby(
+                    (*group.prompt_ids, *continuation.ids), key=_pads(encoder.vision.image)
+                )
+            ]
+            if _same(encoder.tokenizer.decode(ids, clean_up_tokenization_spaces=False)) != _same(
+                whole
+            ):
                 return "tokens that are not those of the text"
             plain = "".join(span.text for span in encoder.render((*blank, text("assistant", "x"))))
-            if sum(one in special for one in ids) != sum(one in special for one in encoder.tokenizer(plain)["input_ids"]):
+            if sum(one in special for one in ids) != sum(
+                one in special for one in encoder.tokenizer(plain)["input_ids"]
+            ):
                 return "a forged control token"
         return ""
 
@@ -225,13 +275,19 @@ def _blanked(message: Message) -> Message:
     """Return a message with a harmless text in the place of each of its own."""
     return {
         **message,
-        "content": [{"type": "text", "text": "x"} if part["type"] == "text" else part for part in message["content"]],
+        "content": [
+            {"type": "text", "text": "x"} if part["type"] == "text" else part
+            for part in message["content"]
+        ],
     }
 
 
 def _visible(character: str) -> bool:
     """Say whether a character leaves ink: no control, format, separator, mark or unassigned one, no blank."""
-    return unicodedata.category(character)[0] not in "CZM" and character not in "\u115f\u1160\u3164\uffa0\u2800"
+    return (
+        unicodedata.category(character)[0] not in "CZM"
+        and character not in "\u115f\u1160\u3164\uffa0\u2800"
+    )
 
 
 def _leaves(value: Any) -> Iterator[str]:
@@ -239,12 +295,23 @@ def _leaves(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        below = [leaf for child in (value.values() if isinstance(value, dict) else value) for leaf in _leaves(child)]
+        below = [
+            leaf
+            for child in (value.values() if isinstance(value, dict) else value)
+            for leaf in _leaves(child)
+        ]
         yield from below
         yield "".join(leaf for leaf in below if leaf != "text")  # parts that the template joins
 
 
-def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None = None, kinds: Sequence[str] = ()) -> None:
+def attack(
+    tally: Tally,
+    folder: Path,
+    count: int,
+    seed: int,
+    only: str | None = None,
+    kinds: Sequence[str] = (),
+) -> None:
     """Attack all sources with `count` cases in all, or with the one case of the name `only`."""
     kinds = kinds or sorted(SAMPLES)
     encode = encoder()

@@ -35,11 +35,15 @@ ATTACKS = {
 
 def main() -> None:
     """Read the command line, attack, print the report; exit status 1 if a fault was found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default=",".join(ATTACKS), help=f"some of {', '.join(ATTACKS)}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="cases of each attack")
-    parser.add_argument("--case", help="only the case of this name (with the seed and count of the report)")
+    parser.add_argument(
+        "--case", help="only the case of this name (with the seed and count of the report)"
+    )
     options = parser.parse_args()
     names = options.only.split(",")
     if unknown := set(names) - ATTACKS.keys():
@@ -50,7 +54,11 @@ def main() -> None:
         module, function = place.split(".")
         attack = getattr(import_module(f"tests.attack.{module}"), function)  # recipes need no torch
         tally, count = Tally(name), options.count or usual
-        with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            redirect_stdout(StringIO()),
+            redirect_stderr(StringIO()),
+        ):
             attack(tally, Path(folder), count, options.seed, options.case)
         command = f"python tests/attack/run.py --only {name} --seed {options.seed} --count {count}"
         print(tally.report(command), flush=True)

@@ -31,7 +31,11 @@ class Ended:
         """The last line of a traceback; empty if there is none."""
         if "Traceback (most recent call last)" not in self.printed:
             return ""
-        lines = [line for line in self.printed.splitlines() if line[:1].isalpha() and ("Error" in line or "Interrupt" in line)]
+        lines = [
+            line
+            for line in self.printed.splitlines()
+            if line[:1].isalpha() and ("Error" in line or "Interrupt" in line)
+        ]
         return lines[-1] if lines else "a traceback"
 
 
@@ -42,7 +46,9 @@ class Runs:
         self.folder, self.stage, self.ranks = folder, stage, ranks
         self.recipe = worker.prepare(folder)
         self.whole = folder / "whole"
-        run_ranks(folder / "server", time.sleep, 0.0, ranks=1)  # importing torch is not part of a run's time
+        run_ranks(
+            folder / "server", time.sleep, 0.0, ranks=1
+        )  # importing torch is not part of a run's time
         begin = time.monotonic()
         ended = self.run(self.whole)
         self.seconds = time.monotonic() - begin
@@ -50,12 +56,24 @@ class Runs:
 
     def run(self, folder: Path, *arguments: str, meanwhile: Meanwhile | None = None) -> Ended:
         """Start a run into `folder`, or resume it."""
-        changes = ["evaluation.benchmarks=[]", "evaluation.best_metric=null", "output.keep_checkpoints=9"]
-        command = [str(self.recipe), f"deepspeed={self.stage}", f"output.folder={folder}", *changes, *arguments]
+        changes = [
+            "evaluation.benchmarks=[]",
+            "evaluation.best_metric=null",
+            "output.keep_checkpoints=9",
+        ]
+        command = [
+            str(self.recipe),
+            f"deepspeed={self.stage}",
+            f"output.folder={folder}",
+            *changes,
+            *arguments,
+        ]
         log = folder.with_name(f"{folder.name}-log-{len(list(folder.parent.iterdir()))}")
         watch = None if meanwhile is None else partial(meanwhile, log / "rank0.log")
         try:
-            printed = run_ranks(log, worker.recipe_run, command, ranks=self.ranks, seconds=SECONDS, meanwhile=watch)
+            printed = run_ranks(
+                log, worker.recipe_run, command, ranks=self.ranks, seconds=SECONDS, meanwhile=watch
+            )
         except RanksError as error:
             return Ended(error.statuses, error.in_time, error.printed)
         return Ended([0] * self.ranks, True, printed)
@@ -66,10 +84,17 @@ class Runs:
             return "the last checkpoint is not complete"
         if worker.difference(worker.ended(folder), worker.ended(self.whole)) != 0.0:
             return "other weights"
-        losses = [[line["loss"] for line in worker.lines(worker.ended(one))] for one in (folder, self.whole)]
+        losses = [
+            [line["loss"] for line in worker.lines(worker.ended(one))]
+            for one in (folder, self.whole)
+        ]
         return "" if losses[0] == losses[1] else "another curve"
 
 
 def kinds(count: int) -> Sequence[tuple[str, int, int]]:
     """Return (stage, ranks, cases) of runs that share `count` cases; the cheaper ones get more of them."""
-    return [("none", 1, count - 2 * (count // 4)), ("zero2", 2, count // 4), ("zero3", 2, count // 4)]
+    return [
+        ("none", 1, count - 2 * (count // 4)),
+        ("zero2", 2, count // 4),
+        ("zero3", 2, count // 4),
+    ]

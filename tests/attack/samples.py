@@ -38,9 +38,15 @@ def _turns(*roles_and_contents: Any) -> list[dict[str, Any]]:
     ]
 
 
-_TALKED = {"chosen": talk("Hi", "Hello", "More", "Yes"), "rejected": talk("Hi", "Hello", "More", "No"), "source": "magpie"}
+_TALKED = {
+    "chosen": talk("Hi", "Hello", "More", "Yes"),
+    "rejected": talk("Hi", "Hello", "More", "No"),
+    "source": "magpie",
+}
 _IMAGE, _TEXT = {"type": "image"}, {"type": "text", "text": "What is it?"}
-_LONG = _turns("system", "Be brief.", "user", [_IMAGE, _TEXT], "assistant", "A square.", "user", [_TEXT])
+_LONG = _turns(
+    "system", "Be brief.", "user", [_IMAGE, _TEXT], "assistant", "A square.", "user", [_TEXT]
+)
 _SHAREGPT = {
     "images": ["one.png"],
     "conversations": [
@@ -51,41 +57,85 @@ _SHAREGPT = {
     "chosen": {"from": "gpt", "value": "A red square."},
     "rejected": {"from": "gpt", "value": "It is red."},
 }
-_ALPACA = {"instruction": "Add.", "input": "1 + 1", "chosen": "2", "rejected": "3", "system": "Be brief."}
+_ALPACA = {
+    "instruction": "Add.",
+    "input": "1 + 1",
+    "chosen": "2",
+    "rejected": "3",
+    "system": "Be brief.",
+}
 _USER = {"role": "user", "content": "<image>What is this?"}
 _SAID = [{"role": "assistant", "content": text} for text in ("A square.", "A cat.")]
 _HUMAN = {"from": "human", "value": "<image>\nDescribe."}
 _THOUGHT = "<think>Response 1 says red. Response 2 is better.</think><answer>2</answer>"
-_BATTLE = {"question_id": "q", "language": "English", "image": image_struct(), "turn": 1, "winner": "model_a"}
+_BATTLE = {
+    "question_id": "q",
+    "language": "English",
+    "image": image_struct(),
+    "turn": 1,
+    "winner": "model_a",
+}
 _PAIR = {"chosen": "A square.", "rejected": "A cat."}
 
 SAMPLES: dict[str, Sample] = {
     "helpsteer3": Sample(
         "preference/train.jsonl",
-        ({"domain": "code", "context": talk("Write."), "response1": "one", "response2": "two", "overall_preference": -2},),
+        (
+            {
+                "domain": "code",
+                "context": talk("Write."),
+                "response1": "one",
+                "response2": "two",
+                "overall_preference": -2,
+            },
+        ),
     ),
-    "llava_critic": Sample("pairwise/train-00000-of-00001.parquet", (critic_row(ARENA, "My verdict: [[A>>B]]"),)),
+    "llava_critic": Sample(
+        "pairwise/train-00000-of-00001.parquet", (critic_row(ARENA, "My verdict: [[A>>B]]"),)
+    ),
     "mm_rlhf": Sample(
         "dpo_pairs.jsonl",
         (
-            _PAIR | {"image": "one.png", "prompt": "<image>\nWhat?", "chosen_reason": "Right.", "rejected_reason": "Wrong."},
+            _PAIR
+            | {
+                "image": "one.png",
+                "prompt": "<image>\nWhat?",
+                "chosen_reason": "Right.",
+                "rejected_reason": "Wrong.",
+            },
             _PAIR | {"video": "clip.mp4", "prompt": "<video>\nWhat?", "is_tie": False},
         ),
     ),
     "mmif": Sample("mmif.json", (_SHAREGPT,)),
     "mmpr": Sample(
         "annotations/some.jsonl",
-        (_PAIR | {"image": "one.png", "question": "Which?"}, _PAIR | {"image": ["one.png", "two.png"], "question": "Compare."}),
+        (
+            _PAIR | {"image": "one.png", "question": "Which?"},
+            _PAIR | {"image": ["one.png", "two.png"], "question": "Compare."},
+        ),
     ),
     "ms_swift": Sample(
         "a.jsonl",
         (
-            {"messages": [_USER, _SAID[0]], "rejected_response": "A cat.", "images": ["one.png"], "margin": 0.5},
-            {"messages": [_USER, _SAID[0]], "rejected_messages": [_USER, _SAID[1]], "images": [{"path": "one.png"}]},
+            {
+                "messages": [_USER, _SAID[0]],
+                "rejected_response": "A cat.",
+                "images": ["one.png"],
+                "margin": 0.5,
+            },
+            {
+                "messages": [_USER, _SAID[0]],
+                "rejected_messages": [_USER, _SAID[1]],
+                "images": [{"path": "one.png"}],
+            },
         ),
     ),
-    "olmo_preference": Sample("train-00000-of-00001.parquet", (_TALKED | {"chosen_rating": 4.5, "rejected_rating": 2.0},)),
-    "omnialign_v_dpo": Sample("chart.jsonl", (_PAIR | {"prompt": "<image>\nRead it.", "image": "one.png"},)),
+    "olmo_preference": Sample(
+        "train-00000-of-00001.parquet", (_TALKED | {"chosen_rating": 4.5, "rejected_rating": 2.0},)
+    ),
+    "omnialign_v_dpo": Sample(
+        "chart.jsonl", (_PAIR | {"prompt": "<image>\nRead it.", "image": "one.png"},)
+    ),
     "povid": Sample(
         "povid.json",
         (
@@ -103,25 +153,40 @@ SAMPLES: dict[str, Sample] = {
         (
             FULL | {"images": ["one.png"]},
             FULL | {"images": ["one.png"], "prompt": _LONG},
-            FULL | {"images": ["one.png", {"bytes": None, "path": "two.png"}], "prompt": "Compare."},
+            FULL
+            | {"images": ["one.png", {"bytes": None, "path": "two.png"}], "prompt": "Compare."},
         ),
     ),
     "r1_reward": Sample(
         "train.jsonl",
         (
             {
-                "message": _turns("user", [{"type": "text", "text": JUDGE.format("What colour?", "Red.", "Blue.")}]),
+                "message": _turns(
+                    "user",
+                    [{"type": "text", "text": JUDGE.format("What colour?", "Red.", "Blue.")}],
+                ),
                 "answer": ["<answer>1</answer>"],
                 "image": base64.b64encode(RED).decode(),
             },
-            {"message": _turns("user", JUDGE.format("Q?", "Red.", "Blue."), "assistant", _THOUGHT), "image": ""},
+            {
+                "message": _turns(
+                    "user", JUDGE.format("Q?", "Red.", "Blue."), "assistant", _THOUGHT
+                ),
+                "image": "",
+            },
         ),
         nested="message",
     ),
     "rlaif_v": Sample("a.parquet", (RLAIF_ROW,)),
     "rlhf_v": Sample(
         "a.parquet",
-        ({"image": image_struct(), "text": {"question": "Where?", "chosen": "Out.", "rejected": "In."}, "origin_dataset": "V"},),
+        (
+            {
+                "image": image_struct(),
+                "text": {"question": "Where?", "chosen": "Out.", "rejected": "In."},
+                "origin_dataset": "V",
+            },
+        ),
         nested="text",
     ),
     "sharegpt": Sample("a.json", (_SHAREGPT, _ALPACA)),
@@ -144,15 +209,30 @@ SAMPLES: dict[str, Sample] = {
     "trl": Sample(
         "train.jsonl",
         (
-            {"images": ["one.png"], "prompt": _LONG, "chosen": _SAID[:1], "rejected": _SAID[1:], "margin": 1.5},
-            {"chosen": [*_LONG[:1], _LONG[3], *_SAID[:1]], "rejected": [*_LONG[:1], _LONG[3], *_SAID[1:]]},
+            {
+                "images": ["one.png"],
+                "prompt": _LONG,
+                "chosen": _SAID[:1],
+                "rejected": _SAID[1:],
+                "margin": 1.5,
+            },
+            {
+                "chosen": [*_LONG[:1], _LONG[3], *_SAID[:1]],
+                "rejected": [*_LONG[:1], _LONG[3], *_SAID[1:]],
+            },
             {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."},
         ),
     ),
     "tulu_preference": Sample("train-00000-of-00001.parquet", (_TALKED,)),
     "ultrafeedback": Sample(
         "a.jsonl",
-        ({"source": "evol", "instruction": "Why?", "completions": [completion("a", *"5555"), completion("b", *"4444")]},),
+        (
+            {
+                "source": "evol",
+                "instruction": "Why?",
+                "completions": [completion("a", *"5555"), completion("b", *"4444")],
+            },
+        ),
         {"pairs": "hardest"},
     ),
     "ultrafeedback_binarized": Sample(
@@ -168,11 +248,19 @@ SAMPLES: dict[str, Sample] = {
         ),
     ),
     "vlfeedback": Sample(
-        "a.jsonl", ({"id": "1", "prompt": "Describe.", "completions": FOUR[:2], "img_path": "one.png"},), {"pairs": "hardest"}
+        "a.jsonl",
+        ({"id": "1", "prompt": "Describe.", "completions": FOUR[:2], "img_path": "one.png"},),
+        {"pairs": "hardest"},
     ),
     "wildvision_battle": Sample(
         "test-00000-of-00001.parquet",
-        (_BATTLE | {"conversation_a": talk("What?", "A square."), "conversation_b": talk("What?", "A cat.")},),
+        (
+            _BATTLE
+            | {
+                "conversation_a": talk("What?", "A square."),
+                "conversation_b": talk("What?", "A cat."),
+            },
+        ),
     ),
 }
 """By type; `shapes` reads no file, its settings are attacked with the recipes."""
@@ -180,7 +268,11 @@ SAMPLES: dict[str, Sample] = {
 
 def as_text(sample: Sample, row: Any) -> Any:
     """Return a row as the file holds it, its nested column as text."""
-    if not sample.nested or not isinstance(row, dict) or not isinstance(row.get(sample.nested), dict | list):
+    if (
+        not sample.nested
+        or not isinstance(row, dict)
+        or not isinstance(row.get(sample.nested), dict | list)
+    ):
         return row
     return row | {sample.nested: json.dumps(row[sample.nested])}
 
@@ -188,7 +280,13 @@ def as_text(sample: Sample, row: Any) -> Any:
 def surroundings(folder: Path, kind: str) -> None:
     """Write what the rows of a source refer to: images, good and bad ones, links that lead nowhere, a pipe, frames, metadata."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in (("one.png", RED), ("two.png", BLUE), ("clip/f0.png", RED), ("clip/f1.png", RED), ("locked.png", RED)):
+    for name, data in (
+        ("one.png", RED),
+        ("two.png", BLUE),
+        ("clip/f0.png", RED),
+        ("clip/f1.png", RED),
+        ("locked.png", RED),
+    ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     (folder / "locked.png").chmod(0)
@@ -197,7 +295,9 @@ def surroundings(folder: Path, kind: str) -> None:
     for name, data in pictures().items():
         (folder / f"{name}.png").write_bytes(data)
     if kind == "mmpr":
-        (folder / "meta.json").write_text(json.dumps({"some": {"root": ".", "annotation": "annotations/some.jsonl"}}))
+        (folder / "meta.json").write_text(
+            json.dumps({"some": {"root": ".", "annotation": "annotations/some.jsonl"}})
+        )
 
 
 def written(folder: Path, sample: Sample, rows: Sequence[Any]) -> Iterator[tuple[list[int], Path]]:

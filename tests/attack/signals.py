@@ -22,7 +22,9 @@ def sent(numbers: list[signal.Signals], after: float, printed: str = "") -> Mean
     """Return what sends each rank its signal, `after` seconds after the first rank has `printed` something."""
 
     def send(log: Path, processes: list[ForkServerProcess]) -> None:
-        while all(process.is_alive() for process in processes) and not (log.exists() and printed in log.read_text()):
+        while all(process.is_alive() for process in processes) and not (
+            log.exists() and printed in log.read_text()
+        ):
             time.sleep(0.005)
         time.sleep(after)
         for process, number in zip(processes, numbers, strict=False):
@@ -37,7 +39,10 @@ def kill(tally: Tally, folder: Path, count: int, seed: int, only: str | None = N
     for stage, ranks, share in kinds(count):
         generator = random.Random(f"{seed}/kills/{stage}")
         instants = [(generator.random(), generator.choice((1, ranks))) for _ in range(share)]
-        named = {f"{stage} killed at {instant:.4f} {killed} of {ranks}": (instant, killed) for instant, killed in instants}
+        named = {
+            f"{stage} killed at {instant:.4f} {killed} of {ranks}": (instant, killed)
+            for instant, killed in instants
+        }
         chosen = {name: how for name, how in named.items() if only in (None, name)}
         runs = Runs(folder / stage, stage, ranks) if chosen else None
         for case, (instant, killed) in chosen.items():
@@ -51,8 +56,13 @@ def ask(tally: Tally, folder: Path, count: int, seed: int, only: str | None = No
     """Send `count` runs USR1, TERM or INT to all ranks, at random instants soon after the first step."""
     for stage, ranks, share in kinds(count):
         generator = random.Random(f"{seed}/signals/{stage}")
-        instants = [(ASKED[number % len(ASKED)], 0.2 * generator.random()) for number in range(share)]
-        named = {f"{stage} {number.name} at {instant:.4f}": (number, instant) for number, instant in instants}
+        instants = [
+            (ASKED[number % len(ASKED)], 0.2 * generator.random()) for number in range(share)
+        ]
+        named = {
+            f"{stage} {number.name} at {instant:.4f}": (number, instant)
+            for number, instant in instants
+        }
         chosen = {name: how for name, how in named.items() if only in (None, name)}
         runs = Runs(folder / stage, stage, ranks) if chosen else None
         for case, (number, instant) in chosen.items():
@@ -63,8 +73,12 @@ def ask(tally: Tally, folder: Path, count: int, seed: int, only: str | None = No
             if number == signal.SIGUSR1 and any(ended.statuses):
                 wrong = "USR1 does not end a run in order, after a save"
             if ended.traceback or not ended.in_time or wrong:
-                kind: Outcome = "traceback" if ended.traceback else "silent" if ended.in_time else "hang"
-                tally.add(kind, case, f"{number.name}: {ended.traceback or wrong}", str(ended.statuses))
+                kind: Outcome = (
+                    "traceback" if ended.traceback else "silent" if ended.in_time else "hang"
+                )
+                tally.add(
+                    kind, case, f"{number.name}: {ended.traceback or wrong}", str(ended.statuses)
+                )
                 shutil.rmtree(run, ignore_errors=True)
                 continue
             _resumed(tally, runs, run, case)

@@ -29,7 +29,10 @@ def test_odd_pictures_are_used_or_counted(kind: str, stored: bool, tmp_path: Pat
     """As a path and as bytes; of a picture that is used, header and pixels agree on the size."""
     tally, row = Tally("records"), SAMPLES[kind].rows[0]
     place = ("image", "bytes") if stored else ("images", 0)
-    found = [records.Case(name, put(row, place, data if stored else f"{name}.png")) for name, data in pictures().items()]
+    found = [
+        records.Case(name, put(row, place, data if stored else f"{name}.png"))
+        for name, data in pictures().items()
+    ]
     records.Attack(tally, kind, tmp_path, records.encoder()).run(found)
     assert tally.clean, tally.report("")
     assert sum(tally.counts.values()) == len(found)
@@ -45,9 +48,15 @@ def test_mutated_rows_are_used_as_written_or_counted(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("rows", [files.rows, files.tables])
-def test_files_of_bad_rows_cost_these_rows_and_no_more(rows: Callable[[], dict[str, files.Write]], tmp_path: Path) -> None:
+def test_files_of_bad_rows_cost_these_rows_and_no_more(
+    rows: Callable[[], dict[str, files.Write]], tmp_path: Path
+) -> None:
     tally = Tally("files")
-    files.run(tally, tmp_path, files.sound() | {name: (write, 0) for name, write in rows().items() if "10 MB" not in name})
+    files.run(
+        tally,
+        tmp_path,
+        files.sound() | {name: (write, 0) for name, write in rows().items() if "10 MB" not in name},
+    )
     assert tally.clean, tally.report("")
     assert tally.counts["worked"] == len(files.sound())
 
@@ -55,7 +64,9 @@ def test_files_of_bad_rows_cost_these_rows_and_no_more(rows: Callable[[], dict[s
 def test_hostile_and_mutated_recipes_are_refused_or_planned(tmp_path: Path) -> None:
     """All that is hostile, in this process (the whole attack starts some in one of their own), and 40 mutations."""
     tally = Tally("recipes")
-    found = [replace(case, alone=False) for case in recipes.hostile(tmp_path)] + recipes.mutated(tmp_path, 40, 1)
+    found = [replace(case, alone=False) for case in recipes.hostile(tmp_path)] + recipes.mutated(
+        tmp_path, 40, 1
+    )
     for case in found:
         recipes.try_recipe(tally, case, tmp_path)
     assert tally.clean, tally.report("")
@@ -64,7 +75,9 @@ def test_hostile_and_mutated_recipes_are_refused_or_planned(tmp_path: Path) -> N
 
 def test_cases_are_the_same_for_the_same_seed() -> None:
     one, same, other = (records.cases("project", 300, seed) for seed in (1, 1, 2))
-    assert [case.name for case in one] == [case.name for case in same] != [case.name for case in other]
+    assert (
+        [case.name for case in one] == [case.name for case in same] != [case.name for case in other]
+    )
 
 
 def test_an_attempt_ends_in_time_and_keeps_what_was_raised() -> None:

@@ -10,7 +10,15 @@ Place = tuple[str | int, ...]
 """Keys and list positions that lead to a value."""
 GONE: Final = object()
 """In the place of a value: it is removed together with its key."""
-SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|vision_start|>", "<|image_pad|>", "<|video_pad|>", "<|box_start|>")
+SPECIAL = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|vision_start|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|box_start|>",
+)
 """Special tokens of `tests.attack.records.encoder`; the last is one of Qwen's that no template writes."""
 
 TEXTS: dict[str, Any] = {
@@ -82,7 +90,10 @@ for _ in range(150):
 def split(token: str, pieces: int) -> list[dict[str, Any]]:
     """Return text parts that the template joins to `token`."""
     size = -(-len(token) // pieces)
-    return [{"type": "text", "text": token[start : start + size]} for start in range(0, len(token), size)]
+    return [
+        {"type": "text", "text": token[start : start + size]}
+        for start in range(0, len(token), size)
+    ]
 
 
 OTHERS: dict[str, Any] = {
@@ -112,7 +123,11 @@ OTHERS: dict[str, Any] = {
     "image struct of numbers": {"bytes": 7, "path": 7},
     "bytes as text": {"bytes": "iVBORw0KGgo=", "path": None},
     "5,000 images": ["one.png"] * 5000,
-    **{f"token {token} in {pieces} parts": split(token, pieces) for token in SPECIAL for pieces in (2, 3)},
+    **{
+        f"token {token} in {pieces} parts": split(token, pieces)
+        for token in SPECIAL
+        for pieces in (2, 3)
+    },
 }
 VALUES = {**TEXTS, **NUMBERS, **OTHERS, "gone": GONE}
 

@@ -43,7 +43,11 @@ def write_records(folder: Path, count: int) -> None:
     image = [{"bytes": buffer.getvalue(), "path": None}]
     with (folder / "text.jsonl").open("w") as file:
         for number in range(count // 2):
-            row = {"prompt": f"Question {number}? " * 12, "chosen": f"Answer {number}. " * 24, "rejected": "No. " * 90}
+            row = {
+                "prompt": f"Question {number}? " * 12,
+                "chosen": f"Answer {number}. " * 24,
+                "rejected": "No. " * 90,
+            }
             file.write(json.dumps(row) + "\n")
     for start in range(0, count // 2, 50_000):
         rows = range(start, min(start + 50_000, count // 2))
@@ -90,19 +94,27 @@ def prepare(folder: Path) -> dict[str, float]:
     start = time.perf_counter()
     mixture(folder)
     workers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    return {"prepare_s": time.perf_counter() - start, "prepare_peak": status("VmHWM"), "worker_peak": workers}
+    return {
+        "prepare_s": time.perf_counter() - start,
+        "prepare_peak": status("VmHWM"),
+        "worker_peak": workers,
+    }
 
 
 def in_own_process(step: str, folder: Path) -> dict[str, float]:
     """Run `prepare` or `measure` in a fresh process."""
     command = [sys.executable, __file__, "--step", step, "--folder", str(folder)]
-    result: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    result: dict[str, float] = json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    )
     return result
 
 
 def main() -> None:
     """Print a row a size, and the slope between the smallest and the largest."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--step", choices=["prepare", "measure"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -114,7 +126,9 @@ def main() -> None:
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as name:
             write_records(Path(name), size)
-            found[size] = in_own_process("prepare", Path(name)) | in_own_process("measure", Path(name))
+            found[size] = in_own_process("prepare", Path(name)) | in_own_process(
+                "measure", Path(name)
+            )
     table = Table("records", *next(iter(found.values())), title="MiB of memory and times")
     for size, figures in found.items():
         table.add_row(f"{size:,}", *(f"{value:.2f}" for value in figures.values()))

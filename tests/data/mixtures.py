@@ -21,7 +21,11 @@ def mixture(folder: Path, sources: list[dict[str, Any]], **settings: Any) -> Mix
 
 
 def project(folder: Path, name: str, rows: list[Any], **settings: Any) -> dict[str, Any]:
-    return {"type": "project", "name": name, "path": str(write_jsonl(folder / f"{name}.jsonl", rows))} | settings
+    return {
+        "type": "project",
+        "name": name,
+        "path": str(write_jsonl(folder / f"{name}.jsonl", rows)),
+    } | settings
 
 
 def everything(found: Mixture) -> Iterator[Preference]:

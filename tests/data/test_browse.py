@@ -33,7 +33,12 @@ def section(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> dict[s
 
 def pairs(folder: Path) -> list[dict[str, Any]]:
     write_images(folder, red=RED, cut=RED[:70], head=RED[:10])
-    good = {"prompt": "What <b>colour</b>?", "chosen": "Red.", "rejected": "Blue.", "images": ["red.png"]}
+    good = {
+        "prompt": "What <b>colour</b>?",
+        "chosen": "Red.",
+        "rejected": "Blue.",
+        "images": ["red.png"],
+    }
     return [
         good,
         good | {"chosen": "blue. ", "rejected": "red."},  # contradicts the first
@@ -79,14 +84,26 @@ def test_images_of_one_length_and_one_size_are_told_apart(tmp_path: Path) -> Non
         Image.new("RGB", (30, 30), (40 * number, 99, 7)).save(tmp_path / name)
     assert len({path.stat().st_size for path in tmp_path.glob("*.bmp")}) == 1
     answers = [{"chosen": "Red.", "rejected": "Green."}, {"chosen": "Green.", "rejected": "Red."}]
-    rows = [{"images": [f"{number}.bmp"], "prompt": "Which colour?", **answers[number % 2]} for number in range(6)]
+    rows = [
+        {"images": [f"{number}.bmp"], "prompt": "Which colour?", **answers[number % 2]}
+        for number in range(6)
+    ]
     part = Mixture(MixtureConfig.model_validate(section(tmp_path, rows, validation=4))).parts[0]
     assert part.row_index is not None
-    assert (duplicates(part.row_index, np.arange(6, dtype=np.int32)), list(suspicious([part]))) == (0, [])
-    assert (len(part.held_out), len(part.rows), part.left_out) == (2, 4, {})  # none shares its prompt with one held out
+    assert (duplicates(part.row_index, np.arange(6, dtype=np.int32)), list(suspicious([part]))) == (
+        0,
+        [],
+    )
+    assert (len(part.held_out), len(part.rows), part.left_out) == (
+        2,
+        4,
+        {},
+    )  # none shares its prompt with one held out
     again = [*rows, rows[0] | answers[1] | {"images": ["copy.bmp"]}]
     part = Mixture(MixtureConfig.model_validate(section(tmp_path, again))).parts[0]
-    assert [suspicion.detail for suspicion in suspicious([part])] == ["the same pair in project:0, project:6"]
+    assert [suspicion.detail for suspicion in suspicious([part])] == [
+        "the same pair in project:0, project:6"
+    ]
 
 
 def test_a_histogram_counts_every_positive_value() -> None:
@@ -99,8 +116,13 @@ def test_a_histogram_counts_every_positive_value() -> None:
 
 
 def test_one_value_is_a_sentence() -> None:
-    assert histogram("Response", "tokens", "records", np.array([5, 5])) == "Response: 5 tokens in all 2 records."
-    assert histogram("Side", "pixels", "images", np.zeros(4, np.int64)) == "Side: there are no images."
+    assert (
+        histogram("Response", "tokens", "records", np.array([5, 5]))
+        == "Response: 5 tokens in all 2 records."
+    )
+    assert (
+        histogram("Side", "pixels", "images", np.zeros(4, np.int64)) == "Side: there are no images."
+    )
     two = histogram("Response", "tokens", "records", np.array([6, 7]))
     assert isinstance(two, Chart)
     assert two.facts == ["6: 1", "7: 1"]
@@ -126,14 +148,19 @@ def test_the_command_writes_the_page_and_prints_what_it_finds(tmp_path: Path) ->
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
-    assert "in all: 1 contradictory labels, 1 chosen equals rejected, 2 cannot be used" in done.stdout
+    assert (
+        "in all: 1 contradictory labels, 1 chosen equals rejected, 2 cannot be used" in done.stdout
+    )
     assert "the same pair in project:0, project:1" in done.stdout
     assert "project:2: project:2" not in done.stdout
 
 
 def test_unusable_records_are_found_however_many_they_are(tmp_path: Path) -> None:
     Image.new("RGB", (4000, 8)).save(tmp_path / "long.png")
-    rows = [{"images": ["long.png"], "prompt": f"which {n}?", "chosen": "this", "rejected": "that"} for n in range(3)]
+    rows = [
+        {"images": ["long.png"], "prompt": f"which {n}?", "chosen": "this", "rejected": "that"}
+        for n in range(3)
+    ]
     strict = section(tmp_path, rows, bad_records={"policy": "strict"})
     (tmp_path / "r.yaml").write_text(json.dumps({"data": strict}))
     command = [sys.executable, str(ROOT / "data" / "browse.py"), str(tmp_path / "r.yaml"), "--find"]

@@ -12,7 +12,9 @@ from data.console import plain_console
 CLONE = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["[/red]", "[red]", "[/]", "[link=x]", ":car:", r"\[bold]", "[a b"])
+@pytest.mark.parametrize(
+    "name", ["[/red]", "[red]", "[/]", "[link=x]", ":car:", r"\[bold]", "[a b"]
+)
 def test_no_text_is_markup(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     table = Table(name, title=f"title {name}", caption=f"caption {name}")
     table.add_row(f"  cell {name}")
@@ -23,5 +25,13 @@ def test_no_text_is_markup(name: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_commands_have_no_other_console() -> None:
-    files = [file for room in ("data", "models", "eval", "train") for file in (CLONE / room).rglob("*.py")]
-    assert [file.name for file in files if "= Console(" in file.read_text() or " Console(" in file.read_text()] == ["console.py"]
+    files = [
+        file
+        for room in ("data", "models", "eval", "train")
+        for file in (CLONE / room).rglob("*.py")
+    ]
+    assert [
+        file.name
+        for file in files
+        if "= Console(" in file.read_text() or " Console(" in file.read_text()
+    ] == ["console.py"]

@@ -18,7 +18,16 @@ from PIL import Image
 
 from data.decoding import upright_rgb
 from data.errors import ImageError, RecordError
-from data.images import PatchTokens, data_uri, decode, from_data_uri, image_path, image_size, image_tokens_of, resized
+from data.images import (
+    PatchTokens,
+    data_uri,
+    decode,
+    from_data_uri,
+    image_path,
+    image_size,
+    image_tokens_of,
+    resized,
+)
 from data.storage.archives import Folder
 
 
@@ -30,14 +39,20 @@ def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
 
 def gradient(width: int = 40, height: int = 30) -> Image.Image:
     rows, columns = np.mgrid[0:height, 0:width]
-    return Image.fromarray(np.stack([rows * 8 % 256, columns * 6 % 256, (rows + columns) % 256], axis=2).astype(np.uint8))
+    return Image.fromarray(
+        np.stack([rows * 8 % 256, columns * 6 % 256, (rows + columns) % 256], axis=2).astype(
+            np.uint8
+        )
+    )
 
 
 def png_header(width: int, height: int) -> bytes:
     """Return a PNG that claims a size and holds no pixels."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
@@ -61,7 +76,9 @@ def test_a_truncated_file_names_its_record(kind: str) -> None:
         decode(data[: len(data) * 2 // 3], "rlaif_v:17")
 
 
-@pytest.mark.parametrize("data", [b"", b"no image", b"\x89PNG\r\n\x1a\n", b"%!PS-Adobe-3.0 EPSF-3.0\n"])
+@pytest.mark.parametrize(
+    "data", [b"", b"no image", b"\x89PNG\r\n\x1a\n", b"%!PS-Adobe-3.0 EPSF-3.0\n"]
+)
 def test_what_is_no_image_names_its_record(data: bytes) -> None:
     with pytest.raises(RecordError, match="row 5"):
         decode(data, "row 5")
@@ -97,7 +114,16 @@ def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
     exif[0x0112] = orientation
     data = encode(image, kind, exif=exif)
     decoded = decode(data, "r")
-    corner = {1: (5, 5), 2: (-5, 5), 3: (-5, -5), 4: (5, -5), 5: (5, 5), 6: (-5, 5), 7: (-5, -5), 8: (5, -5)}[orientation]
+    corner = {
+        1: (5, 5),
+        2: (-5, 5),
+        3: (-5, -5),
+        4: (5, -5),
+        5: (5, 5),
+        6: (-5, 5),
+        7: (-5, -5),
+        8: (5, -5),
+    }[orientation]
     red, green, _ = decoded.getpixel((corner[0] % decoded.width, corner[1] % decoded.height))  # type: ignore[misc]
     assert red > 200 > 60 > green
     assert decoded.size == ((24, 40) if orientation >= 5 else (40, 24))
@@ -113,7 +139,11 @@ def test_exif_after_the_pixels_is_passed_over_every_time() -> None:
     late = data[:start] + data[end:-12] + data[start:end] + data[-12:]
     opened = Image.open(io.BytesIO(late))
     assert (
-        upright_rgb(opened).size == upright_rgb(opened).size == decode(late, "r").size == image_size(late, "r")[::-1] == (40, 30)
+        upright_rgb(opened).size
+        == upright_rgb(opened).size
+        == decode(late, "r").size
+        == image_size(late, "r")[::-1]
+        == (40, 30)
     )
 
 
@@ -171,8 +201,16 @@ def test_a_path_may_not_leave_its_root(tmp_path: Path) -> None:
     (root / "link.png").symlink_to(tmp_path / "secret.png")
     (root / "out").symlink_to(tmp_path)
     (root / "good.png").symlink_to(root / "inside.png")
-    for name in ("../secret.png", "deep/../../secret.png", str(tmp_path / "secret.png"), "link.png", "out/secret.png"):
-        with pytest.raises(ImageError, match=r"project:4: the image path .* outside of the declared image folder"):
+    for name in (
+        "../secret.png",
+        "deep/../../secret.png",
+        str(tmp_path / "secret.png"),
+        "link.png",
+        "out/secret.png",
+    ):
+        with pytest.raises(
+            ImageError, match=r"project:4: the image path .* outside of the declared image folder"
+        ):
             image_path(root, name, "project:4")
     for name in ("inside.png", "deep/../inside.png", "good.png", str(root / "inside.png")):
         assert image_path(root, name, "r") == root / "inside.png"
@@ -180,7 +218,9 @@ def test_a_path_may_not_leave_its_root(tmp_path: Path) -> None:
         image_path(root, "other.png", "project:4")
 
 
-def test_an_owners_link_in_the_folder_is_followed_and_no_other_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owners_link_in_the_folder_is_followed_and_no_other_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root, other = tmp_path / "images", tmp_path / "elsewhere" / "coco"
     for folder in (root / "deep", other / "train"):
         folder.mkdir(parents=True)
@@ -192,27 +232,47 @@ def test_an_owners_link_in_the_folder_is_followed_and_no_other_way_out(tmp_path:
     (other / "on").symlink_to(tmp_path)
     (other / "near").symlink_to(other / "train")
     for name in ("coco/train/a.png", "coco/near/a.png", "again/train/a.png", "one.png"):
-        assert image_path(root, name, "r", links=True) == Folder(root).find(name, "r") == other / "train" / "a.png"
-        with pytest.raises(ImageError, match="outside of the declared image folder"):  # a server's --media-root
+        assert (
+            image_path(root, name, "r", links=True)
+            == Folder(root).find(name, "r")
+            == other / "train" / "a.png"
+        )
+        with pytest.raises(
+            ImageError, match="outside of the declared image folder"
+        ):  # a server's --media-root
             image_path(root, name, "r")
     absolute = str(root / "coco" / "train" / "a.png")
-    for name in ("coco/../coco/train/a.png", "coco/on/secret.png", "../secret.png", "coco/../../secret.png", absolute):
-        with pytest.raises(ImageError, match=r"outside of the declared image folder.*behind a link there that"):
+    for name in (
+        "coco/../coco/train/a.png",
+        "coco/on/secret.png",
+        "../secret.png",
+        "coco/../../secret.png",
+        absolute,
+    ):
+        with pytest.raises(
+            ImageError, match=r"outside of the declared image folder.*behind a link there that"
+        ):
             image_path(root, name, "r", links=True)
     assert image_path(root, "deep/../deep/a.png", "r", links=True) == root / "deep" / "a.png"
-    monkeypatch.setattr(os, "geteuid", lambda: -1)  # the folder's owner made the link, whoever reads
+    monkeypatch.setattr(
+        os, "geteuid", lambda: -1
+    )  # the folder's owner made the link, whoever reads
     assert Folder(root).find("one.png", "r")
     status = os.stat
 
     class Others:
         st_uid = -2
 
-    monkeypatch.setattr(Path, "stat", lambda self, **how: Others if self == root else status(self, **how))
+    monkeypatch.setattr(
+        Path, "stat", lambda self, **how: Others if self == root else status(self, **how)
+    )
     with pytest.raises(ImageError, match="outside"):
         image_path(root, "one.png", "r", links=True)
 
 
-def test_a_missing_image_says_where_it_was_looked_for_and_how_to_name_another_folder(tmp_path: Path) -> None:
+def test_a_missing_image_says_where_it_was_looked_for_and_how_to_name_another_folder(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ImageError) as caught:
         Folder(tmp_path).find("a.png", "mine:3")
     assert f"Looked in: {tmp_path}. " in str(caught.value)
@@ -221,10 +281,16 @@ def test_a_missing_image_says_where_it_was_looked_for_and_how_to_name_another_fo
 
 
 def test_links_of_a_hub_snapshot_lead_to_its_own_files_only(tmp_path: Path) -> None:
-    snapshot, blobs = tmp_path / "datasets--x" / "snapshots" / "0123", tmp_path / "datasets--x" / "blobs"
+    snapshot, blobs = (
+        tmp_path / "datasets--x" / "snapshots" / "0123",
+        tmp_path / "datasets--x" / "blobs",
+    )
     for folder in (snapshot / "images", blobs, tmp_path / "datasets--y" / "blobs"):
         folder.mkdir(parents=True)
-    for name, target in (("own", blobs / "abc"), ("other", tmp_path / "datasets--y" / "blobs" / "abc")):
+    for name, target in (
+        ("own", blobs / "abc"),
+        ("other", tmp_path / "datasets--y" / "blobs" / "abc"),
+    ):
         target.write_bytes(encode(gradient()))
         (snapshot / "images" / f"{name}.png").symlink_to(target)
     assert image_path(snapshot, "images/own.png", "r") == blobs / "abc"
@@ -240,7 +306,12 @@ def test_links_of_a_hub_snapshot_lead_to_its_own_files_only(tmp_path: Path) -> N
 def test_data_uri() -> None:
     data = encode(gradient())
     assert from_data_uri("data:image/png;base64," + base64.b64encode(data).decode(), "r") == data
-    for wrong in ("data:image/png,xyz", "data:text/plain;base64,AAAA", "http://a/b.png", "data:image/png;base64,@@@"):
+    for wrong in (
+        "data:image/png,xyz",
+        "data:text/plain;base64,AAAA",
+        "http://a/b.png",
+        "data:image/png;base64,@@@",
+    ):
         with pytest.raises(ImageError, match="row 2"):
             from_data_uri(wrong, "row 2")
 
@@ -252,14 +323,22 @@ def picture(kind: str, orientation: int = 1) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize(("kind", "mime"), [("JPEG", "jpeg"), ("PNG", "png"), ("WEBP", "webp"), ("GIF", "gif")])
+@pytest.mark.parametrize(
+    ("kind", "mime"), [("JPEG", "jpeg"), ("PNG", "png"), ("WEBP", "webp"), ("GIF", "gif")]
+)
 def test_a_picture_is_sent_as_the_file_it_is(kind: str, mime: str) -> None:
     content = picture(kind)
-    assert data_uri(content, "row") == f"data:image/{mime};base64,{base64.b64encode(content).decode()}"
+    assert (
+        data_uri(content, "row") == f"data:image/{mime};base64,{base64.b64encode(content).decode()}"
+    )
 
 
-@pytest.mark.parametrize(("content", "size"), [(picture("BMP"), (6, 4)), (picture("JPEG", orientation=6), (4, 6))])
-def test_other_formats_and_turned_pictures_are_sent_as_upright_png(content: bytes, size: tuple[int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "size"), [(picture("BMP"), (6, 4)), (picture("JPEG", orientation=6), (4, 6))]
+)
+def test_other_formats_and_turned_pictures_are_sent_as_upright_png(
+    content: bytes, size: tuple[int, int], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_bytes(content)
     uri = data_uri(tmp_path / "file", "row")
     sent = Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,"))))
@@ -282,10 +361,14 @@ def test_other_formats_and_turned_pictures_are_sent_as_upright_png(content: byte
         ("I;16", "TIFF", 1),
     ],
 )
-def test_the_image_that_is_sent_is_the_one_that_is_decoded_here(mode: str, kind: str, orientation: int) -> None:
+def test_the_image_that_is_sent_is_the_one_that_is_decoded_here(
+    mode: str, kind: str, orientation: int
+) -> None:
     """Whatever decodes the data URI without knowing orientation, 16 bits or transparency sees what other judges see."""
     whole = Image.linear_gradient("L").resize((12, 8))
-    opened = Image.new("I;16", (12, 8), 40000) if mode == "I;16" else whole.convert("RGB").convert(mode)
+    opened = (
+        Image.new("I;16", (12, 8), 40000) if mode == "I;16" else whole.convert("RGB").convert(mode)
+    )
     if mode in ("RGBA", "LA"):
         opened.putalpha(90)
     exif, file = Image.Exif(), io.BytesIO()
@@ -297,12 +380,16 @@ def test_the_image_that_is_sent_is_the_one_that_is_decoded_here(mode: str, kind:
         assert sent.convert("RGB").tobytes() == decode(file.getvalue(), "a").tobytes()
 
 
-SIDES = st.one_of(st.integers(1, 6000), st.integers(1, 400).map(lambda halves: 14 * halves))  # where rounding is tied
+SIDES = st.one_of(
+    st.integers(1, 6000), st.integers(1, 400).map(lambda halves: 14 * halves)
+)  # where rounding is tied
 
 
 @given(SIDES, SIDES, st.integers(784, 200_000), st.integers(200_000, 4_000_000))
 @settings(deadline=None)
-def test_sizes_equal_the_processors(height: int, width: int, min_pixels: int, max_pixels: int) -> None:
+def test_sizes_equal_the_processors(
+    height: int, width: int, min_pixels: int, max_pixels: int
+) -> None:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
     if max(height, width) > 200 * min(height, width):
@@ -320,7 +407,9 @@ def test_sizes_equal_the_processors(height: int, width: int, min_pixels: int, ma
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's remarks on damaged EXIF
 def test_damage_is_always_an_image_error(data: st.DataObject, kind: str) -> None:
     broken = bytearray(encode(gradient(16, 12), kind))
-    for position, value in data.draw(st.lists(st.tuples(st.integers(0, len(broken) - 1), st.integers(0, 255)), max_size=8)):
+    for position, value in data.draw(
+        st.lists(st.tuples(st.integers(0, len(broken) - 1), st.integers(0, 255)), max_size=8)
+    ):
         broken[position] = value
     cut = data.draw(st.integers(0, len(broken)))
     for function in (decode, image_size):
@@ -330,8 +419,17 @@ def test_damage_is_always_an_image_error(data: st.DataObject, kind: str) -> None
 
 def test_a_path_that_cannot_be_followed_is_an_error_of_its_record(tmp_path: Path) -> None:
     (tmp_path / "loop.png").symlink_to("loop.png")
-    for name in ("a\0b.png", "n" * 5000, "a/" * 3000 + "b.png", "\ud800.png", "loop.png", "loop.png/one.png"):
-        with pytest.raises(ImageError, match=r"^project:4: the image .*(cannot be followed|is not there)") as caught:
+    for name in (
+        "a\0b.png",
+        "n" * 5000,
+        "a/" * 3000 + "b.png",
+        "\ud800.png",
+        "loop.png",
+        "loop.png/one.png",
+    ):
+        with pytest.raises(
+            ImageError, match=r"^project:4: the image .*(cannot be followed|is not there)"
+        ) as caught:
             image_path(tmp_path, name, "project:4")
         assert len(str(caught.value)) < 1000
         str(caught.value).encode()
@@ -345,8 +443,14 @@ def test_base64_that_is_none_is_an_error_of_its_record(data: str) -> None:
 
 @pytest.mark.parametrize(
     ("vision", "side"),
-    [({"patch_size": 14, "in_channels": 3}, 28), ({"patch_size": 16, "spatial_merge_size": 2}, 32), ({"num_channels": 3}, 14)],
+    [
+        ({"patch_size": 14, "in_channels": 3}, 28),
+        ({"patch_size": 16, "spatial_merge_size": 2}, 32),
+        ({"num_channels": 3}, 14),
+    ],
     ids=["Qwen2.5-VL saved without defaults", "Qwen3-VL", "VideoLLaMA3"],
 )
-def test_a_token_is_two_patches_wide_unless_the_tower_says_otherwise(vision: dict[str, int], side: int) -> None:
+def test_a_token_is_two_patches_wide_unless_the_tower_says_otherwise(
+    vision: dict[str, int], side: int
+) -> None:
     assert image_tokens_of({"vision_config": vision}, 1000, 10**6) == PatchTokens(1000, 10**6, side)

@@ -23,7 +23,9 @@ from tests.data.sources.fixtures import RED, png, write_images, write_parquet
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_record_is_there_once_and_an_epoch_is_a_permutation(two: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_every_record_is_there_once_and_an_epoch_is_a_permutation(
+    two: list[dict[str, Any]], tmp_path: Path
+) -> None:
     found = mixture(tmp_path, two)
     assert len(found) == found.epoch_size == 150
     assert len({record.identity for record in everything(found)}) == 150
@@ -36,9 +38,18 @@ def test_every_record_is_there_once_and_an_epoch_is_a_permutation(two: list[dict
         found[-1]
 
 
-def test_the_order_depends_on_seed_and_epoch_alone(two: list[dict[str, Any]], tmp_path: Path) -> None:
-    one, other = mixture(tmp_path, two, seed=3), mixture(tmp_path, two, seed=3, workers=2, cache=str(tmp_path / "elsewhere"))
-    assert one.order(5).tolist() == other.order(5).tolist() == pickle.loads(pickle.dumps(one)).order(5).tolist()
+def test_the_order_depends_on_seed_and_epoch_alone(
+    two: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    one, other = (
+        mixture(tmp_path, two, seed=3),
+        mixture(tmp_path, two, seed=3, workers=2, cache=str(tmp_path / "elsewhere")),
+    )
+    assert (
+        one.order(5).tolist()
+        == other.order(5).tolist()
+        == pickle.loads(pickle.dumps(one)).order(5).tolist()
+    )
     assert one.order(5).tolist() != one.order(6).tolist()
     assert one.order(5).tolist() != mixture(tmp_path, two, seed=4).order(5).tolist()
     assert abs(np.corrcoef(one.order(5), np.arange(150))[0, 1]) < 0.25
@@ -75,7 +86,9 @@ def test_stages_follow_one_another(two: list[dict[str, Any]], tmp_path: Path) ->
     assert {found[int(index)].source for index in named.order(0)} == {"told"}
     assert found.card().sources[0].drawn == 90
     with pytest.raises(UserError, match="stage 'x': there is no record"):
-        mixture(tmp_path, two, stages=[{"name": "x", "sources": ["told"], "modality": "multimodal"}])
+        mixture(
+            tmp_path, two, stages=[{"name": "x", "sources": ["told"], "modality": "multimodal"}]
+        )
 
 
 def test_a_stage_of_one_kind_ignores_the_ratio(two: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -85,30 +98,45 @@ def test_a_stage_of_one_kind_ignores_the_ratio(two: list[dict[str, Any]], tmp_pa
     assert (Counter(order[:30]), Counter(order[30:])) == ({"seen": 30}, {"seen": 75, "told": 75})
 
 
-def test_the_content_of_a_source_changes_with_its_records(two: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_the_content_of_a_source_changes_with_its_records(
+    two: list[dict[str, Any]], tmp_path: Path
+) -> None:
     def contents(sources: list[dict[str, Any]], **settings: Any) -> tuple[str, ...]:
-        return tuple(source.content for source in mixture(tmp_path, sources, **settings).card().sources)
+        return tuple(
+            source.content for source in mixture(tmp_path, sources, **settings).card().sources
+        )
 
     one = contents(two)
     assert one == contents(two, workers=2, cache=str(tmp_path / "elsewhere"), seed=1)
     told = [row(f"told {number}") for number in range(119)]
     assert one != contents([two[0], project(tmp_path, "told", [*told, row("other")])])
-    written = [row("told") | {"rationale": rationale} for rationale in ("Since it is.", "since it is.")]
+    written = [
+        row("told") | {"rationale": rationale} for rationale in ("Since it is.", "since it is.")
+    ]
     assert len({contents([project(tmp_path, "one", [only])]) for only in written}) == 2
 
 
-def test_validation_is_even_over_sources_and_apart_from_training(two: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_validation_is_even_over_sources_and_apart_from_training(
+    two: list[dict[str, Any]], tmp_path: Path
+) -> None:
     found = mixture(tmp_path, two, validation=20)
     assert Counter(record.source for record in found.validation) == {"seen": 10, "told": 10}
     assert len(found) == 130
-    assert not {record.identity for record in found.validation} & {record.identity for record in everything(found)}
+    assert not {record.identity for record in found.validation} & {
+        record.identity for record in everything(found)
+    }
     other = mixture(tmp_path, two, validation=20, seed=9)
-    assert [record.identity for record in found.validation] != [record.identity for record in other.validation]
+    assert [record.identity for record in found.validation] != [
+        record.identity for record in other.validation
+    ]
 
 
 def test_no_training_record_shares_a_prompt_with_validation(tmp_path: Path) -> None:
     rows = [row(f"q {number % 10}", chosen=f"answer {number}") for number in range(100)]
-    sources = [project(tmp_path, "one", rows), project(tmp_path, "two", [row(f"Q  {number}") for number in range(10)])]
+    sources = [
+        project(tmp_path, "one", rows),
+        project(tmp_path, "two", [row(f"Q  {number}") for number in range(10)]),
+    ]
     found = mixture(tmp_path, sources, validation=6)
     held = {str(record.prompt).lower().replace("  ", " ") for record in found.validation}
     kept = {str(record.prompt).lower().replace("  ", " ") for record in everything(found)}
@@ -151,12 +179,21 @@ def test_filters_count_what_they_leave_out(tmp_path: Path) -> None:
     assert [record.identity for record in everything(found)] == ["one:0", "one:7", "one:9"]
     adds_up(found)
     assert len(mixture(tmp_path, sources, filters={"markers": False, "identical": False})) == 10
-    assert Mixture(found.config, PatchTokens(max_pixels=28 * 28 * 100)).card().sources[0].left_out.get("too_long") is None
+    assert (
+        Mixture(found.config, PatchTokens(max_pixels=28 * 28 * 100))
+        .card()
+        .sources[0]
+        .left_out.get("too_long")
+        is None
+    )
 
 
 def test_the_card_counts_pairs_and_images_a_prompt(tmp_path: Path) -> None:
     (tmp_path / "red.png").write_bytes(png("red"))
-    rows = [row("a", images=["red.png"], rejected=f"bad {number}") for number in range(3)] + [row("a"), row("b")]
+    rows = [row("a", images=["red.png"], rejected=f"bad {number}") for number in range(3)] + [
+        row("a"),
+        row("b"),
+    ]
     found = mixture(tmp_path, [project(tmp_path, "one", rows)])
     (card,) = found.card().sources
     assert (card.pairs_a_prompt, card.images_a_prompt) == (5 / 3, 1 / 3)
@@ -168,18 +205,31 @@ def test_the_card_counts_pairs_and_images_a_prompt(tmp_path: Path) -> None:
 def test_pairs_of_one_prompt_follow_one_another_within_their_stage(tmp_path: Path) -> None:
     (tmp_path / "red.png").write_bytes(png("red"))
     kinds = [["red.png"]] * 3 + [[]] * 2
-    rows = [row(f"q{number}", images=kind, rejected=f"bad {i}") for number in range(9) for i, kind in enumerate(kinds)]
+    rows = [
+        row(f"q{number}", images=kind, rejected=f"bad {i}")
+        for number in range(9)
+        for i, kind in enumerate(kinds)
+    ]
     shapes = {"type": "shapes", "level": "demo", "rows": 30}
     found = mixture(tmp_path, [project(tmp_path, "one", rows), shapes])
     assert found.order(0, 1).tolist() == found.order(0).tolist()
     order = found.order(0, 8)
     assert sorted(order) == list(range(45 + 30))
-    prompts = [(str(found[index].prompt), found[index].images) if index < 45 else index for index in order.tolist()]
-    assert len(list(groupby(prompts))) == len(set(prompts)) == 9 * 2 + 30  # no prompt of the files in two places
-    assert [index for index in order if index >= 45] == [index for index in found.order(0) if index >= 45]
+    prompts = [
+        (str(found[index].prompt), found[index].images) if index < 45 else index
+        for index in order.tolist()
+    ]
+    assert (
+        len(list(groupby(prompts))) == len(set(prompts)) == 9 * 2 + 30
+    )  # no prompt of the files in two places
+    assert [index for index in order if index >= 45] == [
+        index for index in found.order(0) if index >= 45
+    ]
     stages = [{"name": "first", "modality": "multimodal"}, {"name": "second", "modality": "text"}]
     staged = mixture(tmp_path, [project(tmp_path, "one", rows)], stages=stages)
-    assert [bool(staged[index].images) for index in staged.order(0, 8).tolist()] == [True] * 27 + [False] * 18
+    assert [bool(staged[index].images) for index in staged.order(0, 8).tolist()] == [True] * 27 + [
+        False
+    ] * 18
 
 
 def test_the_card_counts_tokens_and_longer_responses(tmp_path: Path) -> None:
@@ -187,7 +237,9 @@ def test_the_card_counts_tokens_and_longer_responses(tmp_path: Path) -> None:
     rows = [row("question", chosen=chosen, rejected=rejected) for chosen, rejected in pairs]
     (card,) = mixture(tmp_path, [project(tmp_path, "one", rows)]).card().sources
     assert card.chosen_longer == (2 + 0.5) / 4  # two, and half of the tie
-    assert card.text_tokens == sum((len("question") + len(chosen + rejected)) // 4 for chosen, rejected in pairs)
+    assert card.text_tokens == sum(
+        (len("question") + len(chosen + rejected)) // 4 for chosen, rejected in pairs
+    )
     assert (card.multimodal, card.images, card.image_tokens) == (0, 0, 0)
 
 
@@ -195,19 +247,22 @@ def test_listed_fingerprints_are_left_out(two: list[dict[str, Any]], tmp_path: P
     found = mixture(tmp_path, two)
     listed = [found[3], found[77]]
     (tmp_path / "overlap.txt").write_text(
-        "# of a benchmark\n" + "".join(f"{pair_key(record):016x}  # {record.identity}\n" for record in listed)
+        "# of a benchmark\n"
+        + "".join(f"{pair_key(record):016x}  # {record.identity}\n" for record in listed)
     )
     rest = mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "overlap.txt")})
-    assert {record.identity for record in everything(found)} - {record.identity for record in everything(rest)} == {
-        record.identity for record in listed
-    }
+    assert {record.identity for record in everything(found)} - {
+        record.identity for record in everything(rest)
+    } == {record.identity for record in listed}
     assert [source.left_out for source in rest.card().sources] == [{"overlap": 1}, {"overlap": 1}]
     (tmp_path / "overlap.txt").write_text("zz\n")
     with pytest.raises(UserError, match=r"overlap\.txt, line 1: 'zz' is no fingerprint"):
         mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "overlap.txt")})
     with pytest.raises(UserError, match="cannot be read"):
         mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "gone.txt")})
-    (tmp_path / "overlap.txt").write_text(f"# Records of r.yaml found by eval/overlap.py in\n{pair_key(listed[0]):016x}\n")
+    (tmp_path / "overlap.txt").write_text(
+        f"# Records of r.yaml found by eval/overlap.py in\n{pair_key(listed[0]):016x}\n"
+    )
     with pytest.raises(UserError, match="an earlier version wrote these fingerprints"):
         mixture(tmp_path, two, filters={"leave_out": str(tmp_path / "overlap.txt")})
 
@@ -215,7 +270,11 @@ def test_listed_fingerprints_are_left_out(two: list[dict[str, Any]], tmp_path: P
 def test_a_fingerprint_outlives_moving_and_preferring_otherwise(tmp_path: Path) -> None:
     write_images(tmp_path / "here", one=RED)
     record = Preference(
-        "a", ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q  x"}]},), "A b", "c", (RED,)
+        "a",
+        ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q  x"}]},),
+        "A b",
+        "c",
+        (RED,),
     )
     moved = Preference(
         "b",
@@ -226,7 +285,9 @@ def test_a_fingerprint_outlives_moving_and_preferring_otherwise(tmp_path: Path) 
     )
     assert pair_key(record) == pair_key(moved)
     assert pair_key(record) != pair_key(Preference("c", record.prompt, "A b", "d", (RED,)))
-    assert pair_key(record) != pair_key(Preference("d", record.prompt, "A b", "c", (png("red", (9, 9)),)))
+    assert pair_key(record) != pair_key(
+        Preference("d", record.prompt, "A b", "c", (png("red", (9, 9)),))
+    )
 
 
 # Bad input
@@ -244,7 +305,9 @@ def test_one_rotten_row_is_skipped_counted_and_shown(tmp_path: Path) -> None:
 
 
 def test_strict_stops_at_one_rotten_row_with_source_row_and_reason(tmp_path: Path) -> None:
-    sources = [project(tmp_path, "one", [*(row(str(number)) for number in range(10)), {"prompt": "?"}])]
+    sources = [
+        project(tmp_path, "one", [*(row(str(number)) for number in range(10)), {"prompt": "?"}])
+    ]
     for workers in (1, 2):
         with pytest.raises(RecordError, match="one:10: there is no 'chosen'"):
             mixture(tmp_path, sources, bad_records={"policy": "strict"}, workers=workers)
@@ -255,12 +318,18 @@ def test_strict_stops_at_one_rotten_row_with_source_row_and_reason(tmp_path: Pat
 
 def test_more_bad_rows_than_the_limit_stop(tmp_path: Path) -> None:
     rows = [row(str(number)) if number % 20 else {"prompt": 1} for number in range(200)]
-    with pytest.raises(UserError, match=r"one: 10 of 200 rows are bad so far; the recipe allows 2 [\s\S]*one:0: "):
+    with pytest.raises(
+        UserError, match=r"one: 10 of 200 rows are bad so far; the recipe allows 2 [\s\S]*one:0: "
+    ):
         mixture(tmp_path, [project(tmp_path, "one", rows)])
 
 
 def test_a_corrupt_parquet_page_costs_its_row_group_only(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "d" / "a.parquet", [row(f"{number} " + "x" * 200) for number in range(1000)], group=100)
+    path = write_parquet(
+        tmp_path / "d" / "a.parquet",
+        [row(f"{number} " + "x" * 200) for number in range(1000)],
+        group=100,
+    )
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
     data[middle : middle + 2000] = bytes(2000)
@@ -307,10 +376,14 @@ def test_a_truncated_header_is_found_in_preparation_a_truncated_body_in_use(tmp_
         return record.identity
 
     assert [found.load(index, use) for index in range(3)] == ["one:0", "one:3", "one:3"]
-    assert [found.load(index, use) for index in range(3)] == ["one:0", "one:3", "one:3"], "a second epoch, and no further loss"
+    assert [found.load(index, use) for index in range(3)] == ["one:0", "one:3", "one:3"], (
+        "a second epoch, and no further loss"
+    )
     assert found.skipped == {1}
     assert tried.count("one:2") == 1
-    strict = mixture(tmp_path, [project(tmp_path, "one", [rows[2]])], bad_records={"policy": "strict"})
+    strict = mixture(
+        tmp_path, [project(tmp_path, "one", [rows[2]])], bad_records={"policy": "strict"}
+    )
     with pytest.raises(RecordError, match=r"one:0: .*truncated"):
         strict.load(0, use)
 
@@ -323,13 +396,17 @@ def test_margins_that_float32_does_not_hold_are_bad_records(tmp_path: Path) -> N
     assert [record.margin for record in everything(found)] == [1.0, 3.4e38]
 
 
-def test_too_many_bad_records_in_use_stop_the_run(two: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_too_many_bad_records_in_use_stop_the_run(
+    two: list[dict[str, Any]], tmp_path: Path
+) -> None:
     found = mixture(tmp_path, two)
 
     def refuse(record: Preference) -> None:
         raise RecordError(f"{record.identity}: no")
 
-    with pytest.raises(UserError, match=r"2 records could not be used while training[\s\S]*seen:1: no"):
+    with pytest.raises(
+        UserError, match=r"2 records could not be used while training[\s\S]*seen:1: no"
+    ):
         found.load(0, refuse)
 
 
@@ -343,5 +420,7 @@ def test_a_missing_folder_stops(tmp_path: Path) -> None:
 
 def test_a_mixture_that_lost_everything_says_to_what(tmp_path: Path) -> None:
     rows = [row(f"<image> {number}") for number in range(3)]
-    with pytest.raises(UserError, match=r"no record to draw .*Left out before: \{'one': \{'markers': 3\}\}"):
+    with pytest.raises(
+        UserError, match=r"no record to draw .*Left out before: \{'one': \{'markers': 3\}\}"
+    ):
         mixture(tmp_path, [project(tmp_path, "one", rows)])

@@ -20,7 +20,9 @@ from tests.data.mixtures import everything, mixture
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT = ("shapes_reward_models",)
 """Lists whose variants bring their data."""
-RECIPES = [path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if path.parent.name != "judges"]
+RECIPES = [
+    path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if path.parent.name != "judges"
+]
 
 
 @pytest.mark.parametrize(
@@ -32,14 +34,32 @@ RECIPES = [path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if path.p
         ({"sources": [{"type": "project", "path": "a", "weight": "2"}]}, "project.weight"),
         ({"sources": [{"type": "project", "path": "a", "weight": 0}]}, "project.weight"),
         ({"sources": [{"type": "project", "path": "a"}] * 2}, "occurs more than once"),
-        ({"sources": [{"type": "project", "path": "a"}], "stages": [{"name": "x", "sources": ["b"]}]}, "'x' draws from 'b'"),
-        ({"sources": [{"type": "project", "path": "a", "revision": "1"}]}, "a local `path` has none"),
-        ({"sources": [{"type": "shapes", "level": "nope", "rows": 1}]}, "is not in the embedded world"),
-        ({"sources": [{"type": "shapes", "level": "demo", "rows": 1, "kinds": ["counting"]}]}, "text_only must be 0"),
+        (
+            {
+                "sources": [{"type": "project", "path": "a"}],
+                "stages": [{"name": "x", "sources": ["b"]}],
+            },
+            "'x' draws from 'b'",
+        ),
+        (
+            {"sources": [{"type": "project", "path": "a", "revision": "1"}]},
+            "a local `path` has none",
+        ),
+        (
+            {"sources": [{"type": "shapes", "level": "nope", "rows": 1}]},
+            "is not in the embedded world",
+        ),
+        (
+            {"sources": [{"type": "shapes", "level": "demo", "rows": 1, "kinds": ["counting"]}]},
+            "text_only must be 0",
+        ),
         ({"sources": [{"type": "povid"}]}, "povid.images"),
         ({"sources": [{"type": "project", "path": "a", "name": "../x"}]}, "project.name"),
         ({"sources": [{"type": "project", "path": "a"}], "seed": -1}, "seed"),
-        ({"sources": [{"type": "project", "path": "a"}], "filters": {"identical": 1}}, "filters.identical"),
+        (
+            {"sources": [{"type": "project", "path": "a"}], "filters": {"identical": 1}},
+            "filters.identical",
+        ),
     ],
 )
 def test_a_wrong_section_is_refused(section: dict[str, Any], place: str) -> None:
@@ -70,7 +90,12 @@ def test_the_embedded_world_is_a_source(tmp_path: Path) -> None:
 def test_parsing_imports_nothing_heavy() -> None:
     heavy = ("torch", "transformers", "datasets", "pyarrow")
     code = f"import sys, data.mixture; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_the_section_of_an_extended_recipe_is_laid_over_its_base(tmp_path: Path) -> None:
@@ -84,7 +109,12 @@ def test_the_section_of_an_extended_recipe_is_laid_over_its_base(tmp_path: Path)
     )
     assert section_of(tmp_path / "deep" / "same.yaml") == section_of(tmp_path / "base.yaml")
     found = section_of(tmp_path / "deep" / "top.yaml")
-    assert (found.seed, found.filters.refusals, found.filters.max_tokens, len(found.sources)) == (4, True, None, 1)
+    assert (found.seed, found.filters.refusals, found.filters.max_tokens, len(found.sources)) == (
+        4,
+        True,
+        None,
+        1,
+    )
     assert found.sources[0].weight == 2
     assert found.sources[0].type == "project"
     (tmp_path / "base.yaml").write_text("extends: deep/top.yaml\n")
@@ -95,8 +125,12 @@ def test_the_section_of_an_extended_recipe_is_laid_over_its_base(tmp_path: Path)
         section_of(tmp_path / "base.yaml")
 
 
-def test_what_is_wrong_with_the_section_is_said_with_its_line_and_the_nearest_key(tmp_path: Path) -> None:
-    write = "data:\n  sources:\n    - {type: shapes, weigth: 2}\n  validation: many\nanything: else\n"
+def test_what_is_wrong_with_the_section_is_said_with_its_line_and_the_nearest_key(
+    tmp_path: Path,
+) -> None:
+    write = (
+        "data:\n  sources:\n    - {type: shapes, weigth: 2}\n  validation: many\nanything: else\n"
+    )
     (tmp_path / "r.yaml").write_text(write)
     with pytest.raises(RecipeError) as caught:
         section_of(tmp_path / "r.yaml")
@@ -124,12 +158,26 @@ LARGER = {"vision_config": {"patch_size": 16, "spatial_merge_size": 2}}
 TILED = {"downsample_ratio": 0.5, "vision_config": {"image_size": [56, 56], "patch_size": [14, 14]}}
 
 
-def test_the_plan_prints_and_saves_the_card_from_any_folder(two: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_the_plan_prints_and_saves_the_card_from_any_folder(
+    two: list[dict[str, Any]], tmp_path: Path
+) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
-        json.dumps({"model": {"anything": 1}, "data": {"sources": two, "validation": 10, "cache": str(tmp_path / "c")}})
+        json.dumps(
+            {
+                "model": {"anything": 1},
+                "data": {"sources": two, "validation": 10, "cache": str(tmp_path / "c")},
+            }
+        )
     )
-    command = [sys.executable, str(ROOT / "data" / "mixture.py"), str(recipe), "--plan", "--save", str(tmp_path / "card.json")]
+    command = [
+        sys.executable,
+        str(ROOT / "data" / "mixture.py"),
+        str(recipe),
+        "--plan",
+        "--save",
+        str(tmp_path / "card.json"),
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "140 records to train on" in done.stdout
     card = json.loads((tmp_path / "card.json").read_text())
@@ -146,15 +194,26 @@ def test_the_plan_prints_and_saves_the_card_from_any_folder(two: list[dict[str, 
     assert "an image is 4 to 1,280 tokens" in done.stdout, "without a backbone, Qwen2.5-VL's"
     backbone = tmp_path / "backbone"
     backbone.mkdir()
-    for config, limits, tokens in ((LARGER, {"min_pixels": 20000}, 6 * 4), (TILED, {"max_pixels": 7 * 56**2}, 7 * 4)):
+    for config, limits, tokens in (
+        (LARGER, {"min_pixels": 20000}, 6 * 4),
+        (TILED, {"max_pixels": 7 * 56**2}, 7 * 4),
+    ):
         (backbone / "config.json").write_text(json.dumps(config))
         section = {"path": str(backbone), **limits}
         recipe.write_text(json.dumps(json.loads(recipe.read_text()) | {"backbone": section}))
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert json.loads((tmp_path / "card.json").read_text())["total"]["image_tokens"] == 25 * tokens, done.stdout
-    assert "1 to 6 tiles of 56 x 56 pixels, several with one of the whole, 4 to 28 tokens" in done.stdout
+        assert (
+            json.loads((tmp_path / "card.json").read_text())["total"]["image_tokens"] == 25 * tokens
+        ), done.stdout
+    assert (
+        "1 to 6 tiles of 56 x 56 pixels, several with one of the whole, 4 to 28 tokens"
+        in done.stdout
+    )
     (backbone / "config.json").unlink()
-    assert "may not be those of" in subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert (
+        "may not be those of"
+        in subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    )
     recipe.write_text("data: {sources: [{type: project}]}")
     failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert failed.returncode == 1

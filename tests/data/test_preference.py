@@ -10,15 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import RecordError
-from data.preference import CONTROL_TOKENS, ImagePart, Message, Preference, TextPart, placeholders, text, validate
+from data.preference import (
+    CONTROL_TOKENS,
+    ImagePart,
+    Message,
+    Preference,
+    TextPart,
+    placeholders,
+    text,
+    validate,
+)
 
-IMAGE: Message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]}
+IMAGE: Message = {
+    "role": "user",
+    "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}],
+}
 GOOD = Preference("set:7", (IMAGE,), "A cat.", "A dog.", (b"image",))
 
 
 def test_a_good_record_comes_back_unchanged() -> None:
     assert validate(GOOD) is GOOD
-    turns = (text("system", "Be brief."), IMAGE, text("assistant", "A cat."), text("user", "Which colour?"))
+    turns = (
+        text("system", "Be brief."),
+        IMAGE,
+        text("assistant", "A cat."),
+        text("user", "Which colour?"),
+    )
     assert validate(dataclasses.replace(GOOD, prompt=turns)).prompt == turns
     assert validate(Preference("set:8", (text("user", "Hello?"),), "Hi.", "Bye.")).images == ()
 
@@ -32,15 +49,24 @@ def test_a_good_record_comes_back_unchanged() -> None:
         ({"rejected": ""}, "the rejected response is empty"),
         ({"prompt": ()}, "beginning and ending with the user"),
         ({"prompt": (text("system", "Be brief."),)}, "beginning and ending with the user"),
-        ({"prompt": (text("user", "Draw."), text("assistant", "So:", 1), text("user", "?"))}, r"turn 1 .* holds an image"),
+        (
+            {"prompt": (text("user", "Draw."), text("assistant", "So:", 1), text("user", "?"))},
+            r"turn 1 .* holds an image",
+        ),
         ({"prompt": (IMAGE, text("assistant", "A cat."))}, "beginning and ending with the user"),
         ({"prompt": (IMAGE, text("user", "And this?"))}, "in alternation"),
         ({"prompt": (text("assistant", "Hello."), IMAGE)}, "in alternation"),
         ({"prompt": (IMAGE, text("system", "Be brief."), text("user", "?"))}, "in alternation"),
-        ({"prompt": (text("user", "  "),), "images": ()}, r"turn 0 of the prompt \(user\) is empty"),
+        (
+            {"prompt": (text("user", "  "),), "images": ()},
+            r"turn 0 of the prompt \(user\) is empty",
+        ),
         ({"margin": float("nan")}, "the margin is nan"),
         ({"margin": float("inf")}, "the margin is inf"),
-        ({"margin": -3.5e38}, r"the margin is -3.5e\+38; required is a finite number of at most 3.403e\+38"),
+        (
+            {"margin": -3.5e38},
+            r"the margin is -3.5e\+38; required is a finite number of at most 3.403e\+38",
+        ),
     ],
 )
 def test_a_fault_names_the_record(changes: dict[str, Any], message: str) -> None:
@@ -49,7 +75,9 @@ def test_a_fault_names_the_record(changes: dict[str, Any], message: str) -> None
 
 
 @pytest.mark.parametrize("token", CONTROL_TOKENS)
-@pytest.mark.parametrize("field", ["chosen", "rejected", "chosen_critique", "rejected_critique", "rationale"])
+@pytest.mark.parametrize(
+    "field", ["chosen", "rejected", "chosen_critique", "rejected_critique", "rationale"]
+)
 def test_control_tokens_are_refused_everywhere(token: str, field: str) -> None:
     with pytest.raises(RecordError, match=r"^set:7: .* control token"):
         validate(dataclasses.replace(GOOD, **{field: f"before {token} after"}))  # type: ignore[arg-type]
@@ -59,7 +87,13 @@ def test_control_tokens_are_refused_everywhere(token: str, field: str) -> None:
 
 def test_control_tokens_are_the_tokenizers() -> None:
     """What the chat template of Qwen2.5-VL uses; a token missing here would let a record end its own turn."""
-    assert {"<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"} <= set(CONTROL_TOKENS)
+    assert {
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|vision_start|>",
+        "<|image_pad|>",
+        "<|vision_end|>",
+    } <= set(CONTROL_TOKENS)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.integers(0, 15))
@@ -84,18 +118,32 @@ def test_control_tokens_are_refused_over_the_parts_of_a_turn(token: str, pieces:
     """The chat template writes the parts of a turn one behind the other."""
     size = -(-len(token) // pieces)
     parts: list[TextPart | ImagePart] = [
-        {"type": "text", "text": token[start : start + size]} for start in range(0, len(token), size)
+        {"type": "text", "text": token[start : start + size]}
+        for start in range(0, len(token), size)
     ]
     with pytest.raises(RecordError, match=r"^set:7: the prompt holds .* control token"):
         validate(dataclasses.replace(GOOD, prompt=({"role": "user", "content": parts},), images=()))
 
 
 @pytest.mark.parametrize(
-    "unseen", ["\u200b\u200d\u2060", "\ufeff", "\u00ad", "\u3164", "\u2800", "\ufe0f", "\U000e0041", "\u202e \n"]
+    "unseen",
+    [
+        "\u200b\u200d\u2060",
+        "\ufeff",
+        "\u00ad",
+        "\u3164",
+        "\u2800",
+        "\ufe0f",
+        "\U000e0041",
+        "\u202e \n",
+    ],
 )
 def test_a_text_that_nobody_can_see_is_empty(unseen: str) -> None:
     with pytest.raises(RecordError, match="the chosen response is empty"):
         validate(dataclasses.replace(GOOD, chosen=unseen))
     with pytest.raises(RecordError, match="turn 0 of the prompt"):
         validate(dataclasses.replace(GOOD, prompt=(text("user", unseen),), images=()))
-    assert validate(dataclasses.replace(GOOD, chosen=f"{unseen}!", rejected="\U0001f600")).chosen == f"{unseen}!"
+    assert (
+        validate(dataclasses.replace(GOOD, chosen=f"{unseen}!", rejected="\U0001f600")).chosen
+        == f"{unseen}!"
+    )

@@ -59,12 +59,16 @@ def test_what_is_not_one_choice_names_nobody(written: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_arbitrary_text_is_read_without_an_error_and_never_answers_without_tags(written: str) -> None:
+def test_arbitrary_text_is_read_without_an_error_and_never_answers_without_tags(
+    written: str,
+) -> None:
     assert read(written).answer is None
     conclusion(written)
 
 
-@given(st.text(max_size=40).filter(lambda reasoning: "<" not in reasoning), st.sampled_from(ANSWERS))
+@given(
+    st.text(max_size=40).filter(lambda reasoning: "<" not in reasoning), st.sampled_from(ANSWERS)
+)
 def test_a_written_judgement_is_read_back(reasoning: str, answer: Answer) -> None:
     found = read(write_judgement(reasoning, answer))
     assert (found.reasoning, found.answer, found.formatted) == (reasoning, answer, True)
@@ -81,7 +85,9 @@ def test_a_written_judgement_is_read_back(reasoning: str, answer: Answer) -> Non
         ("<think>a\nb</think><answer>3</answer>", None, True),
     ],
 )
-def test_answer_and_form_are_judged_apart(written: str, answer: Answer | None, formatted: bool) -> None:
+def test_answer_and_form_are_judged_apart(
+    written: str, answer: Answer | None, formatted: bool
+) -> None:
     found = read(written)
     assert (found.answer, found.formatted) == (answer, formatted)
 
@@ -116,22 +122,33 @@ def test_rationales_of_the_embedded_world_are_consistent_in_both_orders() -> Non
         assert swapped(item.rationale(chosen_first=True)) == item.rationale(chosen_first=False)
         for answer in ANSWERS:
             rationale = item.rationale(chosen_first=answer == 1)
-            assert read(write_judgement(rationale, answer)).answer == conclusion(rationale) == answer
+            assert (
+                read(write_judgement(rationale, answer)).answer == conclusion(rationale) == answer
+            )
 
 
 def test_the_request_shows_every_image_once_and_takes_braces_as_they_are() -> None:
-    turn: Message = {"role": "user", "content": [{"type": "text", "text": "What {second}?"}, {"type": "image"}]}
+    turn: Message = {
+        "role": "user",
+        "content": [{"type": "text", "text": "What {second}?"}, {"type": "image"}],
+    }
     (asked,) = ask("r1_reward", [turn], "{question} \\1", "b")
     assert [part["type"] for part in asked["content"]] == ["image", "text"]
     shown = question([asked])
     assert "[Question]:\nWhat {second}?  \n" in shown
     assert "[Response 1]:\n{question} \\1  \n" in shown
     assert "[Response 2]:\nb  \n" in shown
-    assert question(ask("short", [turn], "a", "b")) == "What {second}?\nResponse 1: a\nResponse 2: b\nWhich response is better?"
+    assert (
+        question(ask("short", [turn], "a", "b"))
+        == "What {second}?\nResponse 1: a\nResponse 2: b\nWhich response is better?"
+    )
 
 
 def test_turns_show_each_response_as_the_assistants_own() -> None:
-    turn: Message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What {second}?"}]}
+    turn: Message = {
+        "role": "user",
+        "content": [{"type": "image"}, {"type": "text", "text": "What {second}?"}],
+    }
     opening, *later = ask("turns", [turn], "a {first}", "b")
     assert opening == turn
     assert later == [
@@ -143,7 +160,12 @@ def test_turns_show_each_response_as_the_assistants_own() -> None:
 
 
 def test_a_conversation_is_labelled_by_its_turns() -> None:
-    turns = [text("system", "Be kind."), text("user", "Hi"), text("assistant", "Hello"), text("user", "Why?")]
+    turns = [
+        text("system", "Be kind."),
+        text("user", "Hi"),
+        text("assistant", "Hello"),
+        text("user", "Why?"),
+    ]
     assert question(turns) == "System: Be kind.\nUser: Hi\nAssistant: Hello\nUser: Why?"
 
 

@@ -13,7 +13,17 @@ import pytest
 
 from data.synthetic.questions import QUESTION_TYPES
 from data.synthetic.rng import Rng
-from data.synthetic.scenes import LEVELS, Edit, Level, come_or_go, move, recolour, rename, resize, sample
+from data.synthetic.scenes import (
+    LEVELS,
+    Edit,
+    Level,
+    come_or_go,
+    move,
+    recolour,
+    rename,
+    resize,
+    sample,
+)
 from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.world import Item, ShapesWorld
 
@@ -51,20 +61,29 @@ def _trained_accuracy(rows: Vector, labels: Vector) -> float:
     for epoch in range(8):
         for batch in np.array_split(rng.permutation(cut), cut // 32):
             chance = 1 / (1 + np.exp(-np.clip(rows[batch] @ weights, -30, 30)))
-            weights += 0.02 / (1 + epoch) * ((labels[batch] - chance) @ rows[batch] / 32 - 1e-3 * weights)
+            weights += (
+                0.02 / (1 + epoch) * ((labels[batch] - chance) @ rows[batch] / 32 - 1e-3 * weights)
+            )
     return float(((rows[cut:] @ weights > 0) == labels[cut:]).mean())
 
 
 def _pair_accuracy(items: Sequence[Item]) -> float:
     """Return how often a judge trained on texts alone finds the chosen response of held-out items."""
     sign = np.where(np.random.default_rng(1).random(len(items)) < 0.5, 1.0, -1.0)
-    difference = np.stack([_features(item.question, item.chosen) - _features(item.question, item.rejected) for item in items])
+    difference = np.stack(
+        [
+            _features(item.question, item.chosen) - _features(item.question, item.rejected)
+            for item in items
+        ]
+    )
     return _trained_accuracy(difference * sign[:, None], (sign > 0).astype(float))
 
 
 def _rule_accuracy(items: Sequence[Item], prefers: Callable[[str, str], float]) -> float:
     """Return how often a rule prefers the chosen response; ties count half."""
-    return float(np.mean([0.5 + 0.5 * np.sign(prefers(item.chosen, item.rejected)) for item in items]))
+    return float(
+        np.mean([0.5 + 0.5 * np.sign(prefers(item.chosen, item.rejected)) for item in items])
+    )
 
 
 @pytest.mark.parametrize("level", sorted(LEVELS))
@@ -78,7 +97,9 @@ def _rule_accuracy(items: Sequence[Item], prefers: Callable[[str, str], float]) 
     ],
     ids=["longer", "more words", "alphabet", "yes"],
 )
-def test_no_rule_of_thumb_finds_the_chosen_response(level: str, prefers: Callable[[str, str], float]) -> None:
+def test_no_rule_of_thumb_finds_the_chosen_response(
+    level: str, prefers: Callable[[str, str], float]
+) -> None:
     assert 0.46 < _rule_accuracy(_items(level, PICTURES, 3000), prefers) < 0.54
 
 
@@ -89,7 +110,11 @@ def test_length_says_nothing_about_texts_without_a_picture() -> None:
 
 def test_refusing_is_right_half_of_the_time() -> None:
     items = _items("demo", ("safety",), 2000)
-    assert 0.46 < np.mean([item.chosen.startswith(("sorry", "no", "i will not")) for item in items]) < 0.54
+    assert (
+        0.46
+        < np.mean([item.chosen.startswith(("sorry", "no", "i will not")) for item in items])
+        < 0.54
+    )
 
 
 @pytest.mark.parametrize("level", sorted(LEVELS))
@@ -104,8 +129,14 @@ def test_the_same_judge_learns_what_texts_alone_decide() -> None:
 @pytest.mark.parametrize("kind", PICTURES)
 def test_chosen_and_rejected_can_be_swapped(kind: str) -> None:
     """The two answers to a question, in either role: chi-square over the pairs, and over their order in the alphabet."""
-    counts: Counter[tuple[str, str]] = Counter((item.true.said, item.false.said) for item in _items("demo", (kind,), 2000))
-    pairs = [(counts[a, b], counts[b, a]) for a, b in counts.keys() | {(b, a) for a, b in counts} if a < b]
+    counts: Counter[tuple[str, str]] = Counter(
+        (item.true.said, item.false.said) for item in _items("demo", (kind,), 2000)
+    )
+    pairs = [
+        (counts[a, b], counts[b, a])
+        for a, b in counts.keys() | {(b, a) for a, b in counts}
+        if a < b
+    ]
     forwards, total = sum(first for first, _ in pairs), sum(map(sum, pairs))
     assert abs(forwards - total / 2) < 4 * np.sqrt(total / 4)
     common = [(first, second) for first, second in pairs if first + second >= 10]
@@ -138,7 +169,11 @@ def test_a_change_is_as_likely_as_its_reversal(edit: Edit) -> None:
         if change is not None:
             before, after = ((len(one.things), one.things[0]) for one in change.scenes)
             counts[before, after] += 1
-    pairs = [(counts[a, b], counts[b, a]) for a, b in counts.keys() | {(b, a) for a, b in counts} if repr(a) < repr(b)]
+    pairs = [
+        (counts[a, b], counts[b, a])
+        for a, b in counts.keys() | {(b, a) for a, b in counts}
+        if repr(a) < repr(b)
+    ]
     pairs = [(first, second) for first, second in pairs if first + second >= 10]
     statistic = sum((first - second) ** 2 / (first + second) for first, second in pairs)
     assert len(pairs) > 5
@@ -150,12 +185,20 @@ def test_a_trained_judge_without_the_picture_cannot_mark_a_lesson(level: str) ->
     world = ShapesWorld(level, 7, "pretrain", text_only=0.0)
     turns = [turn for index in range(900) for turn in world.lesson(index, 6).turns]
     rows = np.stack([_features(turn.question, turn.answer) for turn in turns])
-    assert 0.46 < _trained_accuracy(rows, np.array([turn.right for turn in turns], dtype=float)) < 0.54
+    assert (
+        0.46 < _trained_accuracy(rows, np.array([turn.right for turn in turns], dtype=float)) < 0.54
+    )
 
 
 def test_half_of_a_lesson_is_right_for_each_question_type() -> None:
     for kind in (*QUESTION_TYPES, *TEXT_TYPES):
-        world = ShapesWorld("demo", 7, "pretrain", text_only=float(kind in TEXT_TYPES), kinds=(kind,))
-        right = [turn.right for index in range(60) for turn in world.lesson(index, weights={kind: 1.0}).turns]
+        world = ShapesWorld(
+            "demo", 7, "pretrain", text_only=float(kind in TEXT_TYPES), kinds=(kind,)
+        )
+        right = [
+            turn.right
+            for index in range(60)
+            for turn in world.lesson(index, weights={kind: 1.0}).turns
+        ]
         assert len(right) > 100, kind
         assert abs(np.mean(right) - 0.5) < 2.5 / np.sqrt(len(right)), kind

@@ -17,7 +17,14 @@ from PIL import Image
 from data.shapes import write_sheet
 from data.sources.project import ProjectConfig
 from data.synthetic import benchmark_files as editions
-from data.synthetic.benchmark_files import EDITIONS, PAIRS, edition, write_all, write_editions, write_records
+from data.synthetic.benchmark_files import (
+    EDITIONS,
+    PAIRS,
+    edition,
+    write_all,
+    write_editions,
+    write_records,
+)
 from data.synthetic.scenes import CELL, LEVELS
 from data.synthetic.world import ShapesWorld
 
@@ -33,11 +40,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _digests(folder: Path) -> dict[str, str]:
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def _parquet(folder: Path) -> list[dict[str, Any]]:
-    return list(parquet.read_table(folder / "vl_rewardbench/data/test-00000-of-00001.parquet").to_pylist())
+    return list(
+        parquet.read_table(folder / "vl_rewardbench/data/test-00000-of-00001.parquet").to_pylist()
+    )
 
 
 def _json(folder: Path) -> list[dict[str, Any]]:
@@ -45,7 +57,10 @@ def _json(folder: Path) -> list[dict[str, Any]]:
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "mm_rlhf_rewardbench/mm_reward_bench.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (folder / "mm_rlhf_rewardbench/mm_reward_bench.jsonl").read_text().splitlines()
+    ]
 
 
 def test_vl_rewardbench_has_the_hub_columns_and_groups(folder: Path) -> None:
@@ -57,7 +72,11 @@ def test_vl_rewardbench_has_the_hub_columns_and_groups(folder: Path) -> None:
     )
     assert rows[0].keys() == texts | others
     prefixes = Counter(row["id"].replace("-", "_").partition("_")[0] for row in rows)
-    assert prefixes["wildvision"] == sum(prefixes[name] for name in ("RLAIF", "RLHF", "hallucination")) == len(rows) // 3
+    assert (
+        prefixes["wildvision"]
+        == sum(prefixes[name] for name in ("RLAIF", "RLHF", "hallucination"))
+        == len(rows) // 3
+    )
     assert prefixes["mathverse"] + prefixes["mmmu"] == len(rows) // 3
     for row in rows:
         assert len(row["response"]) == 2
@@ -80,8 +99,17 @@ def test_vl_rewardbench_opens_as_a_hub_data_set(folder: Path, tmp_path: Path) ->
 
 def test_multimodal_rewardbench_has_the_official_keys_and_categories(folder: Path) -> None:
     rows = _json(folder)
-    assert {tuple(row) for row in rows} == {("Category", "ID", "Text", "Image", "Output1", "Output2", "Better")}
-    assert {row["Category"] for row in rows} == {"correctness", "preference", "knowledge", "reasoning", "safety", "vqa"}
+    assert {tuple(row) for row in rows} == {
+        ("Category", "ID", "Text", "Image", "Output1", "Output2", "Better")
+    }
+    assert {row["Category"] for row in rows} == {
+        "correctness",
+        "preference",
+        "knowledge",
+        "reasoning",
+        "safety",
+        "vqa",
+    }
     for row in rows:
         prefix = row["ID"].partition("_")[0]
         assert row["Category"] != "reasoning" or prefix in ("mathvista", "EMMA-Coding")
@@ -96,13 +124,17 @@ def test_multimodal_rewardbench_has_the_official_keys_and_categories(folder: Pat
 
 def test_mm_rlhf_rewardbench_keeps_the_pairs_of_an_id_together(folder: Path) -> None:
     rows = _lines(folder)
-    assert {tuple(row) for row in rows} == {("id", "image", "prompt", "chosen", "rejected", "chosen_reason", "rejected_reason")}
+    assert {tuple(row) for row in rows} == {
+        ("id", "image", "prompt", "chosen", "rejected", "chosen_reason", "rejected_reason")
+    }
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[row["id"]].append(row)
         assert row["chosen_reason"].startswith("the response is right.")
         assert row["rejected_reason"].startswith("the response is wrong.")
-    assert [row["id"] for row in rows] == [name for name, members in groups.items() for _ in members]
+    assert [row["id"] for row in rows] == [
+        name for name, members in groups.items() for _ in members
+    ]
     for members in groups.values():
         assert len(members) == PAIRS == len({(row["chosen"], row["rejected"]) for row in members})
         assert len({(row["image"], row["prompt"]) for row in members}) == 1
@@ -113,7 +145,10 @@ def test_mm_rlhf_rewardbench_keeps_the_pairs_of_an_id_together(folder: Path) -> 
 
 def test_length_finds_no_better_response_in_any_edition(folder: Path) -> None:
     pairs = [
-        (row["response"][row["human_ranking"].index(0)], row["response"][row["human_ranking"].index(1)])
+        (
+            row["response"][row["human_ranking"].index(0)],
+            row["response"][row["human_ranking"].index(1)],
+        )
         for row in _parquet(folder)
     ]
     for row in _json(folder):
@@ -137,19 +172,36 @@ def test_own_records_are_read_back(tmp_path: Path) -> None:
     assert len(source) == 50
     for index in range(50):
         record, original = source.record(index), world.item(index).preference()
-        images = [image.read_bytes() if isinstance(image, Path) else image for image in record.images]
+        images = [
+            image.read_bytes() if isinstance(image, Path) else image for image in record.images
+        ]
         assert images == list(original.images)
-        for name in ("prompt", "chosen", "rejected", "chosen_critique", "rejected_critique", "rationale", "source", "category"):
+        for name in (
+            "prompt",
+            "chosen",
+            "rejected",
+            "chosen_critique",
+            "rejected_critique",
+            "rationale",
+            "source",
+            "category",
+        ):
             assert getattr(record, name) == getattr(original, name)
 
 
 def test_everything_is_written_in_one_call(tmp_path: Path) -> None:
     write_all(tmp_path / "new" / "world", "hard", 0, 20)
-    assert sorted(path.name for path in (tmp_path / "new" / "world").iterdir()) == ["editions", "train", "validation"]
+    assert sorted(path.name for path in (tmp_path / "new" / "world").iterdir()) == [
+        "editions",
+        "train",
+        "validation",
+    ]
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["world"]
 
 
-def test_nothing_is_written_over_and_nothing_half_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_over_and_nothing_half_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(FileExistsError, match="name another folder"):
         write_editions(tmp_path / "there", "demo", 0)

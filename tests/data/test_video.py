@@ -33,22 +33,33 @@ DATA_URI = "data:video/mp4;base64," + base64.b64encode(MP4).decode()
 
 
 def turns(part: dict[str, Any]) -> dict[str, Any]:
-    return PAIR | {"prompt": [{"role": "user", "content": [part, {"type": "text", "text": "What happens?"}]}]}
+    return PAIR | {
+        "prompt": [{"role": "user", "content": [part, {"type": "text", "text": "What happens?"}]}]
+    }
 
 
-CHAT = [{"role": "user", "content": "What happens?"}, {"role": "assistant", "content": "A cat runs."}]
+CHAT = [
+    {"role": "user", "content": "What happens?"},
+    {"role": "assistant", "content": "A cat runs."},
+]
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "a path": ("project", PAIR | {"images": ["clip.mp4"]}),
     "a path that is not there": ("project", PAIR | {"images": ["gone.MOV"]}),
     "an address": ("project", PAIR | {"images": ["https://example.org/clip.webm?size=1"]}),
     "a data URI": ("project", PAIR | {"images": [DATA_URI]}),
     "a video column": ("project", PAIR | {"video": "clip.mp4"}),
-    "a videos column": ("trl", {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": CHAT[1:], "videos": ["clip.mp4"]}),
+    "a videos column": (
+        "trl",
+        {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": CHAT[1:], "videos": ["clip.mp4"]},
+    ),
     "a part": ("project", turns({"type": "video", "video": "clip.mp4"})),
     "a part with an address": ("project", turns({"type": "video_url", "video_url": {"url": "x"}})),
     "the token": ("project", PAIR | {"prompt": "<|vision_start|><|video_pad|><|vision_end|>What?"}),
     "the token in a response": ("project", PAIR | {"chosen": "It is <|video_pad|>."}),
-    "ms-swift": ("ms_swift", {"messages": CHAT, "rejected_response": "Nothing.", "videos": ["clip.mp4"]}),
+    "ms-swift": (
+        "ms_swift",
+        {"messages": CHAT, "rejected_response": "Nothing.", "videos": ["clip.mp4"]},
+    ),
     "sharegpt": (
         "sharegpt",
         {
@@ -67,7 +78,9 @@ def test_a_record_with_a_video_is_refused_by_name(name: str, tmp_path: Path) -> 
     kind, row = ROWS[name]
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "clip.mp4").write_bytes(MP4)
-    write_jsonl(tmp_path / "set" / ("dpo_pairs.jsonl" if kind == "mm_rlhf" else "train.jsonl"), [row])
+    write_jsonl(
+        tmp_path / "set" / ("dpo_pairs.jsonl" if kind == "mm_rlhf" else "train.jsonl"), [row]
+    )
     with pytest.raises(RecordError, match="video") as refused:
         validate(source_of(tmp_path, kind).record(0))
     assert ADVICE in str(refused.value)
@@ -80,21 +93,33 @@ def test_a_video_in_the_place_of_an_image_is_told_by_its_content(name: str, tmp_
     images: tuple[bytes | Path, ...] = (HEADS[name], tmp_path / "no_ending")
     for image in images:
         for look in (decode, image_size, data_uri):
-            with pytest.raises(ImageError, match=r"r:1: the image .* is a video\. Judges see images only"):
+            with pytest.raises(
+                ImageError, match=r"r:1: the image .* is a video\. Judges see images only"
+            ):
                 look(image, "r:1")
 
 
 def test_pictures_are_no_videos() -> None:
-    heads = (RED, b"GIF89a" + bytes(20), b"RIFF\x00\x00\x00\x00WEBPVP8 ", b"\x00\x00\x00\x1cftypavif\x00\x00", b"")
+    heads = (
+        RED,
+        b"GIF89a" + bytes(20),
+        b"RIFF\x00\x00\x00\x00WEBPVP8 ",
+        b"\x00\x00\x00\x1cftypavif\x00\x00",
+        b"",
+    )
     assert not any(map(is_video, heads))
-    assert not any(map(is_video_name, ("a.png", "mp4", "video/v_K-Scene-016", "a.mp4/0001.jpg", "")))
+    assert not any(
+        map(is_video_name, ("a.png", "mp4", "video/v_K-Scene-016", "a.mp4/0001.jpg", ""))
+    )
 
 
 def test_a_mixture_counts_them(tmp_path: Path) -> None:
     """Bytes in a parquet column, and a file without an ending: what only the first pass over the data can find."""
     write_images(tmp_path, one=RED)
     (tmp_path / "clip.png").write_bytes(MP4)
-    rows = [plain(f"q{number}") | {"images": ["one.png"]} for number in range(4)] + [plain("v") | {"images": ["clip.png"]}]
+    rows = [plain(f"q{number}") | {"images": ["one.png"]} for number in range(4)] + [
+        plain("v") | {"images": ["clip.png"]}
+    ]
     found = mixture(tmp_path, [project(tmp_path, "mine", rows)], bad_records={"limit": 0.5})
     assert len(found) == 4
     table = tmp_path / "set" / "rows.parquet"
@@ -118,23 +143,34 @@ def test_a_benchmark_with_a_video_is_refused_by_name(name: str, tmp_path: Path) 
     benchmark, changes = BENCHMARKS[name]
     for file in ("clip.mp4", "clip.png"):
         (tmp_path / file).write_bytes(MP4)
-    file = {"vl_rewardbench": "data.jsonl", "mm_rlhf_rewardbench": "mm_reward_bench.jsonl"}[benchmark]
+    file = {"vl_rewardbench": "data.jsonl", "mm_rlhf_rewardbench": "mm_reward_bench.jsonl"}[
+        benchmark
+    ]
     (tmp_path / file).write_text(json.dumps({"id": "RLAIF-V-1"} | PAIR | changes) + "\n")
     with pytest.raises(UserError, match=r"video(.|\n)*python data/frames.py"):
         load(BenchmarkConfig(name=benchmark, location=str(tmp_path)))
 
 
 def test_frames_are_a_setting_of_the_benchmark_with_videos(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`frames` is for mm_rlhf_rewardbench: vl_rewardbench shows no videos"):
+    with pytest.raises(
+        ValueError, match="`frames` is for mm_rlhf_rewardbench: vl_rewardbench shows no videos"
+    ):
         BenchmarkConfig(name="vl_rewardbench", frames=8)
     write_images(tmp_path / "video" / "clip", **{f"{number:03}": RED for number in range(40)})
     row = {"id": "a", "video": "video/clip.mp4", **PAIR}
     (tmp_path / "mm_reward_bench.jsonl").write_text(json.dumps(row) + "\n")
-    for frames, names in ((8, ["000", "005", "011", "016", "022", "027", "033", "039"]), (None, 32)):
-        found = load(BenchmarkConfig(name="mm_rlhf_rewardbench", location=str(tmp_path), frames=frames))
+    for frames, names in (
+        (8, ["000", "005", "011", "016", "022", "027", "033", "039"]),
+        (None, 32),
+    ):
+        found = load(
+            BenchmarkConfig(name="mm_rlhf_rewardbench", location=str(tmp_path), frames=frames)
+        )
         stems = [image.stem for image in found.examples[0].images if isinstance(image, Path)]
         assert stems == names if frames else len(stems) == names
-        said = "Videos are shown as 8 to 8 frames; the official script takes 32." in found.origin.notes
+        said = (
+            "Videos are shown as 8 to 8 frames; the official script takes 32." in found.origin.notes
+        )
         assert said == (frames == 8)
 
 

@@ -36,7 +36,9 @@ class Browser:
         self._number, self._buffer, self._loaded = 0, b"", False
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session: str | None = None
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -68,24 +70,38 @@ class Browser:
 
     def size(self, width: int, height: int, *, dark: bool = False) -> None:
         """Set the window's size in pixels and the colour scheme."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def run(self, script: str) -> Any:
         """Return the value of a JavaScript expression; promises are awaited."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def press(self, key: str, code: int) -> None:
         """Press and release a key that has the given Windows virtual key code."""
         for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
+            )
 
     def screenshot(self, file: Path, *, whole: bool = True) -> None:
         """Write a PNG of the page, or of what the window shows of it."""
-        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]))
+        file.write_bytes(
+            base64.b64decode(
+                self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
+            )
+        )
 
     def _note(self, message: dict[str, Any]) -> None:
         method, parameters = message.get("method"), message.get("params", {})
@@ -117,7 +133,9 @@ class Browser:
 def browser(program: str, profile: Path) -> Iterator[Browser]:
     """Start Chromium with a fresh profile folder and end it afterwards."""
     # Numbers well above 3 and 4, so that placing one end there cannot close another.
-    inside, outside = (tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in os.pipe()) for _ in range(2))
+    inside, outside = (
+        tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in os.pipe()) for _ in range(2)
+    )
 
     def place() -> None:
         os.dup2(inside[0], READ)

@@ -18,7 +18,12 @@ class PositionFollower:
     def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return a vote for each presentation."""
         return [
-            Verdict(votes=tuple(Vote("Answer 1 is better", first, first) for first in presentations(example, self.protocol)))
+            Verdict(
+                votes=tuple(
+                    Vote("Answer 1 is better", first, first)
+                    for first in presentations(example, self.protocol)
+                )
+            )
             for example in examples
         ]
 

@@ -68,7 +68,11 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
 
         def _send(self, planned: int | str) -> None:
             status = planned if isinstance(planned, int) else 200
-            content = b"<html>busy</html>" if planned == "garbage" or status != 200 else json.dumps(_completion(planned)).encode()
+            content = (
+                b"<html>busy</html>"
+                if planned == "garbage" or status != 200
+                else json.dumps(_completion(planned)).encode()
+            )
             if status != 200 and state.repeats_key:
                 content = f"wrong key: {self.headers['Authorization']}".encode()
             try:
@@ -88,7 +92,10 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
     def _completion(planned: int | str) -> dict[str, Any]:
         if planned == "empty":
             return {"choices": []}
-        choice = {"message": {"content": state.text}, "finish_reason": "length" if planned == "cut" else "stop"}
+        choice = {
+            "message": {"content": state.text},
+            "finish_reason": "length" if planned == "cut" else "stop",
+        }
         return {"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 10}}
 
     return Handler

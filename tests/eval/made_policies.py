@@ -25,7 +25,14 @@ from train.ablation.variants import Ablation, Run
 from train.predictors import AUC, Model, correlations
 from train.recipe.recipe import STAND_IN, Recipe
 
-SOURCE = {"type": "shapes", "name": "scenes", "level": "demo", "split": "benchmark", "rows": 12, "text_only": 0.0}
+SOURCE = {
+    "type": "shapes",
+    "name": "scenes",
+    "level": "demo",
+    "split": "benchmark",
+    "rows": 12,
+    "text_only": 0.0,
+}
 RECIPE = {
     "method": {"type": "policy"},
     "evaluation": {"questions": [SOURCE], "benchmarks": [], "protocol": {}, "baselines": True},
@@ -45,7 +52,13 @@ def made_answers(number: int, skill: float, samples: int = 4) -> Answers:
     if number == 0:
         right, texts = (False, *right[1:]), (HOSTILE, *texts[1:])
     scores = tuple(one + dice.gauss(0, 1) for one in right)
-    return Answers(tuple((1, 2) for _ in right), texts, right, (number == 0, *(False for _ in right[1:])), scores)
+    return Answers(
+        tuple((1, 2) for _ in right),
+        texts,
+        right,
+        (number == 0, *(False for _ in right[1:])),
+        scores,
+    )
 
 
 def make_policy(folder: Path) -> Path:
@@ -54,7 +67,10 @@ def make_policy(folder: Path) -> Path:
     for name, skill in (("start", 0.3), ("checkpoint-10", 0.5), ("checkpoint-30", 0.8)):
         write_answers(run / name / "answers", "scenes", questions, answers_to(questions, skill))
     (run / "recipe.yaml").write_text(json.dumps(json_recipe()), encoding="utf-8")
-    log = [{"step": step, "loss": 1 / (1 + step), "eval_scenes/greedy": step / 50} for step in (0, 10, 20, 30)]
+    log = [
+        {"step": step, "loss": 1 / (1 + step), "eval_scenes/greedy": step / 50}
+        for step in (0, 10, 20, 30)
+    ]
     (run / "log.jsonl").write_text("".join(json.dumps(one) + "\n" for one in log), encoding="utf-8")
     return run
 
@@ -79,10 +95,16 @@ def make_list(folder: Path) -> Path:
     """Write a list of three variants, two seeds each, with what was measured of its policies and reward models."""
     made = Ablation(Path("recipes/made.yaml"), folder, VARIANTS, ())
     credits = {
-        name: {seed: np.array([float((number * 7 + seed) % 10 < 5 + place) for number in range(40)]) for seed in (0, 1)}
+        name: {
+            seed: np.array([float((number * 7 + seed) % 10 < 5 + place) for number in range(40)])
+            for seed in (0, 1)
+        }
         for place, name in enumerate(VARIANTS)
     }
-    lines = [line(name, own, credits["shuffled"] if name != "shuffled" else {}) for name, own in credits.items()]
+    lines = [
+        line(name, own, credits["shuffled"] if name != "shuffled" else {})
+        for name, own in credits.items()
+    ]
     write_json(
         folder / "ablation.json",
         {
@@ -102,7 +124,13 @@ def make_overoptimisation(output: Path) -> None:
     """Write what eval/overoptimisation.py does."""
     questions = range(12)
     points = [
-        Point(run, seed, step, tuple(made_answers(one, skill) for one in questions), tuple((step / 20,) * 4 for _ in questions))
+        Point(
+            run,
+            seed,
+            step,
+            tuple(made_answers(one, skill) for one in questions),
+            tuple((step / 20,) * 4 for _ in questions),
+        )
         for run, seed, step, skill in (
             ("start", "", 0, 0.4),
             ("shuffled", "0", 10, 0.3),
@@ -118,13 +146,34 @@ def make_predictors(file: Path, variants: Sequence[dict[str, Any]]) -> None:
     """Write what train/predictors.py does, with models of three paradigms."""
     recipe = Recipe.model_validate(STAND_IN)
     models = []
-    for place, (name, seed) in enumerate((name, seed) for name in ("few", "many", "judge", "critic") for seed in (0, 1)):
-        figures = {"AUC": 0.5 + place / 20, "vl_rewardbench accuracy": 0.6 + place % 3 / 10, "vl_rewardbench ECE": 0.01 * place}
+    for place, (name, seed) in enumerate(
+        (name, seed) for name in ("few", "many", "judge", "critic") for seed in (0, 1)
+    ):
+        figures = {
+            "AUC": 0.5 + place / 20,
+            "vl_rewardbench accuracy": 0.6 + place % 3 / 10,
+            "vl_rewardbench ECE": 0.01 * place,
+        }
         gain = 0.02 * place - 0.05
-        gains = {"best_of_gain": (gain, gain - 0.02, gain + 0.02)} | ({"rl_greedy_gain": (gain, -0.1, 0.1)} if seed == 0 else {})
+        gains = {"best_of_gain": (gain, gain - 0.02, gain + 0.02)} | (
+            {"rl_greedy_gain": (gain, -0.1, 0.1)} if seed == 0 else {}
+        )
         models.append(Model(Run(name, seed, recipe), 1000, figures, gains))
-    together = {gain: {name: asdict(one) for name, one in by.items()} for gain, by in correlations(models).items()}
+    together = {
+        gain: {name: asdict(one) for name, one in by.items()}
+        for gain, by in correlations(models).items()
+    }
     plain = [
-        one.plain | {"paradigm": one.run.variant if one.run.variant in ("judge", "critic") else "Naive-RM"} for one in models
+        one.plain
+        | {"paradigm": one.run.variant if one.run.variant in ("judge", "critic") else "Naive-RM"}
+        for one in models
     ]
-    write_json(file, {"models": plain, "correlations": together, "variants": variants, "missing": ["judge, seed 2"]})
+    write_json(
+        file,
+        {
+            "models": plain,
+            "correlations": together,
+            "variants": variants,
+            "missing": ["judge, seed 2"],
+        },
+    )

@@ -27,7 +27,8 @@ from train.recipe.parsing import parse_arguments
 from train.runs.provenance import write_provenance
 
 HOSTILE = (
-    '</script><script>document.title = "taken over"</script><img src="https://example.org/x.png" onerror="document.title=1">&amp;'
+    '</script><script>document.title = "taken over"</script>'
+    '<img src="https://example.org/x.png" onerror="document.title=1">&amp;'
 )
 """A response that tries to leave its place on the page."""
 STEPS = (0, 100, 200)
@@ -55,11 +56,20 @@ def make_run(folder: Path, rows: int = 60) -> Path:
     loaded = {config.name: load(config) for config in configs}
     for step in STEPS[1:]:
         checkpoint = run / f"checkpoint-{step}"
-        judge(loaded[OWN], checkpoint / "eval", OWN, lambda example, step=step: scores(example, step / 200))  # type: ignore[misc]
+        judge(
+            loaded[OWN],
+            checkpoint / "eval",
+            OWN,
+            lambda example, step=step: scores(example, step / 200),  # type: ignore[misc]
+        )
         judge(loaded[PAIRWISE], checkpoint / "eval", PAIRWISE, votes, ProtocolConfig(votes=3))
-        (checkpoint / "trainer_state.json").write_text(json.dumps({"log_history": log(step)}), encoding="utf-8")
+        (checkpoint / "trainer_state.json").write_text(
+            json.dumps({"log_history": log(step)}), encoding="utf-8"
+        )
     blind = run / "checkpoint-200" / "eval" / "ablations" / "none"
-    judge(loaded[OWN], blind, OWN, lambda example: scores(example, 0.0), ProtocolConfig(images="none"))
+    judge(
+        loaded[OWN], blind, OWN, lambda example: scores(example, 0.0), ProtocolConfig(images="none")
+    )
     (run / "best").symlink_to("checkpoint-200")
     (run / "completions").mkdir()
     for step in range(0, 201, 20):
@@ -76,12 +86,19 @@ def rollout_table(file: Path, step: int, prompts: int = 6, judgements: int = 8) 
         winner = prompt % 2 + 1
         answer = winner if right else 3 - winner
         text = (
-            HOSTILE if place == 1 else f"<think>Look {number % 5}. Response {answer} is better.</think><answer>{answer}</answer>"
+            HOSTILE
+            if place == 1
+            else f"<think>Look {number % 5}. Response {answer} is better.</think><answer>{answer}</answer>"
         )
         rows.append(
             {
                 "step": step,
-                "prompt": [{"role": "user", "content": f"Question {prompt}?\nResponse 1: {'a long word ' * 9}\nResponse 2: b"}],
+                "prompt": [
+                    {
+                        "role": "user",
+                        "content": f"Question {prompt}?\nResponse 1: {'a long word ' * 9}\nResponse 2: b",
+                    }
+                ],
                 "completion": [{"role": "assistant", "content": text}],
                 "judgement": 2.0 if right else 0.5,
                 "consistency": 1.0,
@@ -119,7 +136,10 @@ def scores(example: Example, skill: float) -> Verdict:
     pair[example.better] += margin
     if dice.random() < 0.03:
         pair[0] = math.nan
-    return Verdict(scores=(pair[0], pair[1]), critiques=(f"It says {example.responses[0]!r}.", "It <b>misses</b> the point."))
+    return Verdict(
+        scores=(pair[0], pair[1]),
+        critiques=(f"It says {example.responses[0]!r}.", "It <b>misses</b> the point."),
+    )
 
 
 def votes(example: Example) -> Verdict:
@@ -127,8 +147,16 @@ def votes(example: Example) -> Verdict:
     dice = random.Random(example.key)
     cast = []
     for first in presentations(example, ProtocolConfig(votes=3)):
-        names = dice.choice([example.better, example.better, first, None if dice.random() < 0.3 else first])
-        cast.append(Vote(f"<think>Looking at the picture.</think>\nAnswer {1 if names == first else 2} is better.", first, names))
+        names = dice.choice(
+            [example.better, example.better, first, None if dice.random() < 0.3 else first]
+        )
+        cast.append(
+            Vote(
+                f"<think>Looking at the picture.</think>\nAnswer {1 if names == first else 2} is better.",
+                first,
+                names,
+            )
+        )
     return Verdict(votes=tuple(cast))
 
 
@@ -147,13 +175,19 @@ def log(last: int) -> list[dict[str, float]]:
                 }
             )
         wave = math.sin(step / 9) / (5 + step / 20)
-        line = {"loss": 0.69 * math.exp(-step / 150) + wave / 3, "accuracy": min(1.0, 0.5 + step / 500 + wave / 4), "ties": 0.01}
+        line = {
+            "loss": 0.69 * math.exp(-step / 150) + wave / 3,
+            "accuracy": min(1.0, 0.5 + step / 500 + wave / 4),
+            "ties": 0.01,
+        }
         line |= {
             "margin": step / 90 + wave,
             "grad_norm": 3 * math.exp(-step / 60) + 0.5 + wave,
             "records_per_second": 120 + 4 * wave,
         }
-        line |= {f"learning_rate/{part}": 1e-5 * (1 - step / 200) for part in ("language", "vision")}
+        line |= {
+            f"learning_rate/{part}": 1e-5 * (1 - step / 200) for part in ("language", "vision")
+        }
         line |= {
             "learning_rate/head": 1e-4 * (1 - step / 200),
             "learning_rate": 1e-5,
@@ -176,7 +210,11 @@ def _records(folder: Path, rows: int) -> Path:
     records = []
     for row in range(rows):
         picture(folder / "images" / f"{row}.png", row)
-        images = [] if row % 9 == 8 else [f"images/{row}.png"] + ([f"images/{row - 1}.png"] if row % 7 == 6 else [])
+        images = (
+            []
+            if row % 9 == 8
+            else [f"images/{row}.png"] + ([f"images/{row - 1}.png"] if row % 7 == 6 else [])
+        )
         turns: object = f"How many circles are in picture number {row}?"
         if row % 5 == 4:
             turns = [
@@ -184,9 +222,24 @@ def _records(folder: Path, rows: int) -> Path:
                 {"role": "assistant", "content": "No, a drawing."},
                 {"role": "user", "content": f"Then what is it, number {row}?"},
             ]
-        chosen = f"There are {row % 4 + 1}." + " I count them one by one, from the left to the right." * (row % 6)
-        rejected = HOSTILE if row == 3 else f"There are {row % 4 + 2}." + "\nIt is quite a full picture." * (row % 5)
-        records.append({"images": images, "prompt": turns, "chosen": chosen, "rejected": rejected, "category": GROUPS[row % 4]})
+        chosen = (
+            f"There are {row % 4 + 1}."
+            + " I count them one by one, from the left to the right." * (row % 6)
+        )
+        rejected = (
+            HOSTILE
+            if row == 3
+            else f"There are {row % 4 + 2}." + "\nIt is quite a full picture." * (row % 5)
+        )
+        records.append(
+            {
+                "images": images,
+                "prompt": turns,
+                "chosen": chosen,
+                "rejected": rejected,
+                "category": GROUPS[row % 4],
+            }
+        )
     _lines(folder / "records.jsonl", records)
     return folder
 
@@ -216,7 +269,10 @@ def picture(file: Path, number: int, size: tuple[int, int] = (640, 400)) -> None
     drawing = Image.new("RGB", size, (232, 226, 214))
     brush = ImageDraw.Draw(drawing)
     for place in range(number % 4 + 1):
-        brush.ellipse((40 + 140 * place, 100, 160 + 140 * place, 220), fill=(40 + 50 * place, 110, 160 - 20 * place))
+        brush.ellipse(
+            (40 + 140 * place, 100, 160 + 140 * place, 220),
+            fill=(40 + 50 * place, 110, 160 - 20 * place),
+        )
     drawing.save(file)
 
 

@@ -30,9 +30,16 @@ def example(
 ) -> Example:
     """Return an example that asks `what?`."""
     prompt = user_turn("what?", len(images))
-    return Example(key, images, prompt, responses, f"test:{key}", better, group, "source", row, official_first)
+    return Example(
+        key, images, prompt, responses, f"test:{key}", better, group, "source", row, official_first
+    )
 
 
 def votes(*named: Side | None, order: tuple[Side, ...] = (0, 1)) -> Verdict:
     """Return a verdict whose votes name these responses; the orders of presentation repeat."""
-    return Verdict(votes=tuple(Vote(f"says {name}", order[place % len(order)], name) for place, name in enumerate(named)))
+    return Verdict(
+        votes=tuple(
+            Vote(f"says {name}", order[place % len(order)], name)
+            for place, name in enumerate(named)
+        )
+    )

@@ -23,7 +23,9 @@ from eval.protocol import Example
 def photo(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
     """Return colours that change smoothly, with some grain: what a photograph is to a hash."""
     generator = np.random.default_rng(seed)
-    coarse = Image.fromarray(generator.integers(0, 255, (9, 12, 3), np.uint8)).resize(size, Image.Resampling.BICUBIC)
+    coarse = Image.fromarray(generator.integers(0, 255, (9, 12, 3), np.uint8)).resize(
+        size, Image.Resampling.BICUBIC
+    )
     grain = generator.normal(0, 4, (size[1], size[0], 3))
     return Image.fromarray(np.clip(np.asarray(coarse) + grain, 0, 255).astype(np.uint8))
 
@@ -37,7 +39,9 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 def prose(seed: int, count: int) -> str:
     """Return a text of its own for each seed."""
     generator = random.Random(seed)
-    return " ".join("".join(generator.choices("aeioulnrst", k=generator.randint(2, 9))) for _ in range(count))
+    return " ".join(
+        "".join(generator.choices("aeioulnrst", k=generator.randint(2, 9))) for _ in range(count)
+    )
 
 
 def item(number: int, **changes: Any) -> Example:
@@ -48,7 +52,17 @@ def item(number: int, **changes: Any) -> Example:
         "responses": (prose(10 * number + 1, 40), prose(10 * number + 2, 40)),
     } | changes
     prompt = user_turn(content["question"], 1)
-    return Example(str(number), (content["image"],), prompt, content["responses"], f"bench:{number}", 0, "all", "test", {})
+    return Example(
+        str(number),
+        (content["image"],),
+        prompt,
+        content["responses"],
+        f"bench:{number}",
+        0,
+        "all",
+        "test",
+        {},
+    )
 
 
 def project(folder: Path, name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -57,22 +71,37 @@ def project(folder: Path, name: str, rows: Sequence[dict[str, Any]]) -> dict[str
     lines = []
     for number, row in enumerate(rows):
         own = 100_000 + 10 * (number + len(name) * 1000)
-        line = {"prompt": prose(own, 30), "chosen": prose(own + 1, 40), "rejected": prose(own + 2, 40)} | row
+        line = {
+            "prompt": prose(own, 30),
+            "chosen": prose(own + 1, 40),
+            "rejected": prose(own + 2, 40),
+        } | row
         if "image" in line:
             (folder / "images" / f"{name}{number}").write_bytes(line.pop("image"))
             line["images"] = [f"images/{name}{number}"]
         lines.append(json.dumps(line))
     (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    return {"type": "project", "name": name, "path": str(folder / f"{name}.jsonl"), "images": str(folder)}
+    return {
+        "type": "project",
+        "name": name,
+        "path": str(folder / f"{name}.jsonl"),
+        "images": str(folder),
+    }
 
 
 def config(folder: Path, sources: Sequence[dict[str, Any]], **more: Any) -> MixtureConfig:
-    return MixtureConfig.model_validate({"sources": list(sources), "cache": str(folder / "cache"), "workers": 1, **more})
+    return MixtureConfig.model_validate(
+        {"sources": list(sources), "cache": str(folder / "cache"), "workers": 1, **more}
+    )
 
 
-def find(folder: Path, sources: Sequence[dict[str, Any]], examples: Sequence[Example], workers: int = 1) -> Overlap:
+def find(
+    folder: Path, sources: Sequence[dict[str, Any]], examples: Sequence[Example], workers: int = 1
+) -> Overlap:
     opened = [source.open(folder / "cache") for source in config(folder, sources).sources]
-    return overlap.find(opened, examples, folder / "overlap.txt", workers, ["about"], Console(file=io.StringIO()))
+    return overlap.find(
+        opened, examples, folder / "overlap.txt", workers, ["about"], Console(file=io.StringIO())
+    )
 
 
 def details(folder: Path) -> list[dict[str, Any]]:

@@ -47,7 +47,9 @@ def preferences(folder: Path, rows: int = 12) -> Path:
     return _write(folder, "records.jsonl", found) / "records.jsonl"
 
 
-def recipe(base: Path, benchmarks: list[dict[str, Any]], *, lora: bool = False, **backbone: Any) -> dict[str, Any]:
+def recipe(
+    base: Path, benchmarks: list[dict[str, Any]], *, lora: bool = False, **backbone: Any
+) -> dict[str, Any]:
     """Return a recipe, resolved as far as eval/ reads it."""
     return {
         "backbone": {"path": str(base), "dtype": "float32", "min_pixels": 784, **backbone},
@@ -60,7 +62,9 @@ def recipe(base: Path, benchmarks: list[dict[str, Any]], *, lora: bool = False, 
     }
 
 
-def run_folder(folder: Path, steps: tuple[int, ...], content: dict[str, Any], family: str = tiny.FAMILY) -> Path:
+def run_folder(
+    folder: Path, steps: tuple[int, ...], content: dict[str, Any], family: str = tiny.FAMILY
+) -> Path:
     """Write a run folder whose checkpoints differ in their weights."""
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text(json.dumps(content), encoding="utf-8")
@@ -92,7 +96,13 @@ def _vl_row(folder: Path, row: int) -> dict[str, str]:
     image = _picture(folder, f"{row % 3}.png", row % 3)
     prefix = ("RLAIF-V", "mathverse", "wildvision")[row % 3]
     chosen, rejected = f"The square is {COLOURS[row % 4]}.", "I see " + "nothing " * (row % 5)
-    return {"id": f"{prefix}-{row}", "prompt": f"What is it, {row}?", "chosen": chosen, "rejected": rejected, "image_path": image}
+    return {
+        "id": f"{prefix}-{row}",
+        "prompt": f"What is it, {row}?",
+        "chosen": chosen,
+        "rejected": rejected,
+        "image_path": image,
+    }
 
 
 def _picture(folder: Path, name: str, row: int) -> str:

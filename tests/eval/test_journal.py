@@ -118,13 +118,17 @@ def test_a_killed_evaluation_continues_on_any_number_of_ranks(
     assert all(row.startswith("mm_rlhf_rewardbench") for row in judged)
     said = capsys.readouterr().err
     assert f"{held} of 10 are there, judged before the evaluation was stopped" in said
-    assert "2 of 6 are there, judged before the evaluation was stopped; 1 half-written dropped" in said
+    assert (
+        "2 of 6 are there, judged before the evaluation was stopped; 1 half-written dropped" in said
+    )
     for name in ("vl_rewardbench", "mm_rlhf_rewardbench"):
         same_figures(tmp_path / "whole", tmp_path / "killed", name)
     assert not list((tmp_path / "killed").rglob(JOURNAL))
 
 
-def test_a_killed_sweep_continues_in_the_middle_of_a_result(world: Path, tmp_path: Path, judged: list[str]) -> None:
+def test_a_killed_sweep_continues_in_the_middle_of_a_result(
+    world: Path, tmp_path: Path, judged: list[str]
+) -> None:
     arguments = [str(world / "run"), "--output", str(tmp_path / "sweep")]
     killed("sweep", arguments, rows=21)
     sweep(arguments)
@@ -133,7 +137,11 @@ def test_a_killed_sweep_continues_in_the_middle_of_a_result(world: Path, tmp_pat
 
 
 def test_another_judge_protocol_or_code_takes_nothing(
-    world: Path, tmp_path: Path, judged: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: Path,
+    tmp_path: Path,
+    judged: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     name, checkpoint = "vl_rewardbench", str(world / "run" / "checkpoint-1")
     arguments = [checkpoint, "--benchmarks", f"{name}={world / 'vl'}", "--output", str(tmp_path)]
@@ -146,7 +154,10 @@ def test_another_judge_protocol_or_code_takes_nothing(
         judged.clear()
         main(changed)
         assert len(judged) == result(tmp_path).micro.n
-    assert "4 belong to another judge, protocol, rows or code and are judged anew" in capsys.readouterr().err
+    assert (
+        "4 belong to another judge, protocol, rows or code and are judged anew"
+        in capsys.readouterr().err
+    )
     (tmp_path / name / JOURNAL).write_text(kept)
     monkeypatch.setattr("eval.running.fingerprint.scoring_version", lambda: "other code")
     judged.clear()
@@ -160,7 +171,10 @@ def test_everything_that_judges_find_survives_the_file(tmp_path: Path) -> None:
     kinds: list[tuple[object, object]] = [
         (Verdict, Verdict(scores=(0.1, -inf))),
         (tuple[Verdict, int, int], (Verdict(scores=(1 / 3, 2.0), critiques=(text, "")), 7, 1)),
-        (list[tuple[Vote, int, bool]], [(Vote(text, 1, None), 3, True), (Vote("", 0, 1), 4, False)]),
+        (
+            list[tuple[Vote, int, bool]],
+            [(Vote(text, 1, None), 3, True), (Vote("", 0, 1), 4, False)],
+        ),
     ]
     for number, (kind, found) in enumerate(kinds):
         journal = Journal(file=tmp_path / JOURNAL, mark="m").of(str(number))
@@ -168,7 +182,11 @@ def test_everything_that_judges_find_survives_the_file(tmp_path: Path) -> None:
             assert judging.found == {}
             judging.add({1: found})
     for number, (kind, found) in enumerate(kinds):
-        with Journal(file=tmp_path / JOURNAL, mark="m").of(str(number)).judging(["b", "c"], kind, 2) as judging:
+        with (
+            Journal(file=tmp_path / JOURNAL, mark="m")
+            .of(str(number))
+            .judging(["b", "c"], kind, 2) as judging
+        ):
             assert judging.found == {0: found}
     with Journal(file=tmp_path / JOURNAL, mark="m").judging(["n"], Verdict, 1) as judging:
         judging.add({0: Verdict(scores=(nan, 0.0))})
@@ -176,7 +194,10 @@ def test_everything_that_judges_find_survives_the_file(tmp_path: Path) -> None:
         assert str(judging.found[0]) == str(Verdict(scores=(nan, 0.0)))
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x00\x00", b'["key"', b'["a", {"scores": [1', b"7\n[[], 1]\n[1, 2, 3]\n", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"\x00\x00", b'["key"', b'["a", {"scores": [1', b"7\n[[], 1]\n[1, 2, 3]\n", b"\xff\xfe"],
+)
 def test_damaged_lines_are_dropped_and_counted(tmp_path: Path, damage: bytes) -> None:
     file, said = tmp_path / JOURNAL, StringIO()
     with Journal(file=file, mark="m").judging(["a", "b"], Verdict, 2) as judging:
@@ -195,14 +216,19 @@ def test_progress_is_rows_and_rate_and_time_left(monkeypatch: pytest.MonkeyPatch
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     log = StringIO()
-    with Journal("bench", Console(file=log, width=200)).judging([str(n) for n in range(40)], int, 20) as judging:
+    with Journal("bench", Console(file=log, width=200)).judging(
+        [str(n) for n in range(40)], int, 20
+    ) as judging:
         for number in range(0, 40, 2):
             judging.add({number: number, number + 1: number})
     assert log.getvalue().splitlines() == [
-        f"bench: {done} of 20 rows, 0.10 rows/s, {left} left" for done, left in ((6, "0:02:20"), (12, "0:01:20"), (18, "0:00:20"))
+        f"bench: {done} of 20 rows, 0.10 rows/s, {left} left"
+        for done, left in ((6, "0:02:20"), (12, "0:01:20"), (18, "0:00:20"))
     ]
     terminal = StringIO()
-    with Journal("bench", Console(file=terminal, width=200, force_terminal=True)).judging(["a", "b"], int, 2) as judging:
+    with Journal("bench", Console(file=terminal, width=200, force_terminal=True)).judging(
+        ["a", "b"], int, 2
+    ) as judging:
         judging.add({0: 0})
         shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
     assert "bench: 1 of 2 rows, 0.10 rows/s, 0:00:10 left" in shown
@@ -222,11 +248,24 @@ def test_progress_stands_beside_the_bar_of_training() -> None:
     assert "bench: 1 of 1 rows" in terminal.getvalue()
 
 
-def test_every_member_of_an_ensemble_continues(world: Path, tmp_path: Path, judged: list[str]) -> None:
+def test_every_member_of_an_ensemble_continues(
+    world: Path, tmp_path: Path, judged: list[str]
+) -> None:
     (tmp_path / "both.yaml").write_text(
-        json.dumps({"type": "ensemble", "members": [str(world / "run" / f"checkpoint-{step}") for step in (1, 2)]})
+        json.dumps(
+            {
+                "type": "ensemble",
+                "members": [str(world / "run" / f"checkpoint-{step}") for step in (1, 2)],
+            }
+        )
     )
-    arguments = [str(tmp_path / "both.yaml"), "--benchmarks", f"vl_rewardbench={world / 'vl'}", "--output", str(tmp_path / "out")]
+    arguments = [
+        str(tmp_path / "both.yaml"),
+        "--benchmarks",
+        f"vl_rewardbench={world / 'vl'}",
+        "--output",
+        str(tmp_path / "out"),
+    ]
     killed("run", arguments, rows=13)
     main(arguments)
     assert len(judged) == 7

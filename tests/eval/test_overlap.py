@@ -59,7 +59,9 @@ def planted(tmp_path: Path, benchmark: list[Example]) -> dict[str, Any]:
     return project(tmp_path, "some", [one for row in rows for one in (row, *between)])
 
 
-def test_each_kind_of_match_is_found_and_nothing_else(tmp_path: Path, benchmark: list[Example], planted: dict[str, Any]) -> None:
+def test_each_kind_of_match_is_found_and_nothing_else(
+    tmp_path: Path, benchmark: list[Example], planted: dict[str, Any]
+) -> None:
     found = find(tmp_path, [planted], benchmark)
     lines = details(tmp_path)
     assert [(line["record"], line["kind"], line["benchmark_rows"]) for line in lines] == [
@@ -74,7 +76,12 @@ def test_each_kind_of_match_is_found_and_nothing_else(tmp_path: Path, benchmark:
     ]
     assert all(line["left_out"] and not line["common"] for line in lines)
     count = found.sources["some"]
-    assert (count["records"], count["unusable"], count["left_out"], count["only_common_texts"]) == (24, 0, 8, 0)
+    assert (count["records"], count["unusable"], count["left_out"], count["only_common_texts"]) == (
+        24,
+        0,
+        8,
+        0,
+    )
     assert {kind: count[kind] for kind in KINDS} == Counter(line["kind"] for line in lines)
     assert not (tmp_path / "overlap.txt.parts").exists()
     shown = io.StringIO()
@@ -82,25 +89,39 @@ def test_each_kind_of_match_is_found_and_nothing_else(tmp_path: Path, benchmark:
     assert "some:21 is bench:1" in shown.getvalue()
 
 
-def test_the_mixture_leaves_out_exactly_what_was_found(tmp_path: Path, benchmark: list[Example], planted: dict[str, Any]) -> None:
+def test_the_mixture_leaves_out_exactly_what_was_found(
+    tmp_path: Path, benchmark: list[Example], planted: dict[str, Any]
+) -> None:
     other = project(tmp_path, "other", [{}, {"image": benchmark[5].images[0]}, {}])
     find(tmp_path, [planted, other], benchmark)
     before = Mixture(config(tmp_path, [planted, other]))
-    after = Mixture(config(tmp_path, [planted, other], filters={"leave_out": str(tmp_path / "overlap.txt")}))
-    left = [{record.identity for record in (mixture[index] for index in range(len(mixture)))} for mixture in (before, after)]
+    after = Mixture(
+        config(tmp_path, [planted, other], filters={"leave_out": str(tmp_path / "overlap.txt")})
+    )
+    left = [
+        {record.identity for record in (mixture[index] for index in range(len(mixture)))}
+        for mixture in (before, after)
+    ]
     assert (
-        left[0] - left[1] == {line["record"] for line in details(tmp_path)} == {f"some:{3 * n}" for n in range(8)} | {"other:1"}
+        left[0] - left[1]
+        == {line["record"] for line in details(tmp_path)}
+        == {f"some:{3 * n}" for n in range(8)} | {"other:1"}
     )
     assert [source.left_out for source in after.card().sources] == [{"overlap": 8}, {"overlap": 1}]
 
 
 def test_neither_workers_nor_an_interruption_change_the_result(
-    tmp_path: Path, benchmark: list[Example], planted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    benchmark: list[Example],
+    planted: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(overlap_search, "BLOCK", 5)
     find(tmp_path, [planted], benchmark)
     whole = [(tmp_path / name).read_bytes() for name in ("overlap.txt", "overlap.jsonl")]
-    assert [line["record"] for line in details(tmp_path)] == [f"some:{3 * number}" for number in range(8)]
+    assert [line["record"] for line in details(tmp_path)] == [
+        f"some:{3 * number}" for number in range(8)
+    ]
     find(tmp_path, [planted], benchmark, workers=3)
     assert [(tmp_path / name).read_bytes() for name in ("overlap.txt", "overlap.jsonl")] == whole
 
@@ -124,7 +145,10 @@ def test_neither_workers_nor_an_interruption_change_the_result(
 
 
 def test_another_benchmark_does_not_continue_an_interrupted_run(
-    tmp_path: Path, benchmark: list[Example], planted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    benchmark: list[Example],
+    planted: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stops(*_: object) -> None:
         raise KeyboardInterrupt
@@ -141,40 +165,79 @@ def test_another_benchmark_does_not_continue_an_interrupted_run(
 def test_unusable_rows_are_counted(tmp_path: Path) -> None:
     broken = encoded(photo(1))[:2000]
     rows = project(
-        tmp_path, "rows", [{"image": broken}, {"chosen": ""}, {}, {"prompt": "odd \ud800"}, {"image": encoded(photo(7))}]
+        tmp_path,
+        "rows",
+        [
+            {"image": broken},
+            {"chosen": ""},
+            {},
+            {"prompt": "odd \ud800"},
+            {"image": encoded(photo(7))},
+        ],
     )
     found = find(tmp_path, [rows], [item(7)])
-    assert [found.sources["rows"][name] for name in ("records", "unusable", "left_out")] == [5, 3, 1]
+    assert [found.sources["rows"][name] for name in ("records", "unusable", "left_out")] == [
+        5,
+        3,
+        1,
+    ]
 
 
-def test_the_fingerprints_are_those_of_the_records(tmp_path: Path, benchmark: list[Example], planted: dict[str, Any]) -> None:
+def test_the_fingerprints_are_those_of_the_records(
+    tmp_path: Path, benchmark: list[Example], planted: dict[str, Any]
+) -> None:
     found = find(tmp_path, [planted], benchmark)
     records = {record.identity: record for record in Mixture(config(tmp_path, [planted])).records}
-    assert list(found.fingerprints) == [f"{pair_key(records[f'some:{3 * n}']):016x}" for n in range(8)]
+    assert list(found.fingerprints) == [
+        f"{pair_key(records[f'some:{3 * n}']):016x}" for n in range(8)
+    ]
 
 
 def test_the_command_on_the_embedded_world(tmp_path: Path) -> None:
     write_records(tmp_path / "train", ShapesWorld("demo", 3, "train"), 40)
-    row = VL_REWARDBENCH.load(Location(location=str(edition("vl_rewardbench", "demo")))).examples[30]
+    row = VL_REWARDBENCH.load(Location(location=str(edition("vl_rewardbench", "demo")))).examples[
+        30
+    ]
     image = row.images[0]
     assert isinstance(image, bytes)
-    larger = Image.open(io.BytesIO(image)).convert("RGB").resize((400, 400), Image.Resampling.LANCZOS)
+    larger = (
+        Image.open(io.BytesIO(image)).convert("RGB").resize((400, 400), Image.Resampling.LANCZOS)
+    )
     (tmp_path / "train" / "planted.webp").write_bytes(encoded(larger, "WEBP", quality=95))
     with (tmp_path / "train" / "records.jsonl").open("a") as file:
-        plant = {"images": ["planted.webp"], "prompt": "is it pretty", "chosen": "rather so", "rejected": "not that i see"}
+        plant = {
+            "images": ["planted.webp"],
+            "prompt": "is it pretty",
+            "chosen": "rather so",
+            "rejected": "not that i see",
+        }
         file.write(json.dumps(plant) + "\n")
     (tmp_path / "recipe.yaml").write_text(
         f"optim: not looked at\ndata: {{cache: {tmp_path}/cache, sources: [{{type: project, path: {tmp_path}/train}}]}}\n"
     )
-    command = [sys.executable, str(ROOT / "eval/overlap.py"), "recipe.yaml", "--benchmarks", "vl_rewardbench=embedded"]
-    done = subprocess.run([*command, "--output", "overlap.txt"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        str(ROOT / "eval/overlap.py"),
+        "recipe.yaml",
+        "--benchmarks",
+        "vl_rewardbench=embedded",
+    ]
+    done = subprocess.run(
+        [*command, "--output", "overlap.txt"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "image_near" in done.stdout
     left_out = {line["record"] for line in details(tmp_path) if line["left_out"]}
     assert "project:40" in left_out
     sources = [{"type": "project", "path": str(tmp_path / "train")}]
     after = Mixture(config(tmp_path, sources, filters={"leave_out": str(tmp_path / "overlap.txt")}))
-    assert {record.identity for record in after.records} == {f"project:{row}" for row in range(41)} - left_out
+    assert {record.identity for record in after.records} == {
+        f"project:{row}" for row in range(41)
+    } - left_out
 
 
 def test_wrong_arguments_are_explained(
@@ -182,7 +245,13 @@ def test_wrong_arguments_are_explained(
 ) -> None:
     def call(recipe: str, benchmark: str) -> str:
         (tmp_path / "recipe.yaml").write_text(recipe)
-        named = [str(tmp_path / "recipe.yaml"), "--output", str(tmp_path / "o.txt"), "--benchmarks", benchmark]
+        named = [
+            str(tmp_path / "recipe.yaml"),
+            "--output",
+            str(tmp_path / "o.txt"),
+            "--benchmarks",
+            benchmark,
+        ]
         monkeypatch.setattr(sys, "argv", ["overlap.py", *named])
         with pytest.raises(SystemExit) as stopped:
             overlap.main()

@@ -49,7 +49,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for step, seed in ((2, 0), (10, 1)):
         checkpoint = tiny.checkpoint(folder / "run" / f"checkpoint-{step}", seed)
         (checkpoint / "complete").touch()
-    (folder / "run" / "recipe.yaml").write_text(RECIPE.format(start=start, judge=judge), encoding="utf-8")
+    (folder / "run" / "recipe.yaml").write_text(
+        RECIPE.format(start=start, judge=judge), encoding="utf-8"
+    )
     return folder / "run"
 
 
@@ -63,7 +65,11 @@ def test_a_run_is_measured_and_a_killed_measurement_ends_the_same(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = measured(run, tmp_path / "whole")
-    assert [(point["run"], point["step"]) for point in whole["points"]] == [("start", 0), ("run", 2), ("run", 10)]
+    assert [(point["run"], point["step"]) for point in whole["points"]] == [
+        ("start", 0),
+        ("run", 2),
+        ("run", 10),
+    ]
     start, same, other = whole["points"]
     assert {name: same[name]["mean"] for name in ("sampled", "score")} == {
         name: start[name]["mean"] for name in ("sampled", "score")
@@ -92,7 +98,19 @@ def test_what_cannot_be_measured_is_said(run: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"there is no recipe\.yaml"):
         main([str(tmp_path)])
     with pytest.raises(SystemExit, match="no whole checkpoint of these steps"):
-        main([str(run), "--steps", "3", "--questions", "2", "--samples", "2", "--output", str(tmp_path)])
+        main(
+            [
+                str(run),
+                "--steps",
+                "3",
+                "--questions",
+                "2",
+                "--samples",
+                "2",
+                "--output",
+                str(tmp_path),
+            ]
+        )
 
 
 def test_an_endless_source_has_as_many_questions_as_are_asked_for(run: Path) -> None:
@@ -119,7 +137,9 @@ def test_the_seeds_of_a_list_are_one_line_and_answers_of_the_run_are_taken(
         write_answers(there / "checkpoint-10" / "answers", "shapes", questions, kept)
         shutil.copy(run / "recipe.yaml", there)
         (there / "run.json").write_text("{}")
-    (tmp_path / "list" / "ablation.json").write_text(json.dumps({"results": [{"variant": "arm"}, {"variant": "begun"}] * 2}))
+    (tmp_path / "list" / "ablation.json").write_text(
+        json.dumps({"results": [{"variant": "arm"}, {"variant": "begun"}] * 2})
+    )
     del asked[:]
     start, arm = measured(tmp_path / "list", tmp_path / "out")["points"]
     assert len(asked) == 1  # the start alone
@@ -142,8 +162,13 @@ def point(step: int, greedy: float, sampled: float, score: float) -> Point:
     generator = np.random.default_rng(0)
     answers = []
     for _ in range(400):
-        right = (bool(generator.random() < greedy), *(bool(one) for one in generator.random(2) < sampled))
-        answers.append(Answers(((1,),) * 3, ("a", "b", "c"), right, (False,) * 3, (score, score, score + 1)))
+        right = (
+            bool(generator.random() < greedy),
+            *(bool(one) for one in generator.random(2) < sampled),
+        )
+        answers.append(
+            Answers(((1,),) * 3, ("a", "b", "c"), right, (False,) * 3, (score, score, score + 1))
+        )
     return Point("start" if not step else "run", "", step, tuple(answers), ((0.5, 1.5),) * 400)
 
 
@@ -157,7 +182,9 @@ def point(step: int, greedy: float, sampled: float, score: float) -> Point:
         (0.5, 0.6, -1.0, "answers became worse"),
     ],
 )
-def test_the_words_of_a_run_follow_its_paired_differences(greedy: float, sampled: float, score: float, words: str) -> None:
+def test_the_words_of_a_run_follow_its_paired_differences(
+    greedy: float, sampled: float, score: float, words: str
+) -> None:
     start = point(0, 0.7, 0.6, 0.0)
     found = row([point(5, greedy, sampled, score)], start.credits)
     assert conclusion(found).startswith(f"run, step 5: {words}")
@@ -167,6 +194,8 @@ def test_the_words_of_a_run_follow_its_paired_differences(greedy: float, sampled
 def test_the_start_without_training() -> None:
     one, two = best_of_curve(point(0, 0.7, 0.6, 0.0))
     assert one["best"] == one["pass"] == one["majority"]
-    assert two["best"] == pytest.approx(one["best"], abs=0.05)  # the third sample always scores higher
+    assert two["best"] == pytest.approx(
+        one["best"], abs=0.05
+    )  # the third sample always scores higher
     assert two["pass"] > two["best"]
     assert (one["score"], two["score"]) == (0.5, 1.0)

@@ -30,10 +30,25 @@ def test_the_official_order_is_the_benchmarks_or_drawn_by_content_seed_and_round
 
 
 def test_draws_are_the_same_in_every_process_and_version() -> None:
-    assert presentations(example("a"), ProtocolConfig(order="official", votes=12)) == (0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 0)
+    assert presentations(example("a"), ProtocolConfig(order="official", votes=12)) == (
+        0,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        1,
+        0,
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"order": "first"}, {"votes": 0}, {"images": "blank"}, {"tie": "half"}])
+@pytest.mark.parametrize(
+    "wrong", [{"order": "first"}, {"votes": 0}, {"images": "blank"}, {"tie": "half"}]
+)
 def test_an_unknown_protocol_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ProtocolConfig(**wrong)  # type: ignore[arg-type]

@@ -79,14 +79,27 @@ def elements(text: str) -> Elements:
 
 
 def result_of(run: Path, name: str, step: int = 200) -> Result:
-    return Result.model_validate_json((run / f"checkpoint-{step}" / "eval" / f"{name}.json").read_text())
+    return Result.model_validate_json(
+        (run / f"checkpoint-{step}" / "eval" / f"{name}.json").read_text()
+    )
 
 
 def test_every_section_is_there_and_the_menu_leads_to_it(elements: Elements) -> None:
     sections = [attributes["id"] for attributes in elements.all("section")]
-    assert sections == ["results", "steps", "diagnosis", "curves", "rollouts", "mistakes", "examples", "provenance"]
+    assert sections == [
+        "results",
+        "steps",
+        "diagnosis",
+        "curves",
+        "rollouts",
+        "mistakes",
+        "examples",
+        "provenance",
+    ]
     ids = {attributes["id"] for _, attributes in elements.found if "id" in attributes}
-    internal = {link["href"] for link in elements.all("a") if link["href"] and "/" not in link["href"]}
+    internal = {
+        link["href"] for link in elements.all("a") if link["href"] and "/" not in link["href"]
+    }
     assert {f"#{section}" for section in sections} <= internal
     assert {link[1:] for link in internal if link} <= ids
 
@@ -105,9 +118,16 @@ def test_the_table_shows_the_figures_of_the_result(run: Path, text: str) -> None
     assert score.accuracy is not None
     assert score.low is not None
     assert score.high is not None
-    row = re.search(rf'<h3>{OWN}</h3>.*?<tr class=whole><th scope="row">all pairs</th>(.*?)</tr>', text, re.DOTALL)
+    row = re.search(
+        rf'<h3>{OWN}</h3>.*?<tr class=whole><th scope="row">all pairs</th>(.*?)</tr>',
+        text,
+        re.DOTALL,
+    )
     assert row is not None
-    cells = [re.sub(r"<svg.*?</svg>", "", cell, flags=re.DOTALL) for cell in re.findall(r"<td.*?>(.*?)</td>", row[1], re.DOTALL)]
+    cells = [
+        re.sub(r"<svg.*?</svg>", "", cell, flags=re.DOTALL)
+        for cell in re.findall(r"<td.*?>(.*?)</td>", row[1], re.DOTALL)
+    ]
     words = [re.sub(r"<.*?>", " ", cell).strip() for cell in cells]
     assert words[0] == f"{100 * score.accuracy:.1f} {100 * score.low:.1f} – {100 * score.high:.1f}"
     assert words[1:4] == ["", str(ROWS), str(score.ties)]
@@ -119,8 +139,13 @@ def test_the_table_shows_the_figures_of_the_result(run: Path, text: str) -> None
 
 def test_what_other_judges_get_is_behind_a_click(run: Path, text: str) -> None:
     result = result_of(run, OWN)
-    ablation = Result.model_validate_json((run / f"checkpoint-200/eval/ablations/none/{OWN}.json").read_text())
-    for heading, others in (("without the images", [ablation]), ("judges that see no content", result.baselines.values())):
+    ablation = Result.model_validate_json(
+        (run / f"checkpoint-200/eval/ablations/none/{OWN}.json").read_text()
+    )
+    for heading, others in (
+        ("without the images", [ablation]),
+        ("judges that see no content", result.baselines.values()),
+    ):
         part = re.search(rf'aria-label="{OWN},? {heading}">(.*?)</div>', text, re.DOTALL)
         assert part is not None
         first = re.search(r"<tr class=whole>(.*?)</tr>", part[1], re.DOTALL)
@@ -139,14 +164,18 @@ def test_no_table_has_more_than_seven_columns(text: str) -> None:
 def test_a_benchmark_of_one_category_has_one_row(content: Content) -> None:
     outcome = content.shown.outcomes[PAIRWISE]
     alone = outcome.result.model_copy(update={"groups": {"general": outcome.result.micro}})
-    checkpoint = replace(content.shown, outcomes={PAIRWISE: replace(outcome, result=alone)}, ablations={})
+    checkpoint = replace(
+        content.shown, outcomes={PAIRWISE: replace(outcome, result=alone)}, ablations={}
+    )
     found = page(replace(content, shown=checkpoint, checkpoints=[checkpoint]))
     table = found[found.index(f'aria-label="Accuracy on {PAIRWISE}"') :].partition("</table>")[0]
     assert table.count("<tr") == 2
     assert "mean of the categories" not in table
 
 
-def test_the_page_says_what_was_run_and_what_lies_behind_the_score(run: Path, elements: Elements) -> None:
+def test_the_page_says_what_was_run_and_what_lies_behind_the_score(
+    run: Path, elements: Elements
+) -> None:
     launch = json.loads((run / "provenance.json").read_text())[-1]
     words = " ".join(elements.words.split())
     calibration, slope = result_of(run, OWN).calibration, result_of(run, OWN).length.slope
@@ -172,22 +201,35 @@ def test_the_page_says_what_was_run_and_what_lies_behind_the_score(run: Path, el
 def test_nothing_in_the_data_becomes_markup(text: str, elements: Elements) -> None:
     assert HOSTILE in elements.words  # among the worst mistakes, as text
     assert HOSTILE not in text
-    assert "onerror=" not in "".join(f" {name}=" for _, attributes in elements.found for name in attributes)
+    assert "onerror=" not in "".join(
+        f" {name}=" for _, attributes in elements.found for name in attributes
+    )
     assert len(elements.all("script")) == 2
     rows = json.loads(elements.raw["script"][0])[OWN]["rows"]
     assert any(HOSTILE in row["responses"] for row in rows if row["responses"])
     assert "where & <how>" in elements.words
 
 
-def test_the_page_needs_no_other_file_and_runs_no_other_script(text: str, elements: Elements) -> None:
+def test_the_page_needs_no_other_file_and_runs_no_other_script(
+    text: str, elements: Elements
+) -> None:
     addresses = [
-        attributes[name] for _, attributes in elements.found for name in ("src", "href", "srcset", "action") if name in attributes
+        attributes[name]
+        for _, attributes in elements.found
+        for name in ("src", "href", "srcset", "action")
+        if name in attributes
     ]
     assert addresses
     assert all(address and address.startswith(("#", "data:")) for address in addresses)
     assert not re.search(r"url\(|@import", "".join(elements.raw["style"]))
-    assert not [name for _, attributes in elements.found for name in attributes if name.startswith("on")]
-    policy = next(meta["content"] for meta in elements.all("meta") if meta.get("http-equiv") == "Content-Security-Policy")
+    assert not [
+        name for _, attributes in elements.found for name in attributes if name.startswith("on")
+    ]
+    policy = next(
+        meta["content"]
+        for meta in elements.all("meta")
+        if meta.get("http-equiv") == "Content-Security-Policy"
+    )
     digest = base64.b64encode(hashlib.sha256(elements.raw["script"][1].encode()).digest()).decode()
     assert policy is not None
     assert "default-src 'none'" in policy
@@ -196,7 +238,9 @@ def test_the_page_needs_no_other_file_and_runs_no_other_script(text: str, elemen
 
 def test_pictures_and_tables_speak_to_everybody(text: str, elements: Elements) -> None:
     drawings = elements.all("svg")
-    assert all(drawing.get("aria-label") or drawing.get("aria-hidden") == "true" for drawing in drawings)
+    assert all(
+        drawing.get("aria-label") or drawing.get("aria-hidden") == "true" for drawing in drawings
+    )
     assert sum(drawing.get("role") == "img" for drawing in drawings) >= 15
     assert all(header.get("scope") in ("row", "col") for header in elements.all("th"))
     controls = [*elements.all("select"), *elements.all("input")]
@@ -207,7 +251,10 @@ def test_pictures_and_tables_speak_to_everybody(text: str, elements: Elements) -
 def test_a_checkpoint_that_was_rotated_away_keeps_its_place_on_the_curve(content: Content) -> None:
     points = measured(content)[OWN][content.title]
     assert list(points) == [0, 100, 200]
-    assert points[0] == (0.55, *wilson(0.55 * ROWS, ROWS))  # half of the rows right, a tenth of them tied
+    assert points[0] == (
+        0.55,
+        *wilson(0.55 * ROWS, ROWS),
+    )  # half of the rows right, a tenth of them tied
     score = content.checkpoints[-1].outcomes[OWN].result.micro
     assert points[200] == (score.half, *wilson(score.right + score.ties / 2, ROWS))
 
@@ -230,7 +277,11 @@ def test_few_examples_are_the_worst_and_a_draw_that_no_checkpoint_changes(
 def test_a_page_has_an_end(content: Content, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_examples, "BYTES", 20_000)
     shown = shown_rows(content.checkpoints[0].outcomes[OWN], content.benchmarks)
-    assert 0 < len(json.dumps(shown.rows)) + sum(map(len, shown.images.values())) <= 20_000 + 2 * len(shown.rows)
+    assert (
+        0
+        < len(json.dumps(shown.rows)) + sum(map(len, shown.images.values()))
+        <= 20_000 + 2 * len(shown.rows)
+    )
     assert 0 < len(shown.rows) < ROWS
     assert shown.worst()
     assert f"of {ROWS} rows" in shown.notes[0]
@@ -261,7 +312,9 @@ def test_where_a_benchmark_is_loaded_from(run: Path, content: Content) -> None:
     assert location(result, content.benchmarks) == content.benchmarks[1]
     assert location(result, ()).location == result.origin
     elsewhere = content.benchmarks[1].model_copy(update={"location": "hub"})
-    assert location(result, [elsewhere]).location == result.origin  # judged on other rows than the recipe names
+    assert (
+        location(result, [elsewhere]).location == result.origin
+    )  # judged on other rows than the recipe names
     hub = result.model_copy(update={"origin": "MMInstruction/VL-RewardBench@abc"})
     assert location(hub, ()) == BenchmarkConfig(name=PAIRWISE, location="hub", revision="abc")
     assert location(result.model_copy(update={"origin": "embedded"}), ()).location == "embedded"
@@ -274,7 +327,11 @@ def test_a_run_without_evaluation_and_one_that_is_still_bare(run: Path, tmp_path
         read_run(bare)
     shutil.copy(run / "checkpoint-100" / "trainer_state.json", bare / "checkpoint-5")
     found = Elements(page(read_run(bare)))
-    assert [attributes["id"] for attributes in found.all("section")] == ["results", "steps", "curves"]
+    assert [attributes["id"] for attributes in found.all("section")] == [
+        "results",
+        "steps",
+        "curves",
+    ]
     assert "No checkpoint of this run was evaluated" in found.words
     assert "recipe, commit and versions are unknown" in found.words
 
@@ -308,7 +365,13 @@ def test_a_sweep_has_a_page(run: Path, tmp_path: Path) -> None:
     assert list(measured(content)[OWN][str(run)]) == [100, 200]
     write_report(sweep, tmp_path / "report.html")
     found = Elements((tmp_path / "report.html").read_text())
-    assert [attributes["id"] for attributes in found.all("section")] == ["results", "steps", "diagnosis", "mistakes", "examples"]
+    assert [attributes["id"] for attributes in found.all("section")] == [
+        "results",
+        "steps",
+        "diagnosis",
+        "mistakes",
+        "examples",
+    ]
     words = " ".join(found.words.split())
     assert "A sweep over 2 judges. Protocol: both orders." in words
     assert "runs/b/checkpoint-1 could not be evaluated: no config.json <here>" in words
@@ -320,15 +383,24 @@ def test_a_sweep_has_a_page(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_sweep_in_which_every_judge_is_broken(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "sweep.json").write_text('{"protocol": "x", "best": {}, "results": [], "broken": {"a": "no weights"}}')
-    with pytest.raises(UserError, match=r"no judge was evaluated. a could not be evaluated: no weights"):
+    (tmp_path / "sweep.json").write_text(
+        '{"protocol": "x", "best": {}, "results": [], "broken": {"a": "no weights"}}'
+    )
+    with pytest.raises(
+        UserError, match=r"no judge was evaluated. a could not be evaluated: no weights"
+    ):
         read_sweep(tmp_path)
 
 
-def test_the_command_writes_the_page_or_says_what_is_wrong(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_the_page_or_says_what_is_wrong(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = [sys.executable, str(CLONE / "eval" / "report.py")]
     done = subprocess.run(
-        [*command, str(run), "--output", str(tmp_path / "p.html")], capture_output=True, text=True, cwd=tmp_path
+        [*command, str(run), "--output", str(tmp_path / "p.html")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")

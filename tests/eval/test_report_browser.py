@@ -16,8 +16,12 @@ from tests.eval.browser import Browser, browser
 from tests.eval.made_policies import make_list, make_policy
 from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run, picture
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"
+)
 ROWS = 60
 VISIBLE = "document.querySelectorAll('#list li').length"
 POSITION = "document.getElementById('position').textContent"
@@ -50,14 +54,18 @@ def tab(chromium: Browser, report: Path) -> Iterator[Browser]:
 def choose(tab: Browser, control: str, value: str) -> int:
     """Set a filter as a person does and return how many examples are left."""
     event = "input" if control == "search" else "change"
-    tab.run(f"(e => {{ e.value = {value!r}; e.dispatchEvent(new Event('{event}')) }})(document.getElementById('{control}'))")
+    tab.run(
+        f"(e => {{ e.value = {value!r}; e.dispatchEvent(new Event('{event}')) }})(document.getElementById('{control}'))"
+    )
     return int(tab.run(VISIBLE))
 
 
 def test_it_opens_with_everything_and_asks_nobody_for_anything(tab: Browser, report: Path) -> None:
     assert tab.run(VISIBLE) == ROWS + ROWS // 2
     assert tab.run(POSITION) == f"Example 1 of {ROWS + ROWS // 2}"
-    assert [url for url in tab.requests if not url.startswith("data:")] == [report.resolve().as_uri()]
+    assert [url for url in tab.requests if not url.startswith("data:")] == [
+        report.resolve().as_uri()
+    ]
 
 
 def test_filters_by_benchmark_category_verdict_and_words(tab: Browser) -> None:
@@ -66,7 +74,9 @@ def test_filters_by_benchmark_category_verdict_and_words(tab: Browser) -> None:
         "", "colours", "counting", "reading", "where & <how>",
     ]  # fmt: skip
     assert choose(tab, "category", "where & <how>") == ROWS // 4
-    verdicts = [choose(tab, "outcome", verdict) for verdict in ("right", "wrong", "tie", "unparsable")]
+    verdicts = [
+        choose(tab, "outcome", verdict) for verdict in ("right", "wrong", "tie", "unparsable")
+    ]
     assert sum(verdicts) == ROWS // 4
     choose(tab, "outcome", "")
     assert choose(tab, "search", "PICTURE number 23") == 1
@@ -74,7 +84,9 @@ def test_filters_by_benchmark_category_verdict_and_words(tab: Browser) -> None:
     assert tab.run(POSITION) == "No example fits these filters."
     choose(tab, "search", "")
     assert choose(tab, "benchmark", PAIRWISE) == ROWS // 2
-    assert tab.run("document.getElementById('category').value") == ""  # the category that this benchmark does not have
+    assert (
+        tab.run("document.getElementById('category').value") == ""
+    )  # the category that this benchmark does not have
 
 
 def test_the_worst_mistakes_come_in_their_order_and_open_from_their_list(tab: Browser) -> None:
@@ -90,11 +102,15 @@ def test_the_worst_mistakes_come_in_their_order_and_open_from_their_list(tab: Br
 
 def test_pictures_show_and_have_a_text_alternative(tab: Browser) -> None:
     pictures = "[...document.querySelectorAll('#detail img, .thumb img')]"
-    assert tab.run(f"Promise.all({pictures}.map(i => i.decode())).then(() => {pictures}.every(i => i.naturalWidth > 100))")
+    assert tab.run(
+        f"Promise.all({pictures}.map(i => i.decode())).then(() => {pictures}.every(i => i.naturalWidth > 100))"
+    )
     assert tab.run(f"{pictures}.length") > 2
     assert tab.run(f"{pictures}.every(i => i.alt.startsWith('Picture'))")
     assert choose(tab, "search", "picture number 13?") == 1
-    assert tab.run("document.querySelectorAll('#detail img').length") == 2  # a record of two pictures
+    assert (
+        tab.run("document.querySelectorAll('#detail img').length") == 2
+    )  # a record of two pictures
 
 
 def test_markup_in_a_response_stays_text(tab: Browser) -> None:
@@ -103,7 +119,10 @@ def test_markup_in_a_response_stays_text(tab: Browser) -> None:
     bodies = tab.run("[...document.querySelectorAll('#detail .body')].map(b => b.textContent)")
     assert HOSTILE in bodies
     assert tab.run("document.title") == "made-run: report"
-    assert tab.run("document.querySelectorAll('#detail script, #detail b b, #detail .body *').length") == 0
+    assert (
+        tab.run("document.querySelectorAll('#detail script, #detail b b, #detail .body *').length")
+        == 0
+    )
 
 
 def test_judgements_and_critiques_can_be_read(tab: Browser) -> None:
@@ -133,7 +152,9 @@ def test_the_keyboard_suffices(tab: Browser) -> None:
     assert tab.run(POSITION).startswith("Example 4 of")
     tab.run("document.getElementById('search').focus()")
     tab.press("ArrowRight", 39)
-    assert tab.run(POSITION).startswith("Example 4 of")  # in a text field the arrows move the cursor
+    assert tab.run(POSITION).startswith(
+        "Example 4 of"
+    )  # in a text field the arrows move the cursor
 
 
 PAGES = ("report", "samples", "policy", "listed")
@@ -174,13 +195,24 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
         picture(folder / f"{number}.png", number, size)
     texts = ["No.", "Unbreakable" * 20, "A line.\n" * 40]
     rows = [
-        {"images": [f"{n % 3}.png"] * (n % 4), "prompt": f"{n}? {texts[n % 3]}", "chosen": texts[n % 3], "rejected": "Yes."}
+        {
+            "images": [f"{n % 3}.png"] * (n % 4),
+            "prompt": f"{n}? {texts[n % 3]}",
+            "chosen": texts[n % 3],
+            "rejected": "Yes.",
+        }
         for n in range(8)
     ]
     path = str(write_jsonl(folder / "a.jsonl", rows))
-    own = {"type": "project", "name": "a-long-name-with-no-place-to-break-it-but-hyphens", "path": path}
+    own = {
+        "type": "project",
+        "name": "a-long-name-with-no-place-to-break-it-but-hyphens",
+        "path": path,
+    }
     sources = [own, {"type": "shapes", "level": "demo", "rows": 40}]
-    mixture = Mixture(MixtureConfig.model_validate({"sources": sources, "cache": str(folder / "cache")}))
+    mixture = Mixture(
+        MixtureConfig.model_validate({"sources": sources, "cache": str(folder / "cache")})
+    )
     (folder / "samples.html").write_text(data.browse.page(mixture, 8, "made"), encoding="utf-8")
     return folder / "samples.html"
 
@@ -195,7 +227,8 @@ def test_everything_is_inside_the_window_and_can_be_read(
     tab.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
     assert tab.run("document.documentElement.scrollWidth <= window.innerWidth")
     wide = (
-        "[...document.querySelectorAll('.card, figure, .tile, .response')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        "[...document.querySelectorAll('.card, figure, .tile, .response')]"
+        ".filter(e => e.scrollWidth > e.clientWidth + 1).length"
     )
     assert tab.run(wide) == 0
     assert tab.run(OVERLAPPING) == []
@@ -207,16 +240,22 @@ def test_everything_is_inside_the_window_and_can_be_read(
 
 @pytest.mark.parametrize(("width", "dark"), [WINDOWS[0], WINDOWS[-1]])
 @pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_nothing(tab: Browser, request: pytest.FixtureRequest, name: str, width: int, dark: bool) -> None:
+def test_axe_finds_nothing(
+    tab: Browser, request: pytest.FixtureRequest, name: str, width: int, dark: bool
+) -> None:
     tab.size(width, 900, dark=dark)
     tab.open(request.getfixturevalue(name))
     tab.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
-    axe = pytest.importorskip("axe_core_python", reason="no axe-core here: pip install axe-core-python")
+    axe = pytest.importorskip(
+        "axe_core_python", reason="no axe-core here: pip install axe-core-python"
+    )
     tab.run(Path(axe.__file__).with_name("axe.min.js").read_text(encoding="utf-8") + ";0")
     assert tab.run(AXE) == []
 
 
-def test_intervals_are_seen_in_a_narrow_window_and_tables_show_that_they_scroll(tab: Browser, report: Path) -> None:
+def test_intervals_are_seen_in_a_narrow_window_and_tables_show_that_they_scroll(
+    tab: Browser, report: Path
+) -> None:
     tab.size(400, 900)
     tab.open(report)
     tab.run("globalThis.table = document.querySelector('.scroll')")
@@ -235,6 +274,8 @@ def test_intervals_of_variants_are_seen_in_a_narrow_window(tab: Browser, listed:
     tab.run("globalThis.table = document.querySelector('.scroll')")
     seen = "e => e.getBoundingClientRect().right <= table.getBoundingClientRect().right"
     assert tab.run(f"[...table.querySelectorAll('.interval, td.drawn')].every({seen})")
-    inside = "m => m.getBoundingClientRect().left >= m.closest('td').getBoundingClientRect().left && "
+    inside = (
+        "m => m.getBoundingClientRect().left >= m.closest('td').getBoundingClientRect().left && "
+    )
     inside += "m.getBoundingClientRect().right <= m.closest('td').getBoundingClientRect().right"
     assert tab.run(f"[...table.querySelectorAll('td.drawn svg > *')].every({inside})")

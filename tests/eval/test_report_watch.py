@@ -14,10 +14,13 @@ from eval.reporting.content import LOG, read_run
 from tests.eval.browser import browser
 from tests.eval.made_run import log, make_run
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 ROWS = 24
 HELD = (
-    "const real = setTimeout; window.setTimeout = (what, ms) => { if (ms === 20000) window.again = what; else real(what, ms); };"
+    "const real = setTimeout; window.setTimeout = (what, ms) => "
+    "{ if (ms === 20000) window.again = what; else real(what, ms); };"
 )
 END = {"step": 200, "train_runtime": 12.5}
 
@@ -49,7 +52,9 @@ def test_a_run_is_followed_from_before_its_first_line_to_its_end(
         yield
         assert output.stat().st_mtime_ns == before  # nothing is new
         shutil.copytree(made, run, symlinks=True, dirs_exist_ok=True)
-        (run / "checkpoint-200" / "trainer_state.json").write_text('{"log_his')  # just being written
+        (run / "checkpoint-200" / "trainer_state.json").write_text(
+            '{"log_his'
+        )  # just being written
         yield
         pages.append(output.read_text())
         write_log(run, *log(200), END)
@@ -70,7 +75,9 @@ def test_a_run_is_followed_from_before_its_first_line_to_its_end(
     assert said[2].endswith("page.html: the run has ended")
 
 
-def test_the_log_file_is_ahead_of_the_checkpoints_and_its_last_line_may_be_half_written(made: Path, tmp_path: Path) -> None:
+def test_the_log_file_is_ahead_of_the_checkpoints_and_its_last_line_may_be_half_written(
+    made: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(made, run, symlinks=True)
     assert read_run(run).log[-1]["step"] == 200
@@ -93,8 +100,12 @@ def test_a_sweep_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         report.main()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
-def test_the_open_page_loads_itself_anew_and_the_reader_stays_where_he_is(made: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"
+)
+def test_the_open_page_loads_itself_anew_and_the_reader_stays_where_he_is(
+    made: Path, tmp_path: Path
+) -> None:
     assert CHROMIUM is not None
     page = tmp_path / "page.html"
     write_report(made, page, live=True)
@@ -103,7 +114,9 @@ def test_the_open_page_loads_itself_anew_and_the_reader_stays_where_he_is(made: 
         tab.call("Page.addScriptToEvaluateOnNewDocument", source=HELD)
         tab.open(page)
         tab.run("document.querySelector('#provenance details').open = true")
-        tab.run("(e => { e.value = 'wrong'; e.dispatchEvent(new Event('change')) })(document.getElementById('outcome'))")
+        tab.run(
+            "(e => { e.value = 'wrong'; e.dispatchEvent(new Event('change')) })(document.getElementById('outcome'))"
+        )
         tab.run("document.querySelectorAll('#list button')[2].click()")
         tab.run("scrollTo(0, document.getElementById('curves').offsetTop)")
         looks = [

@@ -42,7 +42,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_folders.vl_rewardbench(root / "vl")
     run_folders.mm_rlhf_rewardbench(root / "mm")
     benchmarks = [{"name": "vl_rewardbench", "location": str(root / "vl")}]
-    run_folders.run_folder(root / "run", (1, 2), run_folders.recipe(root / "run" / "base", benchmarks))
+    run_folders.run_folder(
+        root / "run", (1, 2), run_folders.recipe(root / "run" / "base", benchmarks)
+    )
     return root
 
 
@@ -52,14 +54,23 @@ def result(folder: Path, name: str = "vl_rewardbench") -> Result:
 
 def same_figures(first: Path, second: Path, name: str) -> None:
     """Every figure is the same, and every score to 1e-6: where weights lie in memory decides the last bit of a sum."""
-    one, two = (result(folder, name).model_dump(exclude={"calibration", "margins"}) for folder in (first, second))
+    one, two = (
+        result(folder, name).model_dump(exclude={"calibration", "margins"})
+        for folder in (first, second)
+    )
     assert one == two
-    rows, others = (run_folders.lines(folder / name / "predictions.jsonl") for folder in (first, second))
+    rows, others = (
+        run_folders.lines(folder / name / "predictions.jsonl") for folder in (first, second)
+    )
     assert [row["key"] for row in rows] == [row["key"] for row in others]
-    assert [row["margin"] for row in rows] == pytest.approx([row["margin"] for row in others], abs=1e-6)
+    assert [row["margin"] for row in rows] == pytest.approx(
+        [row["margin"] for row in others], abs=1e-6
+    )
 
 
-def test_figures_equal_those_inside_the_loop(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_equal_those_inside_the_loop(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base, run = world / "run" / "base", tmp_path / "run"
     (tmp_path / "recipe.yaml").write_text(
         f"""
@@ -87,7 +98,9 @@ workers: 0
     assert str(tmp_path / "out") in capsys.readouterr().out.replace("\n", "")
 
 
-def test_without_the_recipe_the_checkpoint_says_what_it_can_and_the_result_says_so(world: Path, tmp_path: Path) -> None:
+def test_without_the_recipe_the_checkpoint_says_what_it_can_and_the_result_says_so(
+    world: Path, tmp_path: Path
+) -> None:
     checkpoint = run_folders.checkpoint(world / "run" / "base", tmp_path / "checkpoint-1", seed=1)
     main([str(checkpoint), "--benchmarks", f"vl_rewardbench={world / 'vl'}"])
     assert "no recipe.yaml" in result(checkpoint / "eval").notes[-1]
@@ -96,7 +109,9 @@ def test_without_the_recipe_the_checkpoint_says_what_it_can_and_the_result_says_
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"checkpoint-9: there is no such folder or file. Give a checkpoint folder"):
+    with pytest.raises(
+        SystemExit, match=r"checkpoint-9: there is no such folder or file. Give a checkpoint folder"
+    ):
         main([str(tmp_path / "checkpoint-9")])
 
 
@@ -104,7 +119,11 @@ def test_ablations_stand_in_the_table_and_in_folders_of_their_own(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([str(world / "run" / "checkpoint-1"), "--ablations", "--output", str(tmp_path)])
-    assert {path.name for path in (tmp_path / "ablations").iterdir()} == {"none", "grey", "shuffled"}
+    assert {path.name for path in (tmp_path / "ablations").iterdir()} == {
+        "none",
+        "grey",
+        "shuffled",
+    }
     assert result(tmp_path).protocol["images"] == "real"
     assert result(tmp_path / "ablations" / "grey").protocol["images"] == "grey"
     shown = capsys.readouterr().out
@@ -114,8 +133,18 @@ def test_ablations_stand_in_the_table_and_in_folders_of_their_own(
         for folder in (tmp_path, tmp_path / "ablations" / "none", tmp_path / "ablations" / "grey")
     ]
     assert scores[0] != scores[1] != scores[2] != scores[0]
-    main([str(world / "run" / "checkpoint-1"), "--images", "grey", "--output", str(tmp_path / "grey")])
-    assert result(tmp_path / "grey" / "ablations" / "grey") == result(tmp_path / "ablations" / "grey")
+    main(
+        [
+            str(world / "run" / "checkpoint-1"),
+            "--images",
+            "grey",
+            "--output",
+            str(tmp_path / "grey"),
+        ]
+    )
+    assert result(tmp_path / "grey" / "ablations" / "grey") == result(
+        tmp_path / "ablations" / "grey"
+    )
 
 
 def test_figures_of_few_rows_do_not_replace_those_of_all(world: Path, tmp_path: Path) -> None:
@@ -133,13 +162,30 @@ def test_figures_of_few_rows_do_not_replace_those_of_all(world: Path, tmp_path: 
 
 def test_two_processes_give_the_figures_of_one(world: Path, tmp_path: Path) -> None:
     checkpoint = world / "run" / "checkpoint-2"
-    arguments = ["--benchmarks", f"vl_rewardbench={world / 'vl'}", f"mm_rlhf_rewardbench={world / 'mm'}"]
+    arguments = [
+        "--benchmarks",
+        f"vl_rewardbench={world / 'vl'}",
+        f"mm_rlhf_rewardbench={world / 'mm'}",
+    ]
     main([str(checkpoint), *arguments, "--output", str(tmp_path / "one")])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "eval/run.py", str(checkpoint), *arguments, "--output", str(tmp_path / "two")]
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [
+        sys.executable,
+        "eval/run.py",
+        str(checkpoint),
+        *arguments,
+        "--output",
+        str(tmp_path / "two"),
+    ]
     ranks = [
         subprocess.Popen(
             [*command, f"--local_rank={rank}"],
@@ -159,18 +205,37 @@ def test_two_processes_give_the_figures_of_one(world: Path, tmp_path: Path) -> N
     assert "accuracy" not in said[1]
 
 
-def test_a_generative_judge_goes_the_same_way(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generative_judge_goes_the_same_way(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A double that always names the response shown first: all ties in both orders, which the result must show."""
 
     def load(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> LoadedJudge:
-        return LoadedJudge(Tournament(PositionFollower(ProtocolConfig())), lambda benchmark, protocol: PositionFollower(protocol))
+        return LoadedJudge(
+            Tournament(PositionFollower(ProtocolConfig())),
+            lambda benchmark, protocol: PositionFollower(protocol),
+        )
 
     monkeypatch.setitem(judge_loading.JUDGES, "generative", (GenerativeJudgeConfig, load))
     (tmp_path / "judge").mkdir()
-    config = {"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"], "dtype": "float32"}
+    config = {
+        "model_type": "qwen2_5_vl",
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "dtype": "float32",
+    }
     (tmp_path / "judge" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "judge" / "preprocessor_config.json").write_text('{"min_pixels": 3136, "max_pixels": 3136}')
-    main([str(tmp_path / "judge"), "--benchmarks", f"vl_rewardbench={world / 'vl'}", "--protocol", "votes=2"])
+    (tmp_path / "judge" / "preprocessor_config.json").write_text(
+        '{"min_pixels": 3136, "max_pixels": 3136}'
+    )
+    main(
+        [
+            str(tmp_path / "judge"),
+            "--benchmarks",
+            f"vl_rewardbench={world / 'vl'}",
+            "--protocol",
+            "votes=2",
+        ]
+    )
     found = result(tmp_path / "judge" / "eval")
     assert (found.micro.ties, found.micro.n, found.notes[-1]) == (10, 10, "a double")
     assert found.votes is not None
@@ -204,12 +269,19 @@ def test_several_judges_get_folders_of_their_own_and_compare_says_whether_they_d
         main(["--compare", folders[0], str(tmp_path / "nowhere")])
 
 
-def test_a_predictions_file_made_elsewhere_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_predictions_file_made_elsewhere_is_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "theirs.jsonl"
-    rows = [{"id": "RLAIF-V-1", "rewards": [1.0, 0.5]}, {"id": "mathverse-1", "rewards": [0.5, 0.5]}]
+    rows = [
+        {"id": "RLAIF-V-1", "rewards": [1.0, 0.5]},
+        {"id": "mathverse-1", "rewards": [0.5, 0.5]},
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     arguments = ["--score", str(file), "--benchmark", "vl_rewardbench", "--rules"]
-    with pytest.raises(SystemExit, match=r"does not hold each row of vl_rewardbench once and no other.*--partial"):
+    with pytest.raises(
+        SystemExit, match=r"does not hold each row of vl_rewardbench once and no other.*--partial"
+    ):
         main([*arguments, "r1_reward"])
     assert "2 not in the benchmark: 'RLAIF-V-1', 'mathverse-1'" in capsys.readouterr().out
     main([*arguments, "r1_reward", "--partial", "--output", str(tmp_path / "out")])
@@ -217,7 +289,9 @@ def test_a_predictions_file_made_elsewhere_is_scored(tmp_path: Path, capsys: pyt
     assert "484/448/318" in shown
     assert "NOT THE WHOLE BENCHMARK" in shown
     assert "1,250 missing: " in shown
-    assert json.loads((tmp_path / "out" / "vl_rewardbench.r1_reward.json").read_text())["micro"] == 0.5
+    assert (
+        json.loads((tmp_path / "out" / "vl_rewardbench.r1_reward.json").read_text())["micro"] == 0.5
+    )
     with pytest.raises(SystemExit, match="no rules 'mine'"):
         main([*arguments, "mine"])
 
@@ -232,11 +306,16 @@ def test_a_predictions_file_made_elsewhere_is_scored(tmp_path: Path, capsys: pyt
         (["x", "--k", "3"], "--rules, --k and --partial are for --score"),
         (["x", "--ablations", "--images", "grey"], "--ablations holds all of --images"),
         (["x", "--benchmarks", "vl_rewardbensh=hub"], "Did you mean vl_rewardbench"),
-        (["x", "--benchmarks", "vl_rewardbench=hub,limit=0"], "limit: Input should be greater than or equal to 1"),
+        (
+            ["x", "--benchmarks", "vl_rewardbench=hub,limit=0"],
+            "limit: Input should be greater than or equal to 1",
+        ),
         (["x", "--protocol", "votes"], "required is KEY=VALUE"),
     ],
 )
-def test_a_wrong_command_line_is_told_at_once(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_line_is_told_at_once(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
@@ -252,7 +331,9 @@ def test_a_wrong_command_line_is_told_at_once(arguments: list[str], said: str, c
         (["--benchmarks", "vl_rewardbench=/nowhere"], "/nowhere is not there"),
     ],
 )
-def test_what_cannot_be_done_ends_with_a_message(world: Path, options: list[str], said: str) -> None:
+def test_what_cannot_be_done_ends_with_a_message(
+    world: Path, options: list[str], said: str
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([str(world / "run" / "checkpoint-1"), *options])
     assert said in str(stopped.value.code)
@@ -265,11 +346,16 @@ def test_predictions_of_our_own_are_compared_with_the_rows_they_were_evaluated_o
     main([str(world / "run" / "checkpoint-1"), "--benchmarks", *places, "--output", str(tmp_path)])
     shown = capsys.readouterr().out
     assert "mcq (Acc+)" in shown
-    assert "vl_rewardbench: each response scored by itself, ties wrong, 7 rows, drawn, seed 0" in " ".join(shown.split())
+    assert (
+        "vl_rewardbench: each response scored by itself, ties wrong, 7 rows, drawn, seed 0"
+        in " ".join(shown.split())
+    )
     for name, rows in (("vl_rewardbench", 7), ("mm_rlhf_rewardbench", 6)):
         for form in ("official", "predictions"):
             main(["--score", str(tmp_path / name / f"{form}.jsonl"), "--benchmark", name])
-            assert f"{rows} of {rows} rows; compared with those at {world}" in capsys.readouterr().out
+            assert (
+                f"{rows} of {rows} rows; compared with those at {world}" in capsys.readouterr().out
+            )
     file = tmp_path / "mm_rlhf_rewardbench" / "predictions.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join([*lines[1:], lines[1]]))
@@ -280,14 +366,20 @@ def test_predictions_of_our_own_are_compared_with_the_rows_they_were_evaluated_o
     assert "1 duplicated: '0'" in shown
 
 
-def test_runs_and_files_of_any_name_are_compared(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_and_files_of_any_name_are_compared(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for step in (1, 2):
         place = world / "run" / f"checkpoint-{step}" / "eval"
         main([str(world / "run" / f"checkpoint-{step}"), "--output", str(place)])
-        (tmp_path / f"{step}.jsonl").write_bytes((place / "vl_rewardbench" / "predictions.jsonl").read_bytes())
+        (tmp_path / f"{step}.jsonl").write_bytes(
+            (place / "vl_rewardbench" / "predictions.jsonl").read_bytes()
+        )
     capsys.readouterr()
     main(["--compare", str(world / "run"), str(world / "run" / "checkpoint-1")])
-    assert "checkpoint-2/eval/vl_rewardbench/predictions.jsonl" in "".join(capsys.readouterr().out.split())
+    assert "checkpoint-2/eval/vl_rewardbench/predictions.jsonl" in "".join(
+        capsys.readouterr().out.split()
+    )
     main(["--compare", str(tmp_path / "1.jsonl"), str(tmp_path / "2.jsonl")])
     assert "10" in capsys.readouterr().out
 

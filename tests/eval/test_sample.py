@@ -22,7 +22,9 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def sampled(policy: str, output: Path, *more: str) -> list[dict[str, Any]]:
-    main([policy, str(output), "--source", SOURCE, "--samples", "3", "--max-new-tokens", "4", *more])
+    main(
+        [policy, str(output), "--source", SOURCE, "--samples", "3", "--max-new-tokens", "4", *more]
+    )
     return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
 
@@ -58,13 +60,30 @@ def test_pairs_are_made_by_any_of_the_known_answers(tmp_path: Path) -> None:
         "answer": ["two", "it is 2"],
     }
     (tmp_path / "scored.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    select(["pairs", str(tmp_path / "scored.jsonl"), str(tmp_path / "pairs.jsonl"), "--verifier", "exact", "--all"])
-    found = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [(one["chosen"], one["rejected"]) for one in found] == [("It is 2", "three"), ("two", "three")]
+    select(
+        [
+            "pairs",
+            str(tmp_path / "scored.jsonl"),
+            str(tmp_path / "pairs.jsonl"),
+            "--verifier",
+            "exact",
+            "--all",
+        ]
+    )
+    found = [
+        json.loads(line)
+        for line in (tmp_path / "pairs.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert [(one["chosen"], one["rejected"]) for one in found] == [
+        ("It is 2", "three"),
+        ("two", "three"),
+    ]
 
 
 def test_a_source_without_known_answers_is_refused(policy: str, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps({"prompt": "?", "chosen": "a", "rejected": "b"}) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps({"prompt": "?", "chosen": "a", "rejected": "b"}) + "\n", encoding="utf-8"
+    )
     with pytest.raises(SystemExit, match="no known answer"):
         main([policy, str(tmp_path / "out.jsonl"), "--source", f"{{type: project, path: {path}}}"])

@@ -46,11 +46,30 @@ def assistant(content: str) -> list[dict[str, str]]:
 TEXT, IMAGE = {"type": "text", "text": "What is it?"}, {"type": "image"}
 GOOD: list[dict[str, Any]] = [
     {"id": 0, "prompt": "What is it?", "images": ["1.png"], "responses": THREE},
-    {"id": 1, "messages": user({"type": "image_url", "image_url": {"url": URI}}, TEXT), "responses": [THREE[1], ""]},
-    {"id": 2, "prompt": user(IMAGE, TEXT), "images": [URI], "chosen": assistant("A cat."), "rejected": assistant("No.")},
+    {
+        "id": 1,
+        "messages": user({"type": "image_url", "image_url": {"url": URI}}, TEXT),
+        "responses": [THREE[1], ""],
+    },
+    {
+        "id": 2,
+        "prompt": user(IMAGE, TEXT),
+        "images": [URI],
+        "chosen": assistant("A cat."),
+        "rejected": assistant("No."),
+    },
     {"id": 3, "chosen": "What? It is A.", "rejected": "What? It is B.", "image": "2.png"},
-    {"id": 4, "prompt": [{"role": "system", "content": "Be brief."}, *user(TEXT)], "completion": assistant("Two of them.")},
-    {"id": 5, "prompt": user(TEXT, {"type": "image", "image": "2.png"}, IMAGE), "images": ["1.png"], "response": "Yes"},
+    {
+        "id": 4,
+        "prompt": [{"role": "system", "content": "Be brief."}, *user(TEXT)],
+        "completion": assistant("Two of them."),
+    },
+    {
+        "id": 5,
+        "prompt": user(TEXT, {"type": "image", "image": "2.png"}, IMAGE),
+        "images": ["1.png"],
+        "response": "Yes",
+    },
 ]
 ASKED = [
     ("What is it?", THREE, ["1.png"]),
@@ -74,19 +93,34 @@ BAD: dict[str, tuple[Any, str]] = {
     "no prompt": ({"responses": ["a"]}, "neither 'prompt' nor 'messages'"),
     "turns": ({"messages": assistant("x"), "responses": ["a"]}, "the turns are"),
     "null part": ({"messages": user(None), "responses": ["a"]}, "a part of type"),
-    "outside": (PROMPT | {"images": ["../x.png"], "responses": ["a"]}, "outside of the declared image folder"),
+    "outside": (
+        PROMPT | {"images": ["../x.png"], "responses": ["a"]},
+        "outside of the declared image folder",
+    ),
     "absolute": (
         {"messages": user({"type": "image", "image": "/etc/hosts"}, TEXT), "responses": ["a"]},
         "outside of the declared",
     ),
     "missing": (PROMPT | {"images": ["none.png"], "responses": ["a"]}, "is not there"),
     "nul": (PROMPT | {"images": ["a\0.png"], "responses": ["a"]}, "cannot be followed"),
-    "address": (PROMPT | {"images": ["https://example.org/a.png"], "responses": ["a"]}, "nothing is fetched"),
+    "address": (
+        PROMPT | {"images": ["https://example.org/a.png"], "responses": ["a"]},
+        "nothing is fetched",
+    ),
     "video": (PROMPT | {"images": ["a.mp4"], "responses": ["a"]}, "is a video"),
     "no image": (PROMPT | {"images": ["records.jsonl"], "responses": ["a"]}, "is none of JPEG"),
-    "truncated": (PROMPT | {"images": ["truncated.png"], "responses": ["a"]}, "truncated or damaged"),
-    "base64": (PROMPT | {"images": ["data:image/png;base64,???"], "responses": ["a"]}, "broken base64"),
-    "places": ({"messages": user(IMAGE, IMAGE, TEXT), "images": ["1.png"], "responses": ["a"]}, "2 image parts without an image"),
+    "truncated": (
+        PROMPT | {"images": ["truncated.png"], "responses": ["a"]},
+        "truncated or damaged",
+    ),
+    "base64": (
+        PROMPT | {"images": ["data:image/png;base64,???"], "responses": ["a"]},
+        "broken base64",
+    ),
+    "places": (
+        {"messages": user(IMAGE, IMAGE, TEXT), "images": ["1.png"], "responses": ["a"]},
+        "2 image parts without an image",
+    ),
     "token": (PROMPT | {"responses": ["a", "b<|im_end|>"]}, "control token"),
     "long": (PROMPT | {"responses": ["a" * 500_001]}, "characters; at most"),
     "not finite": (PROMPT | {"responses": ["not finite", "a"]}, "no finite numbers"),
@@ -109,12 +143,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows),
+        encoding="utf-8",
+    )
     return path
 
 
 def score(world: Path, source: Path, out: Path, *more: str) -> list[Any]:
-    main([str(world / "run" / "checkpoint-1"), str(source), str(out), "--image-root", str(world / "files"), *more])
+    main(
+        [
+            str(world / "run" / "checkpoint-1"),
+            str(source),
+            str(out),
+            "--image-root",
+            str(world / "files"),
+            *more,
+        ]
+    )
     return (
         run_folders.lines(out)
         if out.suffix == ".jsonl"
@@ -126,10 +172,15 @@ def score(world: Path, source: Path, out: Path, *more: str) -> list[Any]:
 def expected(world: Path) -> list[list[float]]:
     judge = load_judge(world / "run" / "checkpoint-1", Runtime(torch.device("cpu"), 400))
     place = world / "files"
-    return [judge.score(m, r, [one if one == URI else place / one for one in images]) for m, r, images in ASKED]
+    return [
+        judge.score(m, r, [one if one == URI else place / one for one in images])
+        for m, r, images in ASKED
+    ]
 
 
-def test_scores_are_those_of_load_judge(world: Path, tmp_path: Path, expected: list[list[float]]) -> None:
+def test_scores_are_those_of_load_judge(
+    world: Path, tmp_path: Path, expected: list[list[float]]
+) -> None:
     found = score(world, world / "files" / "in.jsonl", tmp_path / "out.jsonl")
     for one, row, scores in zip(found, GOOD, expected, strict=True):
         assert {name: one[name] for name in row} == row
@@ -144,19 +195,26 @@ def test_scores_are_those_of_load_judge(world: Path, tmp_path: Path, expected: l
 
 
 def test_bad_records_are_counted_and_cost_no_other(
-    world: Path, tmp_path: Path, expected: list[list[float]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: Path,
+    tmp_path: Path,
+    expected: list[list[float]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     verdicts = ScalarJudge.verdicts
 
     def spoiled(self: ScalarJudge, batch: Any, examples: Any) -> list[Verdict]:
         found = verdicts(self, batch, examples)
         return [
-            Verdict((float("nan"), 0.0)) if "not finite" in one.responses else v for one, v in zip(examples, found, strict=True)
+            Verdict((float("nan"), 0.0)) if "not finite" in one.responses else v
+            for one, v in zip(examples, found, strict=True)
         ]
 
     monkeypatch.setattr(ScalarJudge, "verdicts", spoiled)
     rows = [
-        row for number, (row, _) in enumerate(BAD.values()) for row in ([GOOD[number // 4], row] if number % 4 == 0 else [row])
+        row
+        for number, (row, _) in enumerate(BAD.values())
+        for row in ([GOOD[number // 4], row] if number % 4 == 0 else [row])
     ]
     source, out = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     found = score(world, source, out)
@@ -164,7 +222,9 @@ def test_bad_records_are_counted_and_cost_no_other(
     for one, scores in zip(found, expected, strict=True):
         assert one["scores"] == pytest.approx(scores, abs=1e-5)
     errors = run_folders.lines(tmp_path / "out.jsonl.errors.jsonl")
-    assert [one["row"] for one in errors] == [number for number, row in enumerate(rows) if row not in GOOD]
+    assert [one["row"] for one in errors] == [
+        number for number, row in enumerate(rows) if row not in GOOD
+    ]
     for one, (name, (_, said)) in zip(errors, BAD.items(), strict=True):
         assert said in one["error"], name
         assert f"row {one['row']}" in one["error"], name
@@ -179,12 +239,16 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("where", ["between chunks", "inside a chunk"])
-def test_a_killed_command_continues(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_a_killed_command_continues(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     source = write(tmp_path / "in.jsonl", [*GOOD, "{}"])
     score(world, source, tmp_path / "whole.jsonl")
     judged: list[str] = []
     add, line = Judging.add, scoring.LineJournal.add
-    last = {"between chunks": 9, "inside a chunk": 8}[where]  # of 11 responses: the first two chunks hold 5 and 4
+    last = {"between chunks": 9, "inside a chunk": 8}[
+        where
+    ]  # of 11 responses: the first two chunks hold 5 and 4
 
     def counted(self: Any, new: Any) -> None:
         add(self, new)
@@ -217,7 +281,10 @@ def test_a_killed_command_continues(world: Path, tmp_path: Path, monkeypatch: py
 def test_a_journal_of_another_checkpoint_or_option_is_not_taken(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, out = write(tmp_path / "in.jsonl", [row | {"answer": "Blue"} for row in GOOD[:2]]), tmp_path / "out.jsonl"
+    source, out = (
+        write(tmp_path / "in.jsonl", [row | {"answer": "Blue"} for row in GOOD[:2]]),
+        tmp_path / "out.jsonl",
+    )
 
     def killed(*_: Any) -> None:
         raise KilledError
@@ -233,14 +300,28 @@ def test_a_journal_of_another_checkpoint_or_option_is_not_taken(
     assert "belongs to another judge, input, option or code" in capsys.readouterr().err
     out.unlink()
     (tmp_path / "out.jsonl.journal").write_bytes(kept)
-    main([str(world / "run" / "checkpoint-2"), str(source), str(out), "--image-root", str(world / "files")])
+    main(
+        [
+            str(world / "run" / "checkpoint-2"),
+            str(source),
+            str(out),
+            "--image-root",
+            str(world / "files"),
+        ]
+    )
     assert run_folders.lines(out)[0]["scores"] != found[0]["scores"]
     assert "belongs to another judge" in capsys.readouterr().err
 
 
 def test_two_ranks_agree_on_scores_and_on_what_is_bad(world: Path, tmp_path: Path) -> None:
     """Of two bad images one rank alone finds each: both leave the row together."""
-    rows = [*GOOD[:3], BAD["truncated"][0], *GOOD[3:], BAD["truncated"][0] | {"prompt": "other"}, BAD["token"][0]]
+    rows = [
+        *GOOD[:3],
+        BAD["truncated"][0],
+        *GOOD[3:],
+        BAD["truncated"][0] | {"prompt": "other"},
+        BAD["token"][0],
+    ]
     source = write(tmp_path / "in.jsonl", rows)
     alone = score(world, source, tmp_path / "alone.jsonl")
     arguments = [
@@ -258,18 +339,36 @@ def test_two_ranks_agree_on_scores_and_on_what_is_bad(world: Path, tmp_path: Pat
             "margin": pytest.approx(other["margin"], abs=1e-5),
         }
     for name in ("out", "alone"):
-        assert [one["row"] for one in run_folders.lines(tmp_path / f"{name}.jsonl.errors.jsonl")] == [3, 7, 8]
+        assert [
+            one["row"] for one in run_folders.lines(tmp_path / f"{name}.jsonl.errors.jsonl")
+        ] == [3, 7, 8]
 
 
 def test_parquet_keeps_its_images_and_their_type(world: Path, tmp_path: Path) -> None:
     place = world / "files"
-    rows = [{"id": n, "prompt": "What is it?", "images": [str(place / f"{n}.png")], "responses": THREE[:n]} for n in (1, 2, 3)]
-    features = {"id": datasets.Value("int64"), "prompt": datasets.Value("string"), "images": datasets.List(datasets.Image())}
-    made = datasets.Dataset.from_list(rows, datasets.Features(features | {"responses": datasets.List(datasets.Value("string"))}))
+    rows = [
+        {
+            "id": n,
+            "prompt": "What is it?",
+            "images": [str(place / f"{n}.png")],
+            "responses": THREE[:n],
+        }
+        for n in (1, 2, 3)
+    ]
+    features = {
+        "id": datasets.Value("int64"),
+        "prompt": datasets.Value("string"),
+        "images": datasets.List(datasets.Image()),
+    }
+    made = datasets.Dataset.from_list(
+        rows, datasets.Features(features | {"responses": datasets.List(datasets.Value("string"))})
+    )
     made.to_parquet(tmp_path / "in.parquet")
     found = score(world, tmp_path / "in.parquet", tmp_path / "out.parquet")
     lines = score(
-        world, write(tmp_path / "in.jsonl", [row | {"images": [f"{row['id']}.png"]} for row in rows]), tmp_path / "o.jsonl"
+        world,
+        write(tmp_path / "in.jsonl", [row | {"images": [f"{row['id']}.png"]} for row in rows]),
+        tmp_path / "o.jsonl",
     )
     assert [one["scores"] for one in found] == [one["scores"] for one in lines]
     assert [one["order"] for one in found] == [one["order"] for one in lines]
@@ -278,15 +377,27 @@ def test_parquet_keeps_its_images_and_their_type(world: Path, tmp_path: Path) ->
         score(world, tmp_path / "in.parquet", tmp_path / "out.jsonl")
     with pytest.raises(SystemExit, match="a column of parquet has one type"):
         score(world, world / "files" / "in.jsonl", tmp_path / "mixed.parquet")
-    both = score(world, write(tmp_path / "two.jsonl", [GOOD[0], "{", GOOD[0] | {"id": 9}]), tmp_path / "two.parquet")
+    both = score(
+        world,
+        write(tmp_path / "two.jsonl", [GOOD[0], "{", GOOD[0] | {"id": 9}]),
+        tmp_path / "two.parquet",
+    )
     assert [(one["id"], one["images"]) for one in both] == [(0, ["1.png"]), (9, ["1.png"])]
     assert both[0]["scores"] == both[1]["scores"]
 
 
 def test_forms(world: Path, tmp_path: Path, expected: list[list[float]]) -> None:
     config = world / "run" / "checkpoint-2" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"reference_scores": {"mean": 0.25, "std": 0.01, "n": 4}}))
-    source = write(tmp_path / "in.jsonl", [GOOD[0] | {"answer": "blue", "reference": "A blue circle."}, GOOD[0]])
+    config.write_text(
+        json.dumps(
+            json.loads(config.read_text())
+            | {"reference_scores": {"mean": 0.25, "std": 0.01, "n": 4}}
+        )
+    )
+    source = write(
+        tmp_path / "in.jsonl",
+        [GOOD[0] | {"answer": "blue", "reference": "A blue circle."}, GOOD[0]],
+    )
     with pytest.raises(SystemExit, match="has no reference_scores"):
         score(world, source, tmp_path / "a.jsonl", "--form", "standardised")
     forms: dict[str, Callable[[Any, float], list[float]]] = {
@@ -297,9 +408,17 @@ def test_forms(world: Path, tmp_path: Path, expected: list[list[float]]) -> None
     judge = load_judge(world / "run" / "checkpoint-2", Runtime(torch.device("cpu"), 400))
     reference = judge.score("What is it?", ["A blue circle."], [world / "files" / "1.png"])[0]
     for form, made in forms.items():
-        more = {"stratified": ["--verifier", "exact"], "standardised": ["--clip", "2"]}.get(form, [])
+        more = {"stratified": ["--verifier", "exact"], "standardised": ["--clip", "2"]}.get(
+            form, []
+        )
         out = tmp_path / f"{form}.jsonl"
-        arguments = [str(world / "run" / "checkpoint-2"), str(source), str(out), "--image-root", str(world / "files")]
+        arguments = [
+            str(world / "run" / "checkpoint-2"),
+            str(source),
+            str(out),
+            "--image-root",
+            str(world / "files"),
+        ]
         main([*arguments, "--form", form, *more])
         one = run_folders.lines(out)[0]
         assert len(one["scores"]) == 3
@@ -314,7 +433,11 @@ def test_forms(world: Path, tmp_path: Path, expected: list[list[float]]) -> None
 def test_a_judge_that_compares_says_how_often(world: Path, tmp_path: Path) -> None:
     base = str(world / "run" / "base")
     source = write(
-        tmp_path / "in.jsonl", [{"prompt": "What?", "responses": ["a", "b", "c"]}, {"prompt": "What?", "responses": ["a"]}]
+        tmp_path / "in.jsonl",
+        [
+            {"prompt": "What?", "responses": ["a", "b", "c"]},
+            {"prompt": "What?", "responses": ["a"]},
+        ],
     )
     main([base, str(source), str(tmp_path / "out.jsonl")])
     (found,) = run_folders.lines(tmp_path / "out.jsonl")
@@ -328,7 +451,13 @@ def test_a_critic_writes_a_critique_of_each_response(world: Path, tmp_path: Path
     critic.save_pretrained(tmp_path / "critic")
     tiny.encoder().save_pretrained(tmp_path / "critic")
     source = write(tmp_path / "in.jsonl", [GOOD[0] | {"reference": "A blue circle."}])
-    arguments = [str(tmp_path / "critic"), str(source), str(tmp_path / "out.parquet"), "--image-root", str(world / "files")]
+    arguments = [
+        str(tmp_path / "critic"),
+        str(source),
+        str(tmp_path / "out.parquet"),
+        "--image-root",
+        str(world / "files"),
+    ]
     main([*arguments, "--form", "relative"])
     (found,) = datasets.Dataset.from_parquet(str(tmp_path / "out.parquet"), cache_dir=str(tmp_path))
     assert [len(found[name]) for name in ("scores", "critiques", "rewards")] == [3, 3, 3]
@@ -336,10 +465,16 @@ def test_a_critic_writes_a_critique_of_each_response(world: Path, tmp_path: Path
 
 def test_writing_takes_records_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eval.candidates.tables.ROWS", 4)
-    source = write(tmp_path / "in.jsonl", [{"id": n, **({"late": n} if n > 5 else {})} for n in range(11)])
+    source = write(
+        tmp_path / "in.jsonl", [{"id": n, **({"late": n} if n > 5 else {})} for n in range(11)]
+    )
     rows = open_records(source, None).rows
     out = tmp_path / "out.parquet"
     new = [{"score": n / 2, "response": str(n)} if n % 3 else None for n in range(11)]
     write_with(out, rows, schema_for(rows, out), ["score", "response"], new)
     found = list(datasets.Dataset.from_parquet(str(out), cache_dir=str(tmp_path)))
-    assert found == [{"id": n, "late": n if n > 5 else None, "score": n / 2, "response": str(n)} for n in range(11) if n % 3]
+    assert found == [
+        {"id": n, "late": n if n > 5 else None, "score": n / 2, "response": str(n)}
+        for n in range(11)
+        if n % 3
+    ]

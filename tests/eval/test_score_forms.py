@@ -20,7 +20,13 @@ def verdicts(scores: list[float], seed: int) -> list[bool]:
 
 
 def made(name: str, scores: list[float], seed: int = 0b10110) -> list[float]:
-    given_values = {"mean": 0.5, "std": 2.0, "clip": None, "reference": 0.25, "right": verdicts(scores, seed)}
+    given_values = {
+        "mean": 0.5,
+        "std": 2.0,
+        "clip": None,
+        "reference": 0.25,
+        "right": verdicts(scores, seed),
+    }
     return FORMS[name].of(scores, **{one: given_values[one] for one in FORMS[name].needs})
 
 
@@ -58,7 +64,9 @@ def test_bounded_ones_are(name: str, scores: list[float]) -> None:
 
 
 MOVED: dict[str, Callable[[list[float], float, float, list[bool]], list[float]]] = {
-    "standardised": lambda s, c, k, right: standardised([k * x + c for x in s], k * 0.5 + c, k * 2.0),
+    "standardised": lambda s, c, k, right: standardised(
+        [k * x + c for x in s], k * 0.5 + c, k * 2.0
+    ),
     "rank": lambda s, c, k, right: rank([k * x + c for x in s]),
     "stratified": lambda s, c, k, right: stratified([k * x + c for x in s], right),
     "relative": lambda s, c, k, right: relative([x + c for x in s], 0.25 + c),
@@ -68,11 +76,15 @@ MOVED: dict[str, Callable[[list[float], float, float, list[bool]], list[float]]]
 
 @pytest.mark.parametrize("name", MOVED)
 @settings(deadline=None)
-@given(scores=SCORES, offset=EXACT, scale=st.sampled_from([0.5, 2.0, 4.0]), seed=st.integers(0, 255))
+@given(
+    scores=SCORES, offset=EXACT, scale=st.sampled_from([0.5, 2.0, 4.0]), seed=st.integers(0, 255)
+)
 def test_the_offset_cancels_where_the_docstring_says_so(
     name: str, scores: list[float], offset: float, scale: float, seed: int
 ) -> None:
-    assert MOVED[name](scores, offset, scale, verdicts(scores, seed)) == pytest.approx(made(name, scores, seed), abs=1e-12)
+    assert MOVED[name](scores, offset, scale, verdicts(scores, seed)) == pytest.approx(
+        made(name, scores, seed), abs=1e-12
+    )
 
 
 @settings(deadline=None)
@@ -97,7 +109,9 @@ def test_values() -> None:
     assert rank([3.0, 1.0, 1.0, 7.0]) == [2 / 3, 1 / 6, 1 / 6, 1.0]
     assert rank([4.0]) == [0.5]
     assert standardised([0.5, 40.5, -40.0], 0.5, 2.0, clip=10) == [0.0, 10.0, -10.0]
-    assert stratified([1.0, 5.0, 3.0, 9.0, 2.0], [False, False, False, True, True]) == pytest.approx([-0.1, 0.1, 0.0, 1.1, 0.9])
+    assert stratified(
+        [1.0, 5.0, 3.0, 9.0, 2.0], [False, False, False, True, True]
+    ) == pytest.approx([-0.1, 0.1, 0.0, 1.1, 0.9])
     assert stratified([1.0, 8.0], [True, False]) == [1.0, 0.0]
     assert stratified([2.0, 2.0, 7.0], [True, True, False]) == [1.0, 1.0, 0.0]
     assert relative([1.0, -800.0, 900.0], 1.0) == [0.5, 0.0, 1.0]

@@ -24,7 +24,11 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
 
 
 def test_by_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, annotated, out = tmp_path / "recipe.yaml", tmp_path / "annotated.jsonl", tmp_path / "rl.jsonl"
+    recipe, annotated, out = (
+        tmp_path / "recipe.yaml",
+        tmp_path / "annotated.jsonl",
+        tmp_path / "rl.jsonl",
+    )
     recipe.write_text(RECIPE)
     mixture = Mixture(section_of(recipe))
     tries = iter([1, 2, 3, 1, 3, 1])
@@ -51,7 +55,10 @@ def test_pass_rates_are_shares_of_all_votes(tmp_path: Path) -> None:
     class Judge:
         def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
             """Name the first response, nobody, and the second."""
-            return [Verdict(votes=(Vote("", 0, 0), Vote("", 1, None), Vote("", 0, 1), Vote("", 1, 0))) for _ in examples]
+            return [
+                Verdict(votes=(Vote("", 0, 0), Vote("", 1, None), Vote("", 0, 1), Vote("", 1, 0)))
+                for _ in examples
+            ]
 
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE)

@@ -20,12 +20,21 @@ from tests.eval import run_folders
 from tests.eval.make import png
 
 TEXTS = st.sampled_from(["a", "b", "c", " ", "d", "e"])
-FOUND = st.lists(st.tuples(TEXTS, st.integers(-4, 4).map(float), st.booleans()), min_size=1, max_size=6)
+FOUND = st.lists(
+    st.tuples(TEXTS, st.integers(-4, 4).map(float), st.booleans()), min_size=1, max_size=6
+)
 
 
 @settings(deadline=None)
-@given(found=FOUND, minimum=st.none() | st.integers(0, 5).map(float), every=st.booleans(), verified=st.booleans())
-def test_pairs_keep_what_is_promised(found: list[Any], minimum: float | None, every: bool, verified: bool) -> None:
+@given(
+    found=FOUND,
+    minimum=st.none() | st.integers(0, 5).map(float),
+    every=st.booleans(),
+    verified=st.booleans(),
+)
+def test_pairs_keep_what_is_promised(
+    found: list[Any], minimum: float | None, every: bool, verified: bool
+) -> None:
     responses, scores, right = (list(column) for column in zip(*found, strict=True))
     group = ScoredResponses(responses, scores, right if verified else None)
     good = {
@@ -46,7 +55,9 @@ def test_pairs_keep_what_is_promised(found: list[Any], minimum: float | None, ev
     if taken and not every and not verified:
         assert (scores[taken[0][0]], scores[taken[0][1]]) == (max(scores), min(scores))
     if verified:
-        assert taken == sorted(taken, key=lambda pair: (-scores[pair[0]], pair[0], -scores[pair[1]], pair[1]))
+        assert taken == sorted(
+            taken, key=lambda pair: (-scores[pair[0]], pair[0], -scores[pair[1]], pair[1])
+        )
 
 
 @given(found=FOUND)
@@ -56,7 +67,9 @@ def test_the_best_is_the_best_of_the_right_ones(found: list[Any]) -> None:
     group = ScoredResponses(responses, scores, right)
     if any(right):
         assert right[best(group)]
-        assert scores[best(group)] == max(score for score, known in zip(scores, right, strict=True) if known)
+        assert scores[best(group)] == max(
+            score for score, known in zip(scores, right, strict=True) if known
+        )
     else:
         with pytest.raises(NotTaken, match="no response is right"):
             best(group)
@@ -98,12 +111,19 @@ def records(path: Path, kind: str) -> list[Preference]:
 
 
 @pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.parquet"])
-def test_pairs_by_margin_load_as_the_projects(scored: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_by_margin_load_as_the_projects(
+    scored: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = records(select(scored, "pairs", name, "--min-margin", "0.25"), "project")
-    assert [(one.chosen, one.rejected, one.margin) for one in found] == [("It is 5.", "It is 4.", 1.5), ("8", "7", 0.25)]
+    assert [(one.chosen, one.rejected, one.margin) for one in found] == [
+        ("It is 5.", "It is 4.", 1.5),
+        ("8", "7", 0.25),
+    ]
     picture = found[0].images[0]
     assert (picture if isinstance(picture, bytes) else picture.read_bytes()) == png("red", (48, 30))
-    assert found[0].prompt == ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Sum?"}]},)
+    assert found[0].prompt == (
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Sum?"}]},
+    )
     said = capsys.readouterr().err
     assert "2 records of 4 prompts" in said
     assert "1 where all scores are equal; 1 cannot be read" in said
@@ -113,16 +133,28 @@ def test_pairs_by_margin_load_as_the_projects(scored: Path, name: str, capsys: p
     assert len(records(select(scored, "pairs", f"all-{name}", "--all"), "project")) == 4
 
 
-def test_pairs_by_a_verifier_load_in_trls_format(scored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_by_a_verifier_load_in_trls_format(
+    scored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--all", "--verifier", "numeric", "--output-format", "trl"]
     out = select(scored, "pairs", "pairs.parquet", *options)
-    expected = [("It is 4.", "It is 5."), ("It is 4.", "It is 3."), ("8", "7")]  # whatever the scores say
+    expected = [
+        ("It is 4.", "It is 5."),
+        ("It is 4.", "It is 3."),
+        ("8", "7"),
+    ]  # whatever the scores say
     assert "1 where no response is right" in capsys.readouterr().err
     found = records(out, "trl")
-    assert [(one.chosen, one.rejected, one.margin) for one in found] == [(*pair, None) for pair in expected]
+    assert [(one.chosen, one.rejected, one.margin) for one in found] == [
+        (*pair, None) for pair in expected
+    ]
     assert found[0].images == (png("red", (48, 30)),)
-    loaded = datasets.load_dataset("parquet", data_files=str(out), cache_dir=str(scored.parent / "hf"))["train"]
-    assert [row["chosen"][0]["content"][0]["text"] for row in loaded] == [chosen for chosen, _ in expected]
+    loaded = datasets.load_dataset(
+        "parquet", data_files=str(out), cache_dir=str(scored.parent / "hf")
+    )["train"]
+    assert [row["chosen"][0]["content"][0]["text"] for row in loaded] == [
+        chosen for chosen, _ in expected
+    ]
     assert loaded[0]["images"][0].size == (48, 30)
     assert [part["type"] for part in loaded[0]["prompt"][0]["content"]] == ["image", "text"]
     with pytest.raises(SystemExit, match=r"name an OUT that ends in \.parquet"):
@@ -133,7 +165,10 @@ def test_pairs_by_a_verifier_load_in_trls_format(scored: Path, capsys: pytest.Ca
 def test_best_of_n_keeps_the_record(scored: Path) -> None:
     found = run_folders.lines(select(scored, "best", "best.jsonl"))
     chosen = [("It is 5.", 2.0), ("8", 0.5), ("7", 0.5)]
-    assert found == [row | {"response": text, "score": score} for row, (text, score) in zip(ROWS, chosen, strict=False)]
+    assert found == [
+        row | {"response": text, "score": score}
+        for row, (text, score) in zip(ROWS, chosen, strict=False)
+    ]
     right = run_folders.lines(select(scored, "best", "right.jsonl", "--verifier", "numeric"))
     assert [one["response"] for one in right] == ["It is 4.", "8"]
 
@@ -141,11 +176,18 @@ def test_best_of_n_keeps_the_record(scored: Path) -> None:
 def test_rejection_sampling_makes_sft_records(scored: Path) -> None:
     options = ["--verifier", "numeric"]
     found = run_folders.lines(select(scored, "rejection-sampling", "sft.jsonl", *options))
-    assert [(one["images"], one["response"]) for one in found] == [(["1.png"], "It is 4."), ([], "8")]
+    assert [(one["images"], one["response"]) for one in found] == [
+        (["1.png"], "It is 4."),
+        ([], "8"),
+    ]
     out = select(scored, "rejection-sampling", "sft.parquet", *options, "--output-format", "trl")
-    loaded = datasets.load_dataset("parquet", data_files=str(out), cache_dir=str(scored.parent / "hf"))["train"]
+    loaded = datasets.load_dataset(
+        "parquet", data_files=str(out), cache_dir=str(scored.parent / "hf")
+    )["train"]
     assert loaded.column_names == ["images", "prompt", "completion"]
-    assert loaded[0]["completion"] == [{"role": "assistant", "content": [{"type": "text", "text": "It is 4."}]}]
+    assert loaded[0]["completion"] == [
+        {"role": "assistant", "content": [{"type": "text", "text": "It is 4."}]}
+    ]
     assert loaded[0]["images"][0].size == (48, 30)
 
 

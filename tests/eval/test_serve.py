@@ -34,7 +34,9 @@ CLONE = Path(__file__).resolve().parents[2]
         ([".", "--max-queue", "10"], "--max-groups 256 is more than --max-queue 10"),
     ],
 )
-def test_wrong_options_end_with_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str) -> None:
+def test_wrong_options_end_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
     (tmp_path / "empty").write_text("two words\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=re.escape(said)):
@@ -42,7 +44,11 @@ def test_wrong_options_end_with_a_message(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_help_shows_every_form() -> None:
-    assert not [path for path in DIALECTS if f"localhost:8000{path}" not in str(serve.__doc__) and path != "/v1/rerank"]
+    assert not [
+        path
+        for path in DIALECTS
+        if f"localhost:8000{path}" not in str(serve.__doc__) and path != "/v1/rerank"
+    ]
 
 
 def test_a_folder_that_is_no_judge_ends_the_server_with_a_message(tmp_path: Path) -> None:
@@ -52,19 +58,39 @@ def test_a_folder_that_is_no_judge_ends_the_server_with_a_message(tmp_path: Path
 
 def test_judges_that_run_elsewhere_or_are_several_are_refused(tmp_path: Path) -> None:
     (tmp_path / "judge.yaml").write_text(json.dumps({"type": "ensemble", "members": ["a", "b"]}))
-    with pytest.raises(CheckpointError, match="of the type 'ensemble'; served are scalar, critic, generative and released"):
+    with pytest.raises(
+        CheckpointError,
+        match="of the type 'ensemble'; served are scalar, critic, generative and released",
+    ):
         load_served(tmp_path / "judge.yaml", "x", Runtime(torch.device("cpu")))
 
 
 def test_a_signal_under_load_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
-    run_folders.run_folder(tmp_path / "run", (1,), run_folders.recipe(tmp_path / "run" / "base", []))
-    command = [sys.executable, "eval/serve.py", str(tmp_path / "run" / "checkpoint-1"), "--port", "0", "--token-budget", "400"]
+    run_folders.run_folder(
+        tmp_path / "run", (1,), run_folders.recipe(tmp_path / "run" / "base", [])
+    )
+    command = [
+        sys.executable,
+        "eval/serve.py",
+        str(tmp_path / "run" / "checkpoint-1"),
+        "--port",
+        "0",
+        "--token-budget",
+        "400",
+    ]
     log = tmp_path / "log"
     with log.open("w") as errors:
-        server = subprocess.Popen(command, cwd=CLONE, stdout=subprocess.PIPE, stderr=errors, text=True)
+        server = subprocess.Popen(
+            command, cwd=CLONE, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
         assert server.stdout is not None
         url = server.stdout.readline().split(";")[0].split()[-1]
-        body = {"groups": [group(f"What is in {n}?", *("word " * n for n in range(12)), images=1) for n in range(6)]}
+        body = {
+            "groups": [
+                group(f"What is in {n}?", *("word " * n for n in range(12)), images=1)
+                for n in range(6)
+            ]
+        }
         answered, late = asyncio.run(under_load(server, url, body))
         assert server.wait(60) == 0, log.read_text()
     lines = re.findall(r"POST /v1/rewards (\d+)", log.read_text())
@@ -76,7 +102,9 @@ def test_a_signal_under_load_loses_nothing_that_was_accepted(tmp_path: Path) -> 
 async def under_load(server: "subprocess.Popen[str]", url: str, body: object) -> tuple[int, int]:
     """Ask by 8 clients and end the server meanwhile; return how many answers came, and how many of them after the signal."""
     answers, late = list[int](), 0
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)) as client:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)
+    ) as client:
         while (await client.get("/ready")).status_code != 200:
             await asyncio.sleep(0.1)
 

@@ -51,17 +51,25 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"name": "vl_rewardbench", "location": str(root / "vl")},
         {"name": "mm_rlhf_rewardbench", "location": str(root / "mm")},
     ]
-    run_folders.run_folder(root / "run", tuple(range(1, 7)), run_folders.recipe(root / "run" / "base", benchmarks))
+    run_folders.run_folder(
+        root / "run", tuple(range(1, 7)), run_folders.recipe(root / "run" / "base", benchmarks)
+    )
     return root
 
 
 def stored(output: Path) -> dict[str, tuple[int, int]]:
     """Return the results that are whole: name to inode and time of the folder."""
     found = (output / "results").glob("*")
-    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found if path.suffix != ".part"}
+    return {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in found
+        if path.suffix != ".part"
+    }
 
 
-def test_a_killed_sweep_repeats_nothing(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_sweep_repeats_nothing(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = [str(world / "run"), "--output", str(tmp_path / "sweep")]
     killed = subprocess.run(
         [sys.executable, "-c", KILLED_WHILE_THE_THIRD_RESULT_IS_WRITTEN, *command],
@@ -100,10 +108,20 @@ def test_everything_is_written_and_a_broken_checkpoint_is_skipped(
 ) -> None:
     broken = tmp_path / "run" / "checkpoint-3"
     broken.mkdir(parents=True)
-    for name in ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json"):
+    for name in (
+        "config.json",
+        "preprocessor_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ):
         (broken / name).write_bytes((world / "run" / "checkpoint-1" / name).read_bytes())
     (broken / "model.safetensors").write_bytes(b"\x00" * 100)
-    judges = [str(world / "run" / "checkpoint-1"), str(broken), str(tmp_path / "nowhere"), str(world / "run" / "checkpoint-2")]
+    judges = [
+        str(world / "run" / "checkpoint-1"),
+        str(broken),
+        str(tmp_path / "nowhere"),
+        str(world / "run" / "checkpoint-2"),
+    ]
     main([*judges, "--output", str(tmp_path / "sweep"), "--protocol", "seed=3"])
     shown = capsys.readouterr().out
     assert f"{broken}: broken, skipped. a file of weights cannot be read" in shown
@@ -116,7 +134,10 @@ def test_everything_is_written_and_a_broken_checkpoint_is_skipped(
     assert "seed 3" in whole["protocol"]
     for row in whole["results"]:
         folder = tmp_path / "sweep" / row["folder"]
-        assert json.loads((folder / f"{row['benchmark']}.json").read_text())["micro"]["accuracy"] == row["accuracy"]
+        assert (
+            json.loads((folder / f"{row['benchmark']}.json").read_text())["micro"]["accuracy"]
+            == row["accuracy"]
+        )
         assert (folder / row["benchmark"] / "predictions.jsonl").is_file()
         assert json.loads((folder / "about.json").read_text())["judge"] == row["judge"]
     text = (tmp_path / "sweep" / "sweep.md").read_text()
@@ -128,7 +149,9 @@ def test_everything_is_written_and_a_broken_checkpoint_is_skipped(
     assert f"vl_rewardbench: Best: {best}" in shown
 
 
-def test_equal_weights_are_one_computation(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_weights_are_one_computation(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "run").mkdir()
     for name in ("recipe.yaml", "provenance.json"):
         (tmp_path / "run" / name).symlink_to(world / "run" / name)
@@ -142,7 +165,12 @@ def test_run_folders_stand_for_their_checkpoints_in_order(tmp_path: Path) -> Non
     for name in ("a/checkpoint-100", "a/checkpoint-20", "a/checkpoint-x", "b/checkpoint-5"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "a" / "best").symlink_to("checkpoint-20")
-    places = [tmp_path / "a", tmp_path / "a" / "best", tmp_path / "b" / "checkpoint-5", tmp_path / "judge.yaml"]
+    places = [
+        tmp_path / "a",
+        tmp_path / "a" / "best",
+        tmp_path / "b" / "checkpoint-5",
+        tmp_path / "judge.yaml",
+    ]
     found = [str(path.relative_to(tmp_path)) for path in expand(places)]
     assert found == ["a/checkpoint-20", "a/checkpoint-100", "b/checkpoint-5", "judge.yaml"]
 
@@ -150,28 +178,52 @@ def test_run_folders_stand_for_their_checkpoints_in_order(tmp_path: Path) -> Non
 def made(tmp_path: Path) -> Summary:
     """Return a sweep of three checkpoints and an ensemble: 90, 85, 50 and 88 of 100 rows right."""
     store, entries = Store(tmp_path / "results"), []
-    examples = [example(str(row), 0, ("a" * (1 + row % 7), "b"), f"g{row % 2}", item=row) for row in range(100)]
-    for judge, right in (("run/checkpoint-1", 50), ("run/checkpoint-2", 85), ("run/checkpoint-3", 90), ("all.yaml", 88)):
+    examples = [
+        example(str(row), 0, ("a" * (1 + row % 7), "b"), f"g{row % 2}", item=row)
+        for row in range(100)
+    ]
+    for judge, right in (
+        ("run/checkpoint-1", 50),
+        ("run/checkpoint-2", 85),
+        ("run/checkpoint-3", 90),
+        ("all.yaml", 88),
+    ):
         verdicts = [Verdict(scores=(1.0, 0.0) if row < right else (0.0, 1.0)) for row in range(100)]
-        result = evaluate(examples, verdicts, PLAIN, ProtocolConfig(), Origin("here", notes=(f"of {judge}",)))
+        result = evaluate(
+            examples, verdicts, PLAIN, ProtocolConfig(), Origin("here", notes=(f"of {judge}",))
+        )
         folder = store.begin(judge.replace("/", "-"))
         write_predictions(examples, verdicts, PLAIN, ProtocolConfig(), folder / "plain")
         write_result(result, folder / "plain.json")
         store.finish(judge.replace("/", "-"), {})
-        entries.append(Standing(Path(judge), "plain", judge.replace("/", "-"), store.result(judge.replace("/", "-"), "plain")))
+        entries.append(
+            Standing(
+                Path(judge),
+                "plain",
+                judge.replace("/", "-"),
+                store.result(judge.replace("/", "-"), "plain"),
+            )
+        )
     return summarise(entries, {"gone": "is not there"}, store, "the protocol")
 
 
 def test_the_best_and_what_cannot_be_told_from_it(tmp_path: Path) -> None:
     summary = made(tmp_path)
     standings = {str(standing.judge): standing for standing in summary.standings["plain"]}
-    assert [standing.words for standing in standings.values()] == ["worse", "worse", "best", "not distinguishable"]
+    assert [standing.words for standing in standings.values()] == [
+        "worse",
+        "worse",
+        "best",
+        "not distinguishable",
+    ]
     behind = standings["run/checkpoint-1"].behind
     assert behind is not None
     assert behind.mean == pytest.approx(0.4)
     assert behind.low > 0
     text = markdown(summary)
-    assert "Best: run/checkpoint-3, 90.0 [82.6, 94.5]. Not distinguishable from it: all.yaml." in text
+    assert (
+        "Best: run/checkpoint-3, 90.0 [82.6, 94.5]. Not distinguishable from it: all.yaml." in text
+    )
     assert "| run/checkpoint-1 | 1 | 50.0 [40.4, 59.6] | 50.0 | 100 | 0 | 50.0 | 0 | 40.0 [" in text
     assert "- of all.yaml" in text
     assert "- gone: is not there" in text
@@ -186,7 +238,9 @@ def test_the_curve_has_a_panel_for_each_benchmark(tmp_path: Path) -> None:
     assert widths[0] < widths[1]
 
 
-def test_wandb_gets_every_step_and_stays_on_disk_without_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_gets_every_step_and_stays_on_disk_without_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     summary = made(tmp_path)
     found = curves(summary)
     assert [line["step"] for line in found] == [1.0, 2.0, 3.0]

@@ -95,7 +95,8 @@ def test_tolerance_is_relative_to_the_answer() -> None:
 
 @settings(deadline=None)
 @given(
-    number=st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300), letter=st.sampled_from("ABCDEFGH")
+    number=st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300),
+    letter=st.sampled_from("ABCDEFGH"),
 )
 def test_what_states_the_answer_is_right(number: float, letter: str) -> None:
     for written in (repr(number), f"the result is {number!r}", f"<answer>{number!r}</answer>"):

@@ -51,5 +51,7 @@ def small_3b(paradigm: str) -> Found:
     from train.speed import workload
 
     tower = Qwen2_5_VLTowerShape(64, 2, intermediate_size=96)
-    workload.SHAPES["3b"] = Qwen2_5_VLShape(512, 2, 4, 2, 96, 2000, tie_word_embeddings=True, vision_config=tower)
+    workload.SHAPES["3b"] = Qwen2_5_VLShape(
+        512, 2, 4, 2, 96, 2000, tie_word_embeddings=True, vision_config=tower
+    )
     return steps.large(paradigm)

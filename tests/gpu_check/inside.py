@@ -27,13 +27,19 @@ def make(check: Check, deadline: float) -> Line:
         found: Found = getattr(import_module(module), function)(*check.arguments)
     except SkippedError as reason:
         return Line(check.name, "SKIPPED", str(reason))
-    return Line(check.name, "PASS" if found.right else "FAIL", found.said, time.time() - start, found.values)
+    return Line(
+        check.name, "PASS" if found.right else "FAIL", found.said, time.time() - start, found.values
+    )
 
 
 def too_late(check: Check, deadline: float) -> str:
     """Return why a check is not begun any more, or nothing."""
     left = max(deadline - time.time(), 0)
-    return "" if left >= check.seconds else f"takes up to {check.seconds:.0f} s, and {left:.0f} s of the budget are left"
+    return (
+        ""
+        if left >= check.seconds
+        else f"takes up to {check.seconds:.0f} s, and {left:.0f} s of the budget are left"
+    )
 
 
 def need_gpu(gib: float) -> None:

@@ -23,15 +23,27 @@ def device() -> torch.device:
 def machine() -> Found:
     """Say what the figures are of, and which packages that the project needs are not there."""
     project = tomllib.loads((CLONE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    versions = {name: installed(name) for name in (re.split(r"[<>=]", one)[0] for one in project["dependencies"])}
+    versions = {
+        name: installed(name)
+        for name in (re.split(r"[<>=]", one)[0] for one in project["dependencies"])
+    }
     absent = ", ".join(name for name, found in versions.items() if found is None)
-    gpus, named = torch.cuda.device_count(), f"no CUDA device, {torch.get_num_threads()} CPU threads"
+    gpus, named = (
+        torch.cuda.device_count(),
+        f"no CUDA device, {torch.get_num_threads()} CPU threads",
+    )
     if gpus:
         found = torch.cuda.get_device_properties(0)
         named = f"{gpus} x {found.name}, {found.total_memory / GIB:.1f} GiB"
-    known = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers", "trl", "deepspeed"))
+    known = ", ".join(
+        f"{name} {versions[name]}" for name in ("torch", "transformers", "trl", "deepspeed")
+    )
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=CLONE, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=CLONE,
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout
     said = f"{named}; {known}, Python {platform.python_version()}; commit {commit.strip() or 'unknown'}"
     return Found(True, said + (f"; not installed: {absent}" if absent else ""), {"gpus": gpus})

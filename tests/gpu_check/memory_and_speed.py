@@ -14,8 +14,27 @@ from tests.models.shapes_only import shapes_of
 from tests.train.shipped import FOLDER
 from train.recipe.memory import GIB, activations
 from train.recipe.parsing import read_recipe
-from train.speed.measure import INFERENCE, SHARED, STOCK, TRAINING, Bench, compared, matrix_rate, measure
-from train.speed.workload import EMBEDDED, FULL, SHAPES, SMALL, Workload, build, pair_group, pair_sizes, vision_tokens
+from train.speed.measure import (
+    INFERENCE,
+    SHARED,
+    STOCK,
+    TRAINING,
+    Bench,
+    compared,
+    matrix_rate,
+    measure,
+)
+from train.speed.workload import (
+    EMBEDDED,
+    FULL,
+    SHAPES,
+    SMALL,
+    Workload,
+    build,
+    pair_group,
+    pair_sizes,
+    vision_tokens,
+)
 from train.supervised.budget import leave_to_libraries
 from train.supervised.objectives import pair_loss
 
@@ -43,20 +62,35 @@ def throughput() -> Found:
     model: CriticRewardModel = build(CriticRewardModel, shape, device(), dtype)
     bench = Bench(model, pairs(model, SIZES[shape], PAIRS if cuda else 2), rate, repeats=1)
     tasks = ((TRAINING, True), (INFERENCE, False))
-    found = compared([bench.run(what, variant, on) for what, on in tasks for variant in (STOCK, SHARED)])
+    found = compared(
+        [bench.run(what, variant, on) for what, on in tasks for variant in (STOCK, SHARED)]
+    )
     said, values = [], {"tflops": 2 * rate / 1e12}
     for one in found[1::2]:
         name = f"{one.what}, checkpointing" if one.checkpointing else one.what
         if one.pairs_per_second is None or one.mfu is None or one.peak_gib is None:
             said.append(f"{name}: does not fit")
             continue
-        times = "stock does not fit" if one.times_stock is None else f"{one.times_stock:.2f} x stock"
-        said.append(f"{name}: {one.pairs_per_second:.2f} pairs/s, {times}, MFU {one.mfu:.0%}, peak {one.peak_gib:.1f} GiB")
-        values |= {f"{one.what}_pairs_per_second": one.pairs_per_second, f"{one.what}_peak_gib": one.peak_gib}
+        times = (
+            "stock does not fit" if one.times_stock is None else f"{one.times_stock:.2f} x stock"
+        )
+        said.append(
+            f"{name}: {one.pairs_per_second:.2f} pairs/s, {times}, MFU {one.mfu:.0%}, peak {one.peak_gib:.1f} GiB"
+        )
+        values |= {
+            f"{one.what}_pairs_per_second": one.pairs_per_second,
+            f"{one.what}_peak_gib": one.peak_gib,
+        }
         values |= {} if one.times_stock is None else {f"{one.what}_times_stock": one.times_stock}
-    slower = cuda and any(one.times_stock is not None and one.times_stock <= 1 for one in found[1::2])
+    slower = cuda and any(
+        one.times_stock is not None and one.times_stock <= 1 for one in found[1::2]
+    )
     right = not slower and all(one.pairs_per_second for one in found[1::2])
-    return Found(right, f"{shape}, {'; '.join(said)}; matrix products at {values['tflops']:.3g} TFLOP/s", values)
+    return Found(
+        right,
+        f"{shape}, {'; '.join(said)}; matrix products at {values['tflops']:.3g} TFLOP/s",
+        values,
+    )
 
 
 def pairs(model: ScalarRewardModel, size: Workload, count: int) -> list[Group]:
@@ -71,7 +105,9 @@ def plan(shape: str = "3b") -> Found:
     said = f"{shape}, {PAIRS} pairs, checkpointing: {planned:.1f} GiB planned, {counted:.1f} counted on tensors without values"
     off = planned / counted - 1
     return Found(
-        abs(off) <= COUNTED, f"{said}, {off:+.1%} (limit {COUNTED:.0%})", {"planned_gib": planned, "counted_gib": counted}
+        abs(off) <= COUNTED,
+        f"{said}, {off:+.1%} (limit {COUNTED:.0%})",
+        {"planned_gib": planned, "counted_gib": counted},
     )
 
 
@@ -92,13 +128,17 @@ def peak_memory() -> Found:
     leave_to_libraries(device())
     model: ScalarRewardModel = build(ScalarRewardModel, shape, device(), torch.bfloat16)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    batch = pack(pairs(model.train(), SIZES[shape], PAIRS), vision_tokens(model.config)).to(device())
+    batch = pack(pairs(model.train(), SIZES[shape], PAIRS), vision_tokens(model.config)).to(
+        device()
+    )
 
     def row() -> None:
         chosen, rejected = model(**batch.score_inputs()).view(-1, 2).unbind(1)
         torch.autograd.backward(pair_loss(chosen, rejected).mean())
 
-    found = measure(row, device(), repeats=1)[1]  # the call before the measured one leaves gradients
+    found = measure(row, device(), repeats=1)[
+        1
+    ]  # the call before the measured one leaves gradients
     off = found / counted - 1
     said = f"{shape}, {PAIRS} pairs, checkpointing, bf16: {found:.1f} GiB measured, {counted:.1f} counted ({off:+.1%}, limit "
     values = {"measured_gib": found, "counted_gib": counted, "planned_gib": planned}

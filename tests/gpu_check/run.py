@@ -42,7 +42,10 @@ CHECKS = (
     Check("memory plan", f"{HERE}.memory_and_speed:plan", 40),
     Check("peak memory", f"{HERE}.memory_and_speed:peak_memory", 60, gib=26),
     Check("tests that need a GPU", f"{HERE}.steps:gpu_tests", 100, gib=2),
-    *(Check(f"a step at 3B, LoRA: {name}", f"{HERE}.steps:large", 60, (name,), gib=20) for name in PARADIGMS),
+    *(
+        Check(f"a step at 3B, LoRA: {name}", f"{HERE}.steps:large", 60, (name,), gib=20)
+        for name in PARADIGMS
+    ),
     Check("rollouts by vLLM", f"{HERE}.steps:vllm_rollouts", 120, gib=8),
 )
 """The lines, in the order in which a short lease should have them."""
@@ -54,18 +57,38 @@ ERROR = re.compile(r"(?:\[rank\d+\]: |E +)?((?:[\w.]*(?:Error|Exception)|error)\
 
 def main(argv: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
     """Make all checks, and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="LINE", default=[], help="these lines alone, named as in the table")
-    parser.add_argument("--minutes", type=float, default=9.5, help="what does not fit into them is left out (default: 9.5)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="LINE",
+        default=[],
+        help="these lines alone, named as in the table",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=9.5,
+        help="what does not fit into them is left out (default: 9.5)",
+    )
     parser.add_argument("--output", type=Path, default=CLONE / ".cache" / "gpu_check")
     options = parser.parse_args(argv)
     names = [check.name for check in checks]
     if unknown := set(options.only) - set(names):
-        parser.error(f"no line is called {', '.join(sorted(unknown))}; lines are: {'; '.join(names)}")
-    todo = [check for check in checks if not options.only or check.name in ("machine", *options.only)]
+        parser.error(
+            f"no line is called {', '.join(sorted(unknown))}; lines are: {'; '.join(names)}"
+        )
+    todo = [
+        check for check in checks if not options.only or check.name in ("machine", *options.only)
+    ]
     deadline, lines = time.time() + 60 * options.minutes, list[Line]()
     options.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch, (options.output / "log.txt").open("w+", encoding="utf-8") as log:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        (options.output / "log.txt").open("w+", encoding="utf-8") as log,
+    ):
         os.environ.update(SURROUNDINGS, GPU_CHECK_SCRATCH=scratch)
         while todo:
             no_gpu = bool(lines) and not lines[0].values.get("gpus")
@@ -106,7 +129,10 @@ def run_process(checks: Sequence[Check], deadline: float, log: TextIO) -> list[L
     marks = [number for number, line in enumerate(printed) if line.startswith(MARK)]
     lines = [Line(**json.loads(printed[number].removeprefix(MARK))) for number in marks]
     if len(lines) < len(checks):
-        seconds, words = time.time() - start - sum(line.seconds for line in lines), printed[marks[-1] + 1 if marks else 0 :]
+        seconds, words = (
+            time.time() - start - sum(line.seconds for line in lines),
+            printed[marks[-1] + 1 if marks else 0 :],
+        )
         lines.append(Line(checks[len(lines)].name, "FAIL", f"{last_words(words)} ({end})", seconds))
     return lines
 
@@ -127,8 +153,13 @@ def write(folder: Path, lines: Sequence[Line]) -> None:
 
 def markdown(lines: Sequence[Line]) -> str:
     """Return the table."""
-    rows = [f"| {one.check} | {one.result} | {one.said.replace('|', '/')} | {one.seconds:.0f} |" for one in lines]
-    return "\n".join([f"| {time.strftime('%Y-%m-%d')} | | | s |", "|---|---|---|---|", *rows]) + "\n"
+    rows = [
+        f"| {one.check} | {one.result} | {one.said.replace('|', '/')} | {one.seconds:.0f} |"
+        for one in lines
+    ]
+    return (
+        "\n".join([f"| {time.strftime('%Y-%m-%d')} | | | s |", "|---|---|---|---|", *rows]) + "\n"
+    )
 
 
 if __name__ == "__main__":

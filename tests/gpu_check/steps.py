@@ -38,12 +38,22 @@ SHORT = (
     "workers=0",
 )
 LARGE = ("backbone.dtype=bfloat16", "optim.lora={rank: 64}", "optim.activation_checkpointing=true")
-ROLLOUTS = ("num_generations=4", "pairs_per_pass=4", "steps_per_rollout=1", "max_new_tokens=16", "temperature=2")
+ROLLOUTS = (
+    "num_generations=4",
+    "pairs_per_pass=4",
+    "steps_per_rollout=1",
+    "max_new_tokens=16",
+    "temperature=2",
+)
 PARADIGMS: dict[str, tuple[Entry, str, tuple[str, ...]]] = {
     "naive": ("rm", "naive", ()),
     "critic": ("rm", "critic", ("method.critique_max_tokens=16",)),
     "judge by SFT": ("sft", "judge_sft", ()),
-    "judge by StableReinforce": ("rl", "judge_rl", ("method.advantages.filter=null", *(f"method.{key}" for key in ROLLOUTS))),
+    "judge by StableReinforce": (
+        "rl",
+        "judge_rl",
+        ("method.advantages.filter=null", *(f"method.{key}" for key in ROLLOUTS)),
+    ),
 }
 """Script, recipe of recipes/shapes/, and what makes it short."""
 
@@ -70,10 +80,18 @@ def step(paradigm: str, *changes: str) -> Found:
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    arguments = [str(FOLDER / "shapes" / f"{recipe}.yaml"), f"output.folder={folder}", *SHORT, *own, *changes]
+    arguments = [
+        str(FOLDER / "shapes" / f"{recipe}.yaml"),
+        f"output.folder={folder}",
+        *SHORT,
+        *own,
+        *changes,
+    ]
     with mock.patch.object(StableReinforceMethod, "reward", return_value=(even_tokens, None)):
         start(arguments, entry, "")
-    AcceleratorState._reset_state(reset_partial_state=True)  # several steps share a process where there is no GPU
+    AcceleratorState._reset_state(
+        reset_partial_state=True
+    )  # several steps share a process where there is no GPU
     log = read_json(folder / "checkpoint-1" / "trainer_state.json")["log_history"]
     line = next(one for one in log if "loss" in one)
     values = {name: float(line[name]) for name in ("loss", "grad_norm")} | {"peak_gib": 0.0}
@@ -89,16 +107,28 @@ def random_backbone(folder: Path) -> Path:
     """Write random weights of the 3B shape, and the embedded backbone's tokenizer and processor, unless they are there."""
     if not folder.exists():
         if (free := shutil.disk_usage(folder.parent).free / GIB) < 10:
-            raise SkippedError(f"needs 10 GiB of disk for random weights, and {folder.parent} has {free:.1f}")
+            raise SkippedError(
+                f"needs 10 GiB of disk for random weights, and {folder.parent} has {free:.1f}"
+            )
         config, embedded = SHAPES["3b"].config(), FAMILY.config.from_pretrained(EMBEDDED)
-        for name in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"):
+        for name in (
+            "image_token_id",
+            "video_token_id",
+            "vision_start_token_id",
+            "vision_end_token_id",
+        ):
             setattr(config, name, getattr(embedded, name))
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
             setattr(config.text_config, name, getattr(embedded.text_config, name))
         with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
             model = FAMILY.language_model.__bases__[-1]._from_config(config, dtype=torch.bfloat16)
         part = folder.with_name("unfinished")
-        shutil.copytree(EMBEDDED, part, ignore=shutil.ignore_patterns("config.json", "*.safetensors"), dirs_exist_ok=True)
+        shutil.copytree(
+            EMBEDDED,
+            part,
+            ignore=shutil.ignore_patterns("config.json", "*.safetensors"),
+            dirs_exist_ok=True,
+        )
         model.save_pretrained(part)
         part.rename(folder)
         del model
@@ -109,7 +139,11 @@ def random_backbone(folder: Path) -> Path:
 
 def gpu_tests() -> Found:
     """Run the tests that are marked `gpu`: every kernel, row shape, head count and width, quantisation, token budget."""
-    marked = [path for path in sorted(TESTS.rglob("test_*.py")) if re.search(r"mark\.gpu|\bDEVICES\b", path.read_text("utf-8"))]
+    marked = [
+        path
+        for path in sorted(TESTS.rglob("test_*.py"))
+        if re.search(r"mark\.gpu|\bDEVICES\b", path.read_text("utf-8"))
+    ]
     return by_pytest("-m", "gpu", *map(str, marked))
 
 
@@ -125,7 +159,15 @@ def by_pytest(*arguments: str) -> Found:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, cwd=TESTS.parent, stdout=subprocess.PIPE, text=True, check=False)
     print(done.stdout)
-    counts = {what: float(number) for number, what in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
+    counts = {
+        what: float(number)
+        for number, what in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)
+    }
     failed = re.findall(r"^(?:FAILED|ERROR) \S*::(.*)$", done.stdout, re.MULTILINE)
-    said = ", ".join(f"{number:.0f} {what}" for what, number in counts.items()) or f"pytest ended with status {done.returncode}"
-    return Found(done.returncode == 0 and "passed" in counts, "; ".join([said, *failed[:3]]), counts)
+    said = (
+        ", ".join(f"{number:.0f} {what}" for what, number in counts.items())
+        or f"pytest ended with status {done.returncode}"
+    )
+    return Found(
+        done.returncode == 0 and "passed" in counts, "; ".join([said, *failed[:3]]), counts
+    )

@@ -45,12 +45,18 @@ def peak(shapes: Shapes, groups: Sequence[Group], *, training: bool, later: bool
 
 def patch_cost(shape: str, checkpointing: bool) -> float:
     """Return what a vision patch adds to the peak of training, in LM tokens (counted as `PATCH_COST`)."""
-    small, longer, larger = (PairSize(60, width, question, (200, 200)) for width, question in ((60, 80), (60, 1080), (80, 80)))
+    small, longer, larger = (
+        PairSize(60, width, question, (200, 200))
+        for width, question in ((60, 80), (60, 1080), (80, 80))
+    )
     found = []
     for size in (small, longer, larger):
         shapes = shapes_of(ScalarRewardModel, shape, checkpointing=checkpointing)
         groups = [pair_group(size, vision_tokens(shapes.model.config), 0)] * 4
-        tokens, patches = sum(group.tokens for group in groups), sum(group.patches for group in groups)
+        tokens, patches = (
+            sum(group.tokens for group in groups),
+            sum(group.patches for group in groups),
+        )
         found.append((peak(shapes, groups, training=True, later=True), tokens, patches))
     (memory, tokens, patches), longest, largest = found
     token = (longest[0] - memory) / (longest[1] - tokens)
@@ -59,7 +65,9 @@ def patch_cost(shape: str, checkpointing: bool) -> float:
 
 def main() -> None:
     """Print a line for each shape and task."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=8, help="pairs in the row")
     pairs = parser.parse_args().pairs
     silence()
@@ -72,7 +80,11 @@ def main() -> None:
             for shared in (False, True):
                 shapes = shapes_of(ScalarRewardModel, shape, checkpointing=checkpointing)
                 groups = shapes.pairs(pairs)
-                found.append(peak(shapes, groups if shared else unshared(groups), training=what == "training"))
+                found.append(
+                    peak(
+                        shapes, groups if shared else unshared(groups), training=what == "training"
+                    )
+                )
             moments = 2 * sum(parameter.nbytes for parameter in shapes.model.parameters()) / GIB
             cells = [f"{one:.1f}" for one in found]
             if what == "training":

@@ -40,7 +40,9 @@ class Host(Tensor):
         """Compute with values; where they are sizes of a tensor without, take the numbers."""
         given = args, kwargs or {}
         if any(isinstance(one, FakeTensor) for one in tree_leaves(given)):
-            positional, named = tree_map(lambda one: one.item() if isinstance(one, Host) else one, given)
+            positional, named = tree_map(
+                lambda one: one.item() if isinstance(one, Host) else one, given
+            )
             return func(*positional, **named)
         with unset_fake_temporarily():
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
@@ -95,23 +97,36 @@ class Shapes:
         batch = pack(groups, vision_tokens(self.model.config))
         device = self.model.device
         with self.mode:
-            fake = batch._map(lambda one: torch.empty_like(self.mode.from_tensor(one, static_shapes=True), device=device))
+            fake = batch._map(
+                lambda one: torch.empty_like(
+                    self.mode.from_tensor(one, static_shapes=True), device=device
+                )
+            )
         return replace(fake, image_grid_thw=batch.image_grid_thw.as_subclass(Host))
 
     def pairs(self, count: int, seed: int = 0) -> list[Group]:
         """Return pairs of the workload of the speed targets; these have values."""
         vision = vision_tokens(self.model.config)
-        return [pair_group(size, vision, number) for number, size in enumerate(pair_sizes(count, seed, FULL))]
+        return [
+            pair_group(size, vision, number)
+            for number, size in enumerate(pair_sizes(count, seed, FULL))
+        ]
 
     @contextmanager
     def run(self) -> Iterator[Kernels]:
         """Run what is inside without values, with the varlen kernel; weights count as memory that is there."""
-        with mock.patch.object(attention, "_takes_varlen", _always), self.mode, Kernels() as kernels:
+        with (
+            mock.patch.object(attention, "_takes_varlen", _always),
+            self.mode,
+            Kernels() as kernels,
+        ):
             kernels.add(iter([*self.model.parameters(), *self.model.buffers()]))
             yield kernels
 
 
-def shapes_of(kind: type[nn.Module], name: str, *, checkpointing: bool = False, device: torch.device = CPU) -> Shapes:
+def shapes_of(
+    kind: type[nn.Module], name: str, *, checkpointing: bool = False, device: torch.device = CPU
+) -> Shapes:
     """Return a model of the class `kind` at the shape `3b` or `7b`, in bf16, ready to be trained.
 
     On `cuda`, which takes a build of PyTorch for CUDA and no device, gradients cannot be computed.

@@ -18,7 +18,9 @@ Case = tuple[list[Image], list[tuple[Span, ...]]]
 """A group as people write it: its pictures and its conversations."""
 
 
-def padded_inputs(cases: Sequence[Case], side: str = "right", family: str = tiny.FAMILY) -> dict[str, Tensor]:
+def padded_inputs(
+    cases: Sequence[Case], side: str = "right", family: str = tiny.FAMILY
+) -> dict[str, Tensor]:
     """Give every conversation of `cases` a row of its own, with its own copy of the images."""
     tokenizer, processor = tiny.tokenizer(family), tiny.image_processor(family=family)
     texts, images = [], []
@@ -29,13 +31,17 @@ def padded_inputs(cases: Sequence[Case], side: str = "right", family: str = tiny
                 images.append(processor(images=[picture], return_tensors="pt"))
                 if family == "internvl":  # as its processor writes it, 4 tokens a tile
                     count = 4 * int(images[-1].pop("num_patches"))
-                    text = text.replace("<IMG_CONTEXT>", f"<img>{'<|placeholder|>' * count}</img>", 1)
+                    text = text.replace(
+                        "<IMG_CONTEXT>", f"<img>{'<|placeholder|>' * count}</img>", 1
+                    )
                 else:
                     merge = FAMILIES[family].images.sizes(tiny.config(family).vision_config)[0]
                     count = int(images[-1]["image_grid_thw"].prod()) // merge**2
                     text = text.replace("<|image_pad|>", "<|placeholder|>" * count, 1)
             texts.append(text.replace("<|placeholder|>", FAMILIES[family].marks[1]))
-    rows = tokenizer(texts, padding=True, padding_side=side, return_tensors="pt", add_special_tokens=False)
+    rows = tokenizer(
+        texts, padding=True, padding_side=side, return_tensors="pt", add_special_tokens=False
+    )
     inputs = {"input_ids": rows["input_ids"], "attention_mask": rows["attention_mask"]}
     for name in images[0] if images else ():
         inputs[name] = torch.cat([image[name] for image in images])
@@ -44,7 +50,9 @@ def padded_inputs(cases: Sequence[Case], side: str = "right", family: str = tiny
 
 def backbone(weights: Any) -> Any:
     """Return a stock backbone with stock attention and a copy of `weights`, a loaded backbone."""
-    model = type(weights)._from_config(tiny.config(weights.config.model_type), attn_implementation="sdpa")
+    model = type(weights)._from_config(
+        tiny.config(weights.config.model_type), attn_implementation="sdpa"
+    )
     model.load_state_dict(weights.state_dict())
     return model.eval()
 

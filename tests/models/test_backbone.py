@@ -17,7 +17,13 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from data.errors import CheckpointError
 from data.preference import text
 from models import backbone
-from models.backbone import embed_patches, load_critic, load_encoder, load_language_model, load_scalar
+from models.backbone import (
+    embed_patches,
+    load_critic,
+    load_encoder,
+    load_language_model,
+    load_scalar,
+)
 from models.config import BackboneConfig, HeadConfig
 from models.families.table import FAMILIES
 from models.packing.attention import PatchProjection
@@ -33,7 +39,10 @@ def at(folder: Path, **changes: Any) -> BackboneConfig:
 def row() -> PackedBatch:
     encoder = tiny.encoder()
     content: Any = [{"type": "image"}, {"type": "text", "text": "What?"}]
-    turns = [encoder.render([{"role": "user", "content": content}, text("assistant", a)]) for a in ("Red", "A blue circle")]
+    turns = [
+        encoder.render([{"role": "user", "content": content}, text("assistant", a)])
+        for a in ("Red", "A blue circle")
+    ]
     return encoder.pack([encoder.encode([tiny.picture(80, 56)], turns, "end_of_turn")])
 
 
@@ -60,18 +69,29 @@ def test_both_key_layouts_load_every_tensor(tmp_path: Path, released: bool, tied
 
 @pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("load", [load_scalar, load_language_model])
-def test_what_was_loaded_is_written_in_the_current_layout_and_loads_again(tmp_path: Path, released: bool, load: Any) -> None:
+def test_what_was_loaded_is_written_in_the_current_layout_and_loads_again(
+    tmp_path: Path, released: bool, load: Any
+) -> None:
     model = load(at(tiny.checkpoint(tmp_path / "start", released=released))).eval()
     model.save_pretrained(tmp_path / "saved")
     names = load_file(tmp_path / "saved" / "model.safetensors").keys()
     assert {name.split(".")[0] for name in names} <= {"model", "head", "lm_head"}
-    assert {name.split(".")[1] for name in names if name.startswith("model.")} == {"language_model", "visual"}
+    assert {name.split(".")[1] for name in names if name.startswith("model.")} == {
+        "language_model",
+        "visual",
+    }
     again = load(at(tmp_path / "saved")).eval()
     batch = row()
     inputs = batch.score_inputs() if isinstance(model, ScalarRewardModel) else batch.model_inputs()
-    found, wanted = (x if isinstance(x, Tensor) else x.logits for x in (again(**inputs), model(**inputs)))
-    assert torch.allclose(found, wanted, atol=1e-7)  # not equal: where a tensor lies in memory decides its last bit
-    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in again.state_dict().items())
+    found, wanted = (
+        x if isinstance(x, Tensor) else x.logits for x in (again(**inputs), model(**inputs))
+    )
+    assert torch.allclose(
+        found, wanted, atol=1e-7
+    )  # not equal: where a tensor lies in memory decides its last bit
+    assert all(
+        torch.equal(tensor, model.state_dict()[name]) for name, tensor in again.state_dict().items()
+    )
 
 
 def test_loaded_models_take_both_kernels_of_this_project(tmp_path: Path) -> None:
@@ -92,15 +112,21 @@ CHANGES: dict[str, Callable[[dict[str, Tensor]], Any]] = {
     "1 missing: model.language_model.layers.1.mlp.up_proj.weight": lambda t: t.pop(
         "model.language_model.layers.1.mlp.up_proj.weight"
     ),
-    "1 missing: model.visual.blocks.0.attn.qkv.bias": lambda t: t.pop("model.visual.blocks.0.attn.qkv.bias"),
-    "1 unexpected: model.visual.extra.weight": lambda t: t.update({"model.visual.extra.weight": torch.zeros(2)}),
+    "1 missing: model.visual.blocks.0.attn.qkv.bias": lambda t: t.pop(
+        "model.visual.blocks.0.attn.qkv.bias"
+    ),
+    "1 unexpected: model.visual.extra.weight": lambda t: t.update(
+        {"model.visual.extra.weight": torch.zeros(2)}
+    ),
     "1 of another shape": lambda t: t.update({"model.visual.merger.mlp.0.bias": torch.zeros(3)}),
 }
 
 
 @pytest.mark.parametrize("message", CHANGES)
 @pytest.mark.parametrize("load", [load_scalar, load_language_model])
-def test_a_dropped_extra_or_misshapen_tensor_is_refused(tmp_path: Path, message: str, load: Any) -> None:
+def test_a_dropped_extra_or_misshapen_tensor_is_refused(
+    tmp_path: Path, message: str, load: Any
+) -> None:
     folder = edit(tiny.checkpoint(tmp_path), CHANGES[message])
     with pytest.raises(IncompleteCheckpointError, match=message):
         load(at(folder))
@@ -113,12 +139,17 @@ def test_only_the_head_may_be_missing_and_only_when_asked_for(tmp_path: Path) ->
         load_scalar(at(folder))
 
 
-def test_a_saved_head_is_kept_when_the_recipe_describes_it_and_refused_otherwise(tmp_path: Path) -> None:
+def test_a_saved_head_is_kept_when_the_recipe_describes_it_and_refused_otherwise(
+    tmp_path: Path,
+) -> None:
     model = load_scalar(at(tiny.checkpoint(tmp_path / "start")))
     tiny.stir(model.head, 1.0)
     model.save_pretrained(tmp_path / "saved")
     again = load_scalar(at(tmp_path / "saved"), HeadConfig())
-    assert all(torch.equal(*pair) for pair in zip(model.head.parameters(), again.head.parameters(), strict=True))
+    assert all(
+        torch.equal(*pair)
+        for pair in zip(model.head.parameters(), again.head.parameters(), strict=True)
+    )
     with pytest.raises(CheckpointError, match="Describe the head as the checkpoint has it"):
         load_scalar(at(tmp_path / "saved"), HeadConfig(width=7))
 
@@ -129,11 +160,15 @@ def test_a_headless_folder_is_no_reward_model(tmp_path: Path) -> None:
 
 
 def test_a_language_model_is_saved_as_the_stock_class(tmp_path: Path) -> None:
-    load_language_model(at(tiny.checkpoint(tmp_path / "start", released=True))).save_pretrained(tmp_path / "saved")
+    load_language_model(at(tiny.checkpoint(tmp_path / "start", released=True))).save_pretrained(
+        tmp_path / "saved"
+    )
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert config["architectures"] == ["Qwen2_5_VLForConditionalGeneration"]
     assert "auto_map" not in config
-    _, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    _, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        tmp_path / "saved", output_loading_info=True
+    )
     assert not any(info.values())
 
 
@@ -147,7 +182,13 @@ def test_a_fresh_head_is_what_the_recipe_says(tmp_path: Path) -> None:
     head = HeadConfig(layers=3, activation="tanh", width=10, dropout=0.1, read="mean")
     model = load_scalar(at(tiny.checkpoint(tmp_path)), head)
     shapes = [tuple(p.shape) for p in model.head.parameters()]
-    assert shapes == [(10, 32), (10,), (10, 10), (10,), (1, 10)]  # no last bias: Bradley-Terry gives it no gradient
+    assert shapes == [
+        (10, 32),
+        (10,),
+        (10, 10),
+        (10,),
+        (1, 10),
+    ]  # no last bias: Bradley-Terry gives it no gradient
     assert model.config.reward_head == head.model_dump()
     first, *_, last = (p.detach() for p in model.head.parameters() if p.ndim == 2)
     assert 0 < float(first.std()) < 0.05
@@ -160,7 +201,9 @@ def test_the_report_of_a_fresh_head_is_silent_and_any_other_is_not(
     logger = logging.getLogger("transformers")
     monkeypatch.setattr(logger, "propagate", False)  # else the root's handler hears it too
     logger.addHandler(caplog.handler)
-    load_scalar(at(tiny.checkpoint(tmp_path / "start")), HeadConfig(layers=2)).save_pretrained(tmp_path / "saved")
+    load_scalar(at(tiny.checkpoint(tmp_path / "start")), HeadConfig(layers=2)).save_pretrained(
+        tmp_path / "saved"
+    )
     assert "LOAD REPORT" not in caplog.text
     with pytest.raises(IncompleteCheckpointError, match=r"missing: lm_head\.weight"):
         load_language_model(at(tmp_path / "saved"))
@@ -170,14 +213,18 @@ def test_the_report_of_a_fresh_head_is_silent_and_any_other_is_not(
 
 
 @pytest.mark.parametrize("load", [load_scalar, load_critic])
-def test_a_fresh_head_ties_everything_and_a_saved_one_is_not_reset(tmp_path: Path, load: Any) -> None:
+def test_a_fresh_head_ties_everything_and_a_saved_one_is_not_reset(
+    tmp_path: Path, load: Any
+) -> None:
     model = load(at(tiny.checkpoint(tmp_path / "start")), HeadConfig(layers=1, activation="none"))
     (single,) = model.head.parameters()
     assert tuple(single.shape) == (1, 32)
     assert not model.scores(torch.randn(5, 32)).any()
     torch.nn.init.normal_(single)
     model.save_pretrained(tmp_path / "saved")
-    assert torch.equal(next(load(at(tmp_path / "saved"), fresh_head=False).head.parameters()), single)
+    assert torch.equal(
+        next(load(at(tmp_path / "saved"), fresh_head=False).head.parameters()), single
+    )
 
 
 def test_bf16_is_loaded_as_bf16(tmp_path: Path) -> None:
@@ -195,18 +242,28 @@ def test_bf16_is_loaded_as_bf16(tmp_path: Path) -> None:
         (["vision_tower", "projector"], {"blocks", "patch_embed", "merger"}),
     ],
 )
-def test_freezing_stops_the_named_parts_only(tmp_path: Path, parts: list[Any], frozen: set[str]) -> None:
+def test_freezing_stops_the_named_parts_only(
+    tmp_path: Path, parts: list[Any], frozen: set[str]
+) -> None:
     model = load_language_model(at(tiny.checkpoint(tmp_path), freeze=parts))
     found: dict[str, set[bool]] = {}
     for name, parameter in model.named_parameters():
         part = name.removeprefix("model.").removeprefix("visual.").split(".")[0]
         found.setdefault(part, set()).add(parameter.requires_grad)
-    assert found == {part: {part not in frozen} for part in ("blocks", "patch_embed", "merger", "language_model", "lm_head")}
+    assert found == {
+        part: {part not in frozen}
+        for part in ("blocks", "patch_embed", "merger", "language_model", "lm_head")
+    }
 
 
 def test_the_processor_takes_the_recipes_pixels_whatever_the_file_says(tmp_path: Path) -> None:
     folder = tiny.checkpoint(tmp_path)
-    released = {"min_pixels": 3136, "max_pixels": 12845056, "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14}
+    released = {
+        "min_pixels": 3136,
+        "max_pixels": 12845056,
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "patch_size": 14,
+    }
     (folder / "preprocessor_config.json").write_text(json.dumps(released))
     encoder = load_encoder(at(folder, min_pixels=784, max_pixels=28 * 28 * 6))
     found = encoder.image_processor(images=[tiny.picture(400, 300)], return_tensors="pt")
@@ -229,7 +286,9 @@ def test_a_folder_that_is_not_there_is_named(path: str) -> None:
         load_scalar(BackboneConfig(path=path))
 
 
-def test_embedded_means_the_folder_in_this_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_embedded_means_the_folder_in_this_repository(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert Path(__file__).parents[2] / "models" / "embedded" == backbone.EMBEDDED
     monkeypatch.setattr(backbone, "EMBEDDED", tmp_path)
     assert backbone.resolve("embedded") == str(tmp_path)
@@ -237,11 +296,20 @@ def test_embedded_means_the_folder_in_this_repository(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("model_type", "reason"),
-    [("qwen3_5", "recurrent layers"), ("gemma3", "see each other in both directions"), ("llama", "not shown to be exact")],
+    [
+        ("qwen3_5", "recurrent layers"),
+        ("gemma3", "see each other in both directions"),
+        ("llama", "not shown to be exact"),
+    ],
 )
-def test_another_architecture_is_refused_with_the_reason_and_what_works(tmp_path: Path, model_type: str, reason: str) -> None:
+def test_another_architecture_is_refused_with_the_reason_and_what_works(
+    tmp_path: Path, model_type: str, reason: str
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-    with pytest.raises(CheckpointError, match=rf"is a '{model_type}' model: .*{reason}.*Qwen2\.5-VL \(model_type qwen2_5_vl\)"):
+    with pytest.raises(
+        CheckpointError,
+        match=rf"is a '{model_type}' model: .*{reason}.*Qwen2\.5-VL \(model_type qwen2_5_vl\)",
+    ):
         load_scalar(at(tmp_path))
 
 
@@ -261,19 +329,30 @@ def test_missing_tokenizer_files_are_named(tmp_path: Path) -> None:
 def test_a_hub_id_without_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for load in (load_scalar, load_language_model, load_encoder):
-        with pytest.raises(CheckpointError, match=r"cannot be fetched from the hub.*give its folder"):
+        with pytest.raises(
+            CheckpointError, match=r"cannot be fetched from the hub.*give its folder"
+        ):
             load(BackboneConfig(path="nobody/nothing"))
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if "qwen" in name])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-2)])
-def test_patches_are_embedded_by_a_matrix_product(tmp_path: Path, family: str, dtype: Any, tolerance: float) -> None:
+def test_patches_are_embedded_by_a_matrix_product(
+    tmp_path: Path, family: str, dtype: Any, tolerance: float
+) -> None:
     """Output and gradients are the convolution's, whose parameters keep their names."""
     folder = tiny.checkpoint(tmp_path, family=family)
     model = load_scalar(BackboneConfig(path=str(folder), dtype=dtype))
-    tower, names = model.model.get_submodule(FAMILIES[family].tower), [name for name, _ in model.named_parameters()]
+    tower, names = (
+        model.model.get_submodule(FAMILIES[family].tower),
+        [name for name, _ in model.named_parameters()],
+    )
     assert [type(one) for one in tower.modules() if isinstance(one, nn.Conv3d)] == [PatchProjection]
-    patches, weights, found = torch.randn(12, tiny.encoder(family).vision.patch_size), torch.randn(12, 1), []
+    patches, weights, found = (
+        torch.randn(12, tiny.encoder(family).vision.patch_size),
+        torch.randn(12, 1),
+        [],
+    )
     for kind in (PatchProjection, nn.Conv3d):
         embed_patches(model, kind)
         assert [name for name, _ in model.named_parameters()] == names
@@ -290,5 +369,8 @@ def test_patches_are_embedded_by_a_matrix_product(tmp_path: Path, family: str, d
 def test_a_convolution_that_overlaps_is_refused(tmp_path: Path) -> None:
     model = load_scalar(at(tiny.checkpoint(tmp_path)))
     model.model.visual.patch_embed.proj = nn.Conv3d(3, 32, (2, 14, 14), (2, 7, 7))
-    with pytest.raises(RuntimeError, match=r"transformers .*: patch_embed\.proj .* no longer moves from patch to patch"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"transformers .*: patch_embed\.proj .* no longer moves from patch to patch",
+    ):
         embed_patches(model)

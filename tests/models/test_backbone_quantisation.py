@@ -14,29 +14,45 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 
 from data.errors import UserError
 from models import backbone as quantisation
-from models.backbone import load_critic, load_language_model, load_scalar, nf4_arguments, not_quantised
+from models.backbone import (
+    load_critic,
+    load_language_model,
+    load_scalar,
+    nf4_arguments,
+    not_quantised,
+)
 from models.config import BackboneConfig
 from models.families.table import FAMILIES
 from tests.models import tiny
 
 
 @pytest.mark.parametrize("load", [load_scalar, load_critic, load_language_model])
-def test_the_language_models_matrices_and_no_others_are_quantised(tmp_path: Path, load: Callable[..., Any]) -> None:
+def test_the_language_models_matrices_and_no_others_are_quantised(
+    tmp_path: Path, load: Callable[..., Any]
+) -> None:
     model = load(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32"))
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    chosen = {name for name in linear if should_convert_module(name, not_quantised(FAMILIES["qwen2_5_vl"]))}
+    chosen = {
+        name
+        for name in linear
+        if should_convert_module(name, not_quantised(FAMILIES["qwen2_5_vl"]))
+    }
     assert chosen == {name for name in linear if name.startswith("model.language_model.layers.")}
     assert len(chosen) == 7 * 2
 
 
 def test_without_bitsandbytes_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantisation, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"bitsandbytes.*\[quantisation\].*optim\.lora\.quantise=none"):
+    with pytest.raises(
+        UserError, match=r"bitsandbytes.*\[quantisation\].*optim\.lora\.quantise=none"
+    ):
         nf4_arguments(torch.bfloat16, torch.device("cpu"), FAMILIES["qwen2_5_vl"])
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or find_spec("bitsandbytes") is None, reason="needs both")
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or find_spec("bitsandbytes") is None, reason="needs both"
+)
 def test_a_quantised_backbone_is_loaded_in_its_three_formats(tmp_path: Path) -> None:
     config = BackboneConfig(path=str(tiny.checkpoint(tmp_path)))
     quantised = load_scalar(config, nf4=True)

@@ -20,7 +20,14 @@ from models.config import BackboneConfig, HeadConfig, SamplingConfig
 from models.families.table import FAMILIES
 from tests.models import stock, tiny
 
-WORDS = ("red", "a blue circle", "what is in the picture?", "the square is left of it", "no", "a picture of a red square.")
+WORDS = (
+    "red",
+    "a blue circle",
+    "what is in the picture?",
+    "the square is left of it",
+    "no",
+    "a picture of a red square.",
+)
 NOISE = 1.1
 """Two roundings of one size, each drawn once, differ by this much: the root mean squares are over 60 scores or more."""
 END: int = tiny.tokenizer().convert_tokens_to_ids("<|im_end|>")
@@ -33,7 +40,9 @@ def cases(kind: str) -> list[stock.Case]:
     found = []
     for number in range(10):
         pictures = [tiny.picture(60 + 20 * i, 90, seed=number + i) for i in range(number % 3)]
-        content: Any = [{"type": "image"} for _ in pictures] + [{"type": "text", "text": WORDS[number % 6] * (1 + number)}]
+        content: Any = [{"type": "image"} for _ in pictures] + [
+            {"type": "text", "text": WORDS[number % 6] * (1 + number)}
+        ]
         prompt: tuple[Message, ...] = ({"role": "user", "content": content},)
         answers = [" ".join(WORDS[(i + k * number) % 6] for k in range(1 + i)) for i in range(6)]
         turns = [
@@ -52,18 +61,34 @@ def ours(kind: str, folder: Path, dtype: Any, family: str) -> tuple[Tensor, ...]
     model = load(config, **({} if kind == "judge" else {"fresh_head": False})).eval()
     encoder = tiny.encoder(family)
     batch = encoder.pack(
-        [encoder.encode(pictures, tiny.written_for(family, turns), "end_of_turn") for pictures, turns in cases(kind)]
+        [
+            encoder.encode(pictures, tiny.written_for(family, turns), "end_of_turn")
+            for pictures, turns in cases(kind)
+        ]
     )
-    inputs = {"scalar": batch.score_inputs, "critic": batch.joint_inputs, "judge": batch.label_inputs}[kind]()
+    inputs = {
+        "scalar": batch.score_inputs,
+        "critic": batch.joint_inputs,
+        "judge": batch.label_inputs,
+    }[kind]()
     found = model(**inputs)
     return with_gradient(model.model, found if kind == "critic" else (found,))
 
 
-def theirs(kind: str, folder: Path, head: list[Tensor], dtype: torch.dtype, family: str) -> tuple[Tensor, ...]:
+def theirs(
+    kind: str, folder: Path, head: list[Tensor], dtype: torch.dtype, family: str
+) -> tuple[Tensor, ...]:
     """Return what plain transformers makes of padded rows: the head on the last token, log-probabilities of the answers."""
-    model = tiny.stock_class(family).from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
+    model = (
+        tiny.stock_class(family)
+        .from_pretrained(folder, attn_implementation="sdpa", dtype=dtype)
+        .eval()
+    )
     inputs = stock.padded_inputs(cases(kind), family=family)
-    inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+    inputs = {
+        name: value.to(dtype) if value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
     hidden = stock.hidden_states(model.model, inputs)
     ends = inputs["attention_mask"].sum(1) - 1
     answers: list[Tensor] = []
@@ -76,7 +101,9 @@ def theirs(kind: str, folder: Path, head: list[Tensor], dtype: torch.dtype, fami
     first, bias, second = (tensor.to(dtype) for tensor in head)
     inner = F.silu(F.linear(hidden[torch.arange(len(ends)), ends], first, bias))
     scores = F.linear(inner, second)[:, 0].float()
-    return with_gradient(model.model, (scores,) if kind == "scalar" else (scores, torch.cat(answers)))
+    return with_gradient(
+        model.model, (scores,) if kind == "scalar" else (scores, torch.cat(answers))
+    )
 
 
 def with_gradient(backbone: nn.Module, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -84,29 +111,43 @@ def with_gradient(backbone: nn.Module, values: tuple[Tensor, ...]) -> tuple[Tens
     sums = [(value * torch.linspace(-1.0, 2.0, len(value))).mean() for value in values]
     torch.autograd.backward(torch.stack(sums).sum())
     gradients = [
-        parameter.grad.flatten().float() for _, parameter in sorted(backbone.named_parameters()) if parameter.grad is not None
+        parameter.grad.flatten().float()
+        for _, parameter in sorted(backbone.named_parameters())
+        if parameter.grad is not None
     ]
     return (*(value.detach() for value in values), torch.cat(gradients))
 
 
 @pytest.mark.parametrize("kind", ["scalar", "critic", "judge"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_bf16_is_no_further_from_fp32_than_the_stock_models(tmp_path: Path, family: str, kind: str) -> None:
+def test_bf16_is_no_further_from_fp32_than_the_stock_models(
+    tmp_path: Path, family: str, kind: str
+) -> None:
     folder, head = tiny.checkpoint(tmp_path / "stock", family=family), []
     mine = folder
     if kind != "judge":
         load: Callable[..., Any] = load_scalar if kind == "scalar" else load_critic
         model = load(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig())
         tiny.stir(model.head, 0.5)
-        head, mine = [parameter.detach() for parameter in model.head.parameters()], tmp_path / "ours"
+        head, mine = (
+            [parameter.detach() for parameter in model.head.parameters()],
+            tmp_path / "ours",
+        )
         model.save_pretrained(mine)
         tiny.encoder(family).save_pretrained(mine)
     exact = theirs(kind, folder, head, torch.float32, family)
     for wanted, found in zip(exact, ours(kind, mine, "float32", family), strict=True):
         assert torch.allclose(wanted, found, atol=1e-4 * max(1.0, float(wanted.abs().max())))
-    rows = zip(exact, theirs(kind, folder, head, torch.bfloat16, family), ours(kind, mine, "bfloat16", family), strict=True)
+    rows = zip(
+        exact,
+        theirs(kind, folder, head, torch.bfloat16, family),
+        ours(kind, mine, "bfloat16", family),
+        strict=True,
+    )
     for wanted, stock_half, half in rows:
-        limit, error = (float((value - wanted).square().mean().sqrt()) for value in (stock_half, half))
+        limit, error = (
+            float((value - wanted).square().mean().sqrt()) for value in (stock_half, half)
+        )
         print(
             f"{family} {kind}: {len(wanted)} values, spread {float(wanted.std()):.3f}; "
             f"error in bf16: stock {limit:.5f}, ours {error:.5f}"
@@ -132,9 +173,14 @@ def written(model: Any, monkeypatch: pytest.MonkeyPatch) -> Tensor:
 
 def written_by_stock(folder: Path, dtype: torch.dtype) -> Tensor:
     """Return the same of plain transformers, with a cache for every conversation alone."""
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        folder, attn_implementation="sdpa", dtype=dtype
+    ).eval()
     inputs = stock.padded_inputs(asked(), side="left")
-    inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+    inputs = {
+        name: value.to(dtype) if value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
     start = inputs["input_ids"].shape[1]
     found = model.generate(
         **inputs,
@@ -156,12 +202,22 @@ def asked() -> list[stock.Case]:
     for number, (pictures, _) in enumerate(cases("judge")):
         places: Any = [{"type": "image"} for _ in pictures]
         shown: Message = {"role": "user", "content": [*places, {"type": "text", "text": "look."}]}
-        asks = [text("user", " ".join(WORDS[(i + k * number) % 6] for k in range(1 + i))) for i in range(6)]
-        found.append((pictures, [tiny.encoder().render([shown, text("assistant", "yes"), ask]) for ask in asks]))
+        asks = [
+            text("user", " ".join(WORDS[(i + k * number) % 6] for k in range(1 + i)))
+            for i in range(6)
+        ]
+        found.append(
+            (
+                pictures,
+                [tiny.encoder().render([shown, text("assistant", "yes"), ask]) for ask in asks],
+            )
+        )
     return found
 
 
-def test_decoding_in_bf16_is_no_further_from_fp32_than_the_stock_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_in_bf16_is_no_further_from_fp32_than_the_stock_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every key of a head shares a large bias, as in the released weights: logits are hundreds, their differences small."""
     model = tiny.language_model()
     for layer in model.model.language_model.layers:
@@ -171,12 +227,15 @@ def test_decoding_in_bf16_is_no_further_from_fp32_than_the_stock_models(tmp_path
     tiny.encoder().save_pretrained(tmp_path)
     exact = written_by_stock(tmp_path, torch.float32)
     mine = {
-        dtype: written(load_language_model(BackboneConfig(path=str(tmp_path), dtype=dtype)), monkeypatch)
+        dtype: written(
+            load_language_model(BackboneConfig(path=str(tmp_path), dtype=dtype)), monkeypatch
+        )
         for dtype in ("float32", "bfloat16")
     }
     assert torch.allclose(exact, mine["float32"], atol=1e-4 * float(exact.abs().max()))
     limit, error = (
-        float((value - exact).square().mean().sqrt()) for value in (written_by_stock(tmp_path, torch.bfloat16), mine["bfloat16"])
+        float((value - exact).square().mean().sqrt())
+        for value in (written_by_stock(tmp_path, torch.bfloat16), mine["bfloat16"])
     )
     print(
         f"written: {exact.numel():,} logits, spread {float(exact.std()):.3f}; error in bf16: stock {limit:.5f}, ours {error:.5f}"

@@ -25,7 +25,9 @@ MARKS = {"<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|
 
 
 def user(question: str, pictures: int = 0) -> Message:
-    content: Any = [{"type": "image"} for _ in range(pictures)] + [{"type": "text", "text": question}]
+    content: Any = [{"type": "image"} for _ in range(pictures)] + [
+        {"type": "text", "text": question}
+    ]
     return {"role": "user", "content": content}
 
 
@@ -48,13 +50,23 @@ def sequences(group: Group) -> list[tuple[int, ...]]:
 
 
 def test_render_is_the_template_without_its_last_newline() -> None:
-    messages = [user("What is it?", 2), text("assistant", "A square.\n"), user("And?"), text("assistant", "Red")]
+    messages = [
+        user("What is it?", 2),
+        text("assistant", "A square.\n"),
+        user("And?"),
+        text("assistant", "Red"),
+    ]
     assert joined(tiny.encoder().render(messages)) + "\n" == stock_text(messages)
 
 
 @pytest.mark.parametrize("loss", [False, True])
 def test_render_marks_the_response_and_what_carries_loss(loss: bool) -> None:
-    messages = [user("What is it?"), text("assistant", "First"), user("And?"), text("assistant", "Second")]
+    messages = [
+        user("What is it?"),
+        text("assistant", "First"),
+        user("And?"),
+        text("assistant", "Second"),
+    ]
     spans = tiny.encoder().render(messages, loss=loss)
     assert "".join(span.text for span in spans if span.loss) == ("Second<|im_end|>" if loss else "")
     assert [span.text for span in spans if span.response] == ["Second"]
@@ -63,7 +75,9 @@ def test_render_marks_the_response_and_what_carries_loss(loss: bool) -> None:
 def test_render_opens_the_assistants_turn_after_a_user_turn() -> None:
     messages = [user("One"), text("assistant", "Two"), user("Three")]
     spans = tiny.encoder().render(messages)
-    wanted = tiny.tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    wanted = tiny.tokenizer().apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
     assert joined(spans) == wanted
     assert not any(span.response for span in spans)
 
@@ -72,15 +86,21 @@ def test_the_recipes_system_prompt_is_used_unless_the_record_has_one() -> None:
     encoder = tiny.encoder(system_prompt="Judge.")
     question = [user("Hm?"), text("assistant", "Yes")]
     assert joined(encoder.render(question)).startswith("<|im_start|>system\nJudge.<|im_end|>")
-    assert joined(encoder.render([text("system", "Own"), *question])).startswith("<|im_start|>system\nOwn<|im_end|>")
+    assert joined(encoder.render([text("system", "Own"), *question])).startswith(
+        "<|im_start|>system\nOwn<|im_end|>"
+    )
     assert "You are a helpful assistant." in joined(tiny.encoder().render(question))
 
 
-@pytest.mark.parametrize("token", ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"])
+@pytest.mark.parametrize(
+    "token", ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+)
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
 def test_a_vision_token_in_a_text_is_refused(token: str, role: Any) -> None:
     messages = [text("system", "s"), user("u"), text("assistant", "a")]
-    broken = [text(role, f"so {token} it") if message["role"] == role else message for message in messages]
+    broken = [
+        text(role, f"so {token} it") if message["role"] == role else message for message in messages
+    ]
     with pytest.raises(RecordError, match=r"contains .*_"):
         tiny.encoder().render(broken)
 
@@ -99,11 +119,19 @@ def test_every_special_token_of_the_tokenizer_is_refused_in_a_record() -> None:
     parts: Any = [{"type": "text", "text": piece} for piece in ("<|mi", "ne|>")]
     good = Preference("set:7", (user("u"),), "a", "b")
     encoder.refuse_control_tokens(good)
-    for bad in (replace(good, prompt=({"role": "user", "content": parts},)), replace(good, rationale="a <|mine|>")):
+    for bad in (
+        replace(good, prompt=({"role": "user", "content": parts},)),
+        replace(good, rationale="a <|mine|>"),
+    ):
         with pytest.raises(RecordError, match=r"set:7: .* holds '<\|mine\|>'"):
             encoder.refuse_control_tokens(bad)
     with pytest.raises(UserError, match=r"system_prompt contains '<\|mine\|>'"):
-        Encoder(tokenizer, tiny.image_processor(), config.model_copy(update={"system_prompt": "<|mine|>"}), tiny.config())
+        Encoder(
+            tokenizer,
+            tiny.image_processor(),
+            config.model_copy(update={"system_prompt": "<|mine|>"}),
+            tiny.config(),
+        )
     with pytest.raises(ValueError, match=r"holds '<\|im_end\|>'"):
         BackboneConfig(path="tiny", system_prompt="Be brief.<|im_end|>")
 
@@ -146,8 +174,14 @@ def test_conversations_about_encoded_images_are_one_group_and_the_first_carry_lo
     conversations = [[user("Look", 1), text("assistant", answer)] for answer in ("One", "Two")]
     rendered = [encoder.render(conversations[0], loss=True), encoder.render(conversations[1])]
     wanted = encoder.encode(images, rendered, "end_of_turn")
-    found = encoder.encode_conversations([png(images[0])], conversations, "end_of_turn", "row 1", with_loss=1)
-    assert (found.prompt_ids, found.continuations, found.grids) == (wanted.prompt_ids, wanted.continuations, wanted.grids)
+    found = encoder.encode_conversations(
+        [png(images[0])], conversations, "end_of_turn", "row 1", with_loss=1
+    )
+    assert (found.prompt_ids, found.continuations, found.grids) == (
+        wanted.prompt_ids,
+        wanted.continuations,
+        wanted.grids,
+    )
     assert [bool(one.loss_tokens) for one in found.continuations] == [True, False]
     assert found.pixel_values is not None
     assert wanted.pixel_values is not None
@@ -166,7 +200,10 @@ def test_places_and_images_must_be_equal(places: int, pictures: int) -> None:
 
 def test_conversations_that_differ_before_the_image_are_no_group() -> None:
     encoder = tiny.encoder()
-    conversations = [encoder.render([text("system", name), user("Look", 1), text("assistant", "Same")]) for name in ("A", "B")]
+    conversations = [
+        encoder.render([text("system", name), user("Look", 1), text("assistant", "Same")])
+        for name in ("A", "B")
+    ]
     with pytest.raises(RecordError, match="differ before their last image"):
         encoder.encode([tiny.picture(56, 56)], conversations, "end_of_turn")
 
@@ -178,11 +215,21 @@ def test_reads_point_at_the_response() -> None:
     for kind in (*get_args(Read), "last_response_token"):
         (continuation,) = encoder.encode([], [spans], kind).continuations
         read[kind] = decode([continuation.ids[i] for i in continuation.read])
-    assert read == {"end_of_turn": "<|im_end|>", "last_token": "\n", "mean": "A red square.", "last_response_token": "."}
+    assert read == {
+        "end_of_turn": "<|im_end|>",
+        "last_token": "\n",
+        "mean": "A red square.",
+        "last_response_token": ".",
+    }
 
 
 def test_the_end_of_turn_is_read_even_if_more_text_follows() -> None:
-    spans = (Span("question\n"), Span("answer", response=True), Span("<|im_end|>"), Span("\nmore text"))
+    spans = (
+        Span("question\n"),
+        Span("answer", response=True),
+        Span("<|im_end|>"),
+        Span("\nmore text"),
+    )
     (continuation,) = tiny.encoder().encode([], [spans], "end_of_turn").continuations
     assert decode([continuation.ids[i] for i in continuation.read]) == "<|im_end|>"
 
@@ -210,20 +257,29 @@ WORDS = st.text(alphabet="ab é\n漢<|>", max_size=8)
     loss=st.booleans(),
     read=st.sampled_from([None, "end_of_turn"]),
 )
-def test_a_group_is_the_whole_conversations_cut_once(start: list[str], endings: list[str], loss: bool, read: Read | None) -> None:
+def test_a_group_is_the_whole_conversations_cut_once(
+    start: list[str], endings: list[str], loss: bool, read: Read | None
+) -> None:
     """Tokens are the stock tokenizer's; the cut is the last possible one; marks point at the same tokens as before."""
     encoder = tiny.encoder()
     turns = [message for word in start for message in (user(word), text("assistant", word))][:-1]
-    conversations = [encoder.render([*turns, text("assistant", ending)], loss=loss) for ending in endings]
+    conversations = [
+        encoder.render([*turns, text("assistant", ending)], loss=loss) for ending in endings
+    ]
     group = encoder.encode([], conversations, read)
     assert join([encoder.encode([], [one], read) for one in conversations]) == group
-    whole = [tiny.tokenizer()(joined(spans), add_special_tokens=False)["input_ids"] for spans in conversations]
+    whole = [
+        tiny.tokenizer()(joined(spans), add_special_tokens=False)["input_ids"]
+        for spans in conversations
+    ]
     assert [list(ids) for ids in sequences(group)] == whole
     cut = len(group.prompt_ids)
     stops = [len(ids) - 1 for ids in whole]
     for spans, continuation, ids in zip(conversations, group.continuations, whole, strict=True):
         assert continuation.ids
-        assert all(0 <= i < len(continuation.ids) for i in (*continuation.read, *continuation.loss_tokens))
+        assert all(
+            0 <= i < len(continuation.ids) for i in (*continuation.read, *continuation.loss_tokens)
+        )
         wanted = "".join(span.text for span in spans if span.loss)
         marked = decode([continuation.ids[i] for i in continuation.loss_tokens])
         assert marked.endswith(wanted) or "�" in marked  # a token can straddle the first character
@@ -245,22 +301,36 @@ def test_images_are_decoded_once_for_records_that_follow_one_another_and_never_t
     monkeypatch.setattr("models.encoder.decode", noted)
     one, other = (png(tiny.picture(56, 56, seed)) for seed in (0, 1))
     conversations = [[user("?", 1), text("assistant", answer)] for answer in ("a", "b")]
-    fresh: list[Any] = [tiny.encoder().encode_conversations([image], conversations, None, "r") for image in (one, other)]
+    fresh: list[Any] = [
+        tiny.encoder().encode_conversations([image], conversations, None, "r")
+        for image in (one, other)
+    ]
     found = tiny.encoder()
     decoded.clear()
-    groups: list[Any] = [found.encode_conversations([image], conversations, None, "r") for image in (one, one, other, other, one)]
+    groups: list[Any] = [
+        found.encode_conversations([image], conversations, None, "r")
+        for image in (one, one, other, other, one)
+    ]
     assert decoded == [one, other, one]
     for group, image in zip(groups, (0, 0, 1, 1, 0), strict=True):
         assert torch.equal(group.pixel_values, fresh[image].pixel_values)
     assert not torch.equal(fresh[0].pixel_values, fresh[1].pixel_values)
-    assert found.encode_conversations([], [[user("?"), text("assistant", "a")]], None, "r").pixel_values is None
+    assert (
+        found.encode_conversations(
+            [], [[user("?"), text("assistant", "a")]], None, "r"
+        ).pixel_values
+        is None
+    )
 
 
 def test_a_template_that_ends_no_turn_is_refused() -> None:
     tokenizer = deepcopy(tiny.tokenizer())
     turns = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role }}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
+        "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
+        "{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
     )
-    tokenizer.chat_template = turns + "{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}"
+    tokenizer.chat_template = (
+        turns + "{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}"
+    )
     with pytest.raises(UserError, match="writes no token after an assistant's answer"):
         assistant_turn(tokenizer)

@@ -36,11 +36,15 @@ def asked(pictures: int, answer: str) -> tuple[Span, ...]:
     """Render a conversation up to the place where the critic begins to write."""
     content: Any = [{"type": "image"}] * pictures + [{"type": "text", "text": "What is it?"}]
     prompt: Message = {"role": "user", "content": content}
-    return tiny.encoder().render([prompt, text("assistant", answer), text("user", "judge the response.")])
+    return tiny.encoder().render(
+        [prompt, text("assistant", answer), text("user", "judge the response.")]
+    )
 
 
 def case(pictures: int, *answers: str) -> stock.Case:
-    return [tiny.picture(60 + 40 * i, 90, i) for i in range(pictures)], [asked(pictures, answer) for answer in answers]
+    return [tiny.picture(60 + 40 * i, 90, i) for i in range(pictures)], [
+        asked(pictures, answer) for answer in answers
+    ]
 
 
 CASES = [
@@ -75,7 +79,9 @@ def row(cases: Sequence[stock.Case]) -> PackedBatch:
     return encoder.pack([encoder.encode(images, spans, None) for images, spans in cases])
 
 
-def written(critic: Any, cases: Sequence[stock.Case], seeds: Sequence[str] = NAMES, **sampling: Any) -> list[Generation]:
+def written(
+    critic: Any, cases: Sequence[stock.Case], seeds: Sequence[str] = NAMES, **sampling: Any
+) -> list[Generation]:
     config = SamplingConfig(**{"max_new_tokens": LIMIT, **sampling})
     return generate(critic, row(cases), end=END, forbidden=FORBIDDEN, sampling=config, seeds=seeds)
 
@@ -96,20 +102,31 @@ def count_feeds(critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch) -> l
 
 def stock_text(folder: Path) -> list[tuple[int, ...]]:
     """Return what the stock model writes greedily after every continuation alone."""
-    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, attn_implementation="sdpa").eval()
-    options: dict[str, Any] = {"max_new_tokens": LIMIT, "do_sample": False, "eos_token_id": END, "pad_token_id": END}
+    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        folder, attn_implementation="sdpa"
+    ).eval()
+    options: dict[str, Any] = {
+        "max_new_tokens": LIMIT,
+        "do_sample": False,
+        "eos_token_id": END,
+        "pad_token_id": END,
+    }
     found = []
     for images, conversations in CASES:
         for spans in conversations:
             inputs = stock.padded_inputs([(images, [spans])])
             kinds = (inputs["input_ids"] == plain.config.image_token_id).int()
-            ids = plain.generate(**inputs, mm_token_type_ids=kinds, suppress_tokens=FORBIDDEN, **options)
+            ids = plain.generate(
+                **inputs, mm_token_type_ids=kinds, suppress_tokens=FORBIDDEN, **options
+            )
             new = ids[0, inputs["input_ids"].shape[1] :].tolist()
             found.append(tuple(new[: new.index(END)] if END in new else new))
     return found
 
 
-def test_greedy_is_the_stock_models_for_each_continuation_alone(folder: Path, critic: CriticRewardModel) -> None:
+def test_greedy_is_the_stock_models_for_each_continuation_alone(
+    folder: Path, critic: CriticRewardModel
+) -> None:
     wanted = stock_text(folder)
     lengths = [len(ids) for ids in wanted]
     assert len(set(lengths)) > 3, "the case is too easy: rows should end at different lengths"
@@ -125,7 +142,9 @@ def test_the_end_is_read_where_a_full_forward_reads_it(critic: CriticRewardModel
     places = [(images, spans) for images, conversations in CASES for spans in conversations]
     for one, (images, spans) in zip(found, places, strict=True):
         inputs = stock.padded_inputs([(images, [spans])])
-        inputs["input_ids"] = torch.cat([inputs["input_ids"], torch.tensor([[*one.ids, END]])], dim=1)
+        inputs["input_ids"] = torch.cat(
+            [inputs["input_ids"], torch.tensor([[*one.ids, END]])], dim=1
+        )
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         wanted = stock.hidden_states(backbone, inputs)[0, -1]
         assert torch.allclose(one.end_hidden, wanted, atol=1e-5, rtol=1e-4)
@@ -145,10 +164,14 @@ def test_draws_depend_on_the_own_seed_alone(critic: CriticRewardModel) -> None:
 
 def test_forbidden_tokens_are_never_written(critic: CriticRewardModel) -> None:
     allowed = {11, 12, END}
-    others = [token for token in range(critic.config.text_config.vocab_size) if token not in allowed]
+    others = [
+        token for token in range(critic.config.text_config.vocab_size) if token not in allowed
+    ]
     for temperature in (0.0, 3.0):
         sampling = SamplingConfig(temperature=temperature, max_new_tokens=LIMIT)
-        found = generate(critic, row(CASES), end=END, forbidden=others, sampling=sampling, seeds=NAMES)
+        found = generate(
+            critic, row(CASES), end=END, forbidden=others, sampling=sampling, seeds=NAMES
+        )
         assert {token for one in found for token in one.ids} <= allowed
 
 
@@ -159,7 +182,9 @@ def test_what_the_limit_cuts_off_ends_all_the_same(critic: CriticRewardModel) ->
     assert all(one.truncated == (len(one.ids) == 2) for one in found)
 
 
-def test_a_rank_without_work_and_one_that_is_done_keep_step(critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_work_and_one_that_is_done_keep_step(
+    critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other ranks still write: this one must go on feeding until they are done, and give the same."""
     wanted = written(critic, CASES[:1], NAMES[:2])
     fed = count_feeds(critic, monkeypatch)
@@ -172,7 +197,9 @@ def test_a_rank_without_work_and_one_that_is_done_keep_step(critic: CriticReward
     assert len(fed) == 2 * (LIMIT + 1)
 
 
-def test_rows_that_are_done_are_dropped(critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_done_are_dropped(
+    critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fed = count_feeds(critic, monkeypatch)
     written(critic, CASES)
     assert fed[0] == 7
@@ -188,9 +215,13 @@ def test_the_prompt_is_held_once_and_dropped_with_its_last_continuation(
 
     def noted(*, attention_mask: Any = None, past_key_values: Any = None, **inputs: Any) -> Any:
         if isinstance(attention_mask, DecodePlan):
-            held.append((*attention_mask.shape, len(inputs["input_ids"]), past_key_values.get_seq_length()))
+            held.append(
+                (*attention_mask.shape, len(inputs["input_ids"]), past_key_values.get_seq_length())
+            )
             for part in attention_mask.batches:
-                assert all(x.shape == part.layers[0][0].shape for layer in part.layers for x in layer)
+                assert all(
+                    x.shape == part.layers[0][0].shape for layer in part.layers for x in layer
+                )
         return forward(attention_mask=attention_mask, past_key_values=past_key_values, **inputs)
 
     monkeypatch.setattr(critic.model, "forward", noted)
@@ -206,7 +237,11 @@ def test_the_prompt_is_held_once_and_dropped_with_its_last_continuation(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 30), st.lists(st.integers(1, 6), min_size=1, max_size=4)), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(st.integers(1, 30), st.lists(st.integers(1, 6), min_size=1, max_size=4)),
+        min_size=1,
+        max_size=6,
+    ),
     st.data(),
 )
 def test_a_decoding_step_is_attention_over_what_each_continuation_sees(
@@ -220,18 +255,24 @@ def test_a_decoding_step_is_attention_over_what_each_continuation_sees(
     for prompt, own in shapes:
         first, end = end, end + prompt
         for tokens in own:
-            seen.append(torch.cat([torch.arange(first, first + prompt), torch.arange(end, end + tokens)]))
+            seen.append(
+                torch.cat([torch.arange(first, first + prompt), torch.arange(end, end + tokens)])
+            )
             end += tokens
     row = [(torch.randn(shared, end, d), torch.randn(shared, end, d)) for _ in range(2)]
     plan, left = DecodePlan.of(list(row), seen), torch.arange(len(seen))
-    assert sum(len(part.place) * part.layers[0][0].shape[2] for part in plan.batches) <= PADDED * end
+    assert (
+        sum(len(part.place) * part.layers[0][0].shape[2] for part in plan.batches) <= PADDED * end
+    )
     for _ in range(3):
         query = torch.randn(len(left), heads, 1, d)
         key, value = torch.randn(2, len(left), shared, written, d)
         found = decode(query, key, value, plan, 1, None)
         for place, continuation in enumerate(left.tolist()):
             keys, values = (
-                torch.cat([whole[:, seen[continuation]], own[place]], 1).repeat_interleave(heads // shared, 0)
+                torch.cat([whole[:, seen[continuation]], own[place]], 1).repeat_interleave(
+                    heads // shared, 0
+                )
                 for whole, own in zip(row[1], (key, value), strict=True)
             )
             expected = F.scaled_dot_product_attention(query[place], keys, values)
@@ -243,7 +284,11 @@ def test_a_decoding_step_is_attention_over_what_each_continuation_sees(
 
 def test_a_group_that_is_written_on_costs_its_keys_and_values() -> None:
     seven = SimpleNamespace(
-        hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, intermediate_size=18944
+        hidden_size=3584,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        intermediate_size=18944,
     )
     config = SimpleNamespace(model_type="qwen2_5_vl", text_config=seven)
     cost = WritingCost.of(config, SamplingConfig(max_new_tokens=1000))
@@ -272,7 +317,9 @@ def test_sampling_inverts_the_nucleus(numbers: list[int], top_p: float, point: f
             break
     found = int(sample(torch.tensor([logits]), top_p, torch.tensor([point]))[0])
     before = sum(probabilities[token] for token in order[: order.index(found)])
-    assert before < top_p + 1e-5  # the token belongs to the nucleus, up to fp32's rounding at its edge
+    assert (
+        before < top_p + 1e-5
+    )  # the token belongs to the nucleus, up to fp32's rounding at its edge
     assert before / mass <= point + 1e-5
     assert point <= (before + probabilities[found]) / mass + 1e-5
     assert abs(mass - top_p) < 1e-5 or found in nucleus

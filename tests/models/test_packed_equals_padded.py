@@ -20,11 +20,19 @@ from models.packing.groups import filler_group
 from models.portable.reward import ScalarReward
 from tests.models import stock, tiny
 
-ANSWERS = ["A red square.", "Blue", "A blue circle is in the picture, and a red square; what else?", "", "A red square"]
+ANSWERS = [
+    "A red square.",
+    "Blue",
+    "A blue circle is in the picture, and a red square; what else?",
+    "",
+    "A red square",
+]
 
 
 def conversation(pictures: int, question: str, answer: str) -> tuple[Span, ...]:
-    content: Any = [{"type": "image"} for _ in range(pictures)] + [{"type": "text", "text": question}]
+    content: Any = [{"type": "image"} for _ in range(pictures)] + [
+        {"type": "text", "text": question}
+    ]
     prompt: Message = {"role": "user", "content": content}
     return tiny.encoder().render([prompt, text("assistant", answer)], loss=True)
 
@@ -48,16 +56,22 @@ CASES = {
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ScalarReward:
     folder: Path = tiny.checkpoint(tmp_path_factory.mktemp("backbone"), family=request.param)
-    loaded: ScalarReward = load_scalar(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig(width=24))
+    loaded: ScalarReward = load_scalar(
+        BackboneConfig(path=str(folder), dtype="float32"), HeadConfig(width=24)
+    )
     tiny.stir(loaded.head, 0.5)
     loaded.eval()
     return loaded
 
 
-def packed_scores(model: ScalarReward, cases: list[stock.Case], read: StoredRead = "end_of_turn") -> Tensor:
+def packed_scores(
+    model: ScalarReward, cases: list[stock.Case], read: StoredRead = "end_of_turn"
+) -> Tensor:
     family = model.config.model_type
     encoder = tiny.encoder(family)
-    groups = [encoder.encode(images, tiny.written_for(family, turns), read) for images, turns in cases]
+    groups = [
+        encoder.encode(images, tiny.written_for(family, turns), read) for images, turns in cases
+    ]
     scores = model(**encoder.pack(groups).score_inputs())
     assert isinstance(scores, Tensor)
     return scores
@@ -67,7 +81,9 @@ def padded(model: ScalarReward, cases: list[stock.Case]) -> dict[str, Tensor]:
     return stock.padded_inputs(cases, family=model.config.model_type)
 
 
-def stock_scores(model: ScalarReward, backbone: Any, inputs: dict[str, Tensor], offset: int = 0) -> Tensor:
+def stock_scores(
+    model: ScalarReward, backbone: Any, inputs: dict[str, Tensor], offset: int = 0
+) -> Tensor:
     """Return the paper's head, written out, on the stock hidden state at the last token (minus `offset`)."""
     last = inputs["attention_mask"].sum(1) - 1 - offset
     pooled = stock.hidden_states(backbone, inputs)[torch.arange(len(last)), last]
@@ -103,14 +119,19 @@ def test_scores_and_gradients_equal_the_padded_stock_models(model: ScalarReward,
         assert_close(parameter.grad, head_gradients[name], name)
     theirs = dict(backbone.named_parameters())
     for name, parameter in model.model.named_parameters():
-        assert parameter.grad is not None, f"{name} took no part: its hooks would not fire under ZeRO"
+        assert parameter.grad is not None, (
+            f"{name} took no part: its hooks would not fire under ZeRO"
+        )
         assert_close(parameter.grad, theirs[name].grad, name)
     assert max(float(p.grad.abs().max()) for p in backbone.language_model.parameters()) > 1e-2
 
 
 def test_last_token_is_the_newline_after_the_end_of_turn(model: ScalarReward) -> None:
     cases = [case(1, 3), case(0, 2)]
-    backbone, as_templated = stock.backbone(model.model), [(images, [(*c, Span("\n")) for c in turns]) for images, turns in cases]
+    backbone, as_templated = (
+        stock.backbone(model.model),
+        [(images, [(*c, Span("\n")) for c in turns]) for images, turns in cases],
+    )
     wanted = stock_scores(model, backbone, padded(model, as_templated))
     assert_close(packed_scores(model, cases, "last_token"), wanted, "scores")
     wanted = stock_scores(model, backbone, padded(model, cases), offset=1)
@@ -123,7 +144,9 @@ def test_mean_is_the_mean_over_the_response(model: ScalarReward) -> None:
     hidden = stock.hidden_states(stock.backbone(model.model), inputs)
     lengths = [len(tiny.tokenizer()(answer)["input_ids"]) for answer in ANSWERS[:3]]
     ends = inputs["attention_mask"].sum(1) - 1
-    pooled = torch.stack([hidden[i, e - n : e].mean(0) for i, (e, n) in enumerate(zip(ends, lengths, strict=True))])
+    pooled = torch.stack(
+        [hidden[i, e - n : e].mean(0) for i, (e, n) in enumerate(zip(ends, lengths, strict=True))]
+    )
     assert_close(packed_scores(model, cases, "mean"), model.scores(pooled), "scores")
 
 
@@ -140,7 +163,9 @@ def test_a_filler_changes_neither_scores_nor_gradients(model: ScalarReward) -> N
     torch.autograd.backward(weigh(wanted))
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     model.zero_grad()
-    found = model(**encoder.pack([groups[0], filler_group(encoder.vision), groups[1]]).score_inputs())
+    found = model(
+        **encoder.pack([groups[0], filler_group(encoder.vision), groups[1]]).score_inputs()
+    )
     torch.autograd.backward(weigh(found))
     assert_close(found, wanted, "scores")
     for name, parameter in model.named_parameters():

@@ -34,7 +34,9 @@ def backward(shapes: Shapes, groups: Sequence[Group]) -> Kernels:
 
 
 @pytest.mark.parametrize(("name", "checkpointing"), [("3b", False), ("7b", True)])
-def test_every_layer_takes_the_varlen_kernel_and_every_weight_gets_a_gradient(name: str, checkpointing: bool) -> None:
+def test_every_layer_takes_the_varlen_kernel_and_every_weight_gets_a_gradient(
+    name: str, checkpointing: bool
+) -> None:
     shapes = shapes_of(ScalarRewardModel, name, checkpointing=checkpointing)
     kernels = backward(shapes, shapes.pairs(2))
     layers = len(shapes.model.model.language_model.layers) + len(shapes.model.model.visual.blocks)
@@ -42,7 +44,9 @@ def test_every_layer_takes_the_varlen_kernel_and_every_weight_gets_a_gradient(na
     assert not [kernel for kernel in kernels.counts if "scaled_dot_product" in kernel]
     for weight, parameter in shapes.model.named_parameters():
         assert parameter.grad is not None, weight
-        assert (parameter.grad.shape, parameter.grad.dtype) == (parameter.shape, torch.bfloat16), weight
+        assert (parameter.grad.shape, parameter.grad.dtype) == (parameter.shape, torch.bfloat16), (
+            weight
+        )
 
 
 @pytest.mark.parametrize("pairs", [1, 3])
@@ -87,21 +91,38 @@ def test_without_gradients_memory_is_that_of_a_layer() -> None:
 def test_a_full_fine_tune_of_7b_fits_into_one_large_device() -> None:
     """Weights, gradients and both moments in bf16, eight pairs in a row with activation checkpointing: 139 GiB are there."""
     shapes = shapes_of(ScalarRewardModel, "7b", checkpointing=True)
-    optimizer = make_optimizer(shapes.model, OptimConfig(learning_rate=1e-6, records_per_step=8, max_steps=1))
-    moments = 2 * sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
+    optimizer = make_optimizer(
+        shapes.model, OptimConfig(learning_rate=1e-6, records_per_step=8, max_steps=1)
+    )
+    moments = 2 * sum(
+        parameter.nbytes for group in optimizer.param_groups for parameter in group["params"]
+    )
     assert backward(shapes, shapes.pairs(8)).peak + moments < 65 * GIB
 
 
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs a build of PyTorch for CUDA, though no device")
+@pytest.mark.skipif(
+    torch.version.cuda is None, reason="needs a build of PyTorch for CUDA, though no device"
+)
 @pytest.mark.parametrize("kind", [ScalarRewardModel, LanguageModel, CriticRewardModel])
 def test_on_cuda_everything_lies_on_the_device(kind: type[CompleteCheckpoint]) -> None:
     shapes = shapes_of(kind, "7b", device=torch.device("cuda", 0))
     vision = vision_tokens(shapes.model.config)
     groups = [judgements_group(size, vision, 0, 3) for size in pair_sizes(2, 0, FULL)]
-    read = [replace(one, continuations=tuple(replace(c, read=c.loss_tokens[-1:]) for c in one.continuations)) for one in groups]
+    read = [
+        replace(
+            one, continuations=tuple(replace(c, read=c.loss_tokens[-1:]) for c in one.continuations)
+        )
+        for one in groups
+    ]
     row = shapes.row(groups if kind is LanguageModel else read)
-    inputs = {ScalarRewardModel: row.score_inputs, LanguageModel: row.label_inputs, CriticRewardModel: row.joint_inputs}[kind]()
+    inputs = {
+        ScalarRewardModel: row.score_inputs,
+        LanguageModel: row.label_inputs,
+        CriticRewardModel: row.joint_inputs,
+    }[kind]()
     with torch.no_grad(), shapes.run() as kernels:
         found = shapes.model(**inputs)
-    assert kernels.counts[VARLEN] == len(shapes.model.model.language_model.layers) + len(shapes.model.model.visual.blocks)
+    assert kernels.counts[VARLEN] == len(shapes.model.model.language_model.layers) + len(
+        shapes.model.model.visual.blocks
+    )
     assert all(one.is_cuda for one in (found if isinstance(found, tuple) else (found,)))

@@ -18,7 +18,16 @@ from models.packing.attention import AttentionPlan, Kernel, shared_prefix
 from models.portable.critic import CriticRewardModel
 from tests.models import tiny
 from tests.models.test_packed_equals_padded import CASES, weigh
-from tests.models.varlen_reference import DEVICES, ROWS, WINDOWS, errors, put_in_place, random, row_case, window_case
+from tests.models.varlen_reference import (
+    DEVICES,
+    ROWS,
+    WINDOWS,
+    errors,
+    put_in_place,
+    random,
+    row_case,
+    window_case,
+)
 
 HALF = [torch.bfloat16, torch.float16]
 
@@ -36,7 +45,9 @@ def dtypes(device: torch.device) -> list[torch.dtype]:
     return HALF if device.type == "cuda" else [torch.float32]
 
 
-def compare(attend: Callable[[Kernel], Callable[..., Tensor]], x: list[Tensor], dtype: torch.dtype) -> None:
+def compare(
+    attend: Callable[[Kernel], Callable[..., Tensor]], x: list[Tensor], dtype: torch.dtype
+) -> None:
     """Hold the kernel in `dtype` against SDPA in fp32: it may err as SDPA in `dtype` does, half as much again."""
     for name, (error, allowed, norm) in errors(attend, x, dtype).items():
         assert error <= 1.5 * allowed + 1e-6 * norm, name
@@ -46,7 +57,9 @@ def compare(attend: Callable[[Kernel], Callable[..., Tensor]], x: list[Tensor], 
 @pytest.mark.parametrize("width", [64, 80, 128])
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (7, 1)])
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_of_the_language_model(device: torch.device, row: str, heads: tuple[int, int], width: int) -> None:
+def test_a_row_of_the_language_model(
+    device: torch.device, row: str, heads: tuple[int, int], width: int
+) -> None:
     for dtype in dtypes(device):
         compare(*row_case(row, device, heads, width), dtype)
 
@@ -58,13 +71,17 @@ class Sums(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.dtypes: set[torch.dtype] = set()
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if "index_add" in str(function):
             self.dtypes.add(args[0].dtype)
         return function(*args, **(kwargs or {}))
 
 
-def test_what_continuations_give_to_their_prompt_is_summed_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_continuations_give_to_their_prompt_is_summed_in_fp32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """CUDA adds up in the dtype of the sum: in bf16 keys' and values' gradients were 1.6 times as wrong as SDPA's (H100)."""
     put_in_place(monkeypatch)
     plan = AttentionPlan.of(ROWS["many continuations"])
@@ -90,10 +107,21 @@ def scores_and_gradients(model: CriticRewardModel, batch: Any, kernel: Kernel) -
     inputs = batch.joint_inputs()
     inputs["pixel_values"] = inputs["pixel_values"].to(next(model.parameters()).dtype)
     scores, log_probabilities = model(**inputs)
-    torch.autograd.backward(weigh(scores) + weigh(log_probabilities) if len(scores) else log_probabilities.sum() + scores.sum())
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    torch.autograd.backward(
+        weigh(scores) + weigh(log_probabilities)
+        if len(scores)
+        else log_probabilities.sum() + scores.sum()
+    )
+    gradients = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
     assert len(gradients) == len(list(model.parameters()))
-    return {name: one.detach().float().cpu() for name, one in {**gradients, "scores": scores, "text": log_probabilities}.items()}
+    return {
+        name: one.detach().float().cpu()
+        for name, one in {**gradients, "scores": scores, "text": log_probabilities}.items()
+    }
 
 
 @pytest.mark.parametrize("name", [*CASES, "filler"])
@@ -107,7 +135,9 @@ def test_the_whole_model_in_a_row(device: torch.device, name: str) -> None:
         nn.init.normal_(parameter, std=0.2 if parameter.ndim > 1 else 0.5)
     encoder = tiny.encoder()
     cases = CASES.get(name, [])
-    batch = encoder.pack([encoder.encode(images, conversations, "end_of_turn") for images, conversations in cases]).to(device)
+    batch = encoder.pack(
+        [encoder.encode(images, conversations, "end_of_turn") for images, conversations in cases]
+    ).to(device)
     exact = scores_and_gradients(model, batch, "sdpa")
     for dtype in dtypes(device):
         model.to(dtype)
@@ -120,7 +150,11 @@ def test_the_whole_model_in_a_row(device: torch.device, name: str) -> None:
 
 def joined(values: dict[str, Tensor], part: str) -> Tensor:
     """Return scores, log-probabilities, or all gradients as one vector: a single weight's rounding is luck."""
-    chosen = [one for name, one in values.items() if (name == part if part != "gradients" else name not in ("scores", "text"))]
+    chosen = [
+        one
+        for name, one in values.items()
+        if (name == part if part != "gradients" else name not in ("scores", "text"))
+    ]
     return torch.cat([one.flatten() for one in chosen])
 
 
@@ -142,11 +176,20 @@ def test_under_autocast_queries_are_half_wherever_the_model_is_called(
 
     monkeypatch.setattr(attention, "_takes_varlen", noted)
     encoder = tiny.encoder()
-    batch = encoder.pack([encoder.encode(*case, "end_of_turn") for case in CASES["mixed"]]).to(device)
+    batch = encoder.pack([encoder.encode(*case, "end_of_turn") for case in CASES["mixed"]]).to(
+        device
+    )
     scores, log_probabilities = model(**batch.joint_inputs())
     assert scores.dtype == log_probabilities.dtype == torch.float32
     torch.autograd.backward(scores.sum() + log_probabilities.sum())
-    generate(model, batch, end=0, forbidden=[], sampling=SamplingConfig(max_new_tokens=2), seeds=[""] * len(scores))
+    generate(
+        model,
+        batch,
+        end=0,
+        forbidden=[],
+        sampling=SamplingConfig(max_new_tokens=2),
+        seeds=[""] * len(scores),
+    )
     layers = len(model.model.language_model.layers) + len(model.model.visual.blocks)
     assert found == [torch.bfloat16] * (2 * layers)
     assert not torch.is_autocast_enabled(device.type)

@@ -54,14 +54,20 @@ TILES_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 # VideoLLaMA3's: no marks and no system turn of its own.
-UNMARKED_TEMPLATE = TILES_TEMPLATE.replace("<IMG_CONTEXT>", "<|image_pad|>").replace("<video>", "<|video_pad|>")
+UNMARKED_TEMPLATE = TILES_TEMPLATE.replace("<IMG_CONTEXT>", "<|image_pad|>").replace(
+    "<video>", "<|video_pad|>"
+)
 OWN = {
     "internvl": (["<img>", "</img>", "<IMG_CONTEXT>", "<video>"], TILES_TEMPLATE),
     "video_llama_3": ([], UNMARKED_TEMPLATE),
 }
 """Special tokens of families beside Qwen's, at the end of the vocabulary, and their chat template."""
 
-CORPUS = ["You are a helpful assistant.", "system user assistant", "What is in the picture? A red square and a blue circle."]
+CORPUS = [
+    "You are a helpful assistant.",
+    "system user assistant",
+    "What is in the picture? A red square and a blue circle.",
+]
 
 
 @cache
@@ -71,10 +77,14 @@ def tokenizer(family: str = "") -> Any:
     learner = Tokenizer(BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    learner.train_from_iterator(CORPUS * 3, BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False))
+    learner.train_from_iterator(
+        CORPUS * 3, BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    )
     learned = json.loads(learner.to_str())["model"]
     merges = [tuple(pair) for pair in learned["merges"]]
-    found = Qwen2Tokenizer(vocab=learned["vocab"], merges=merges, extra_special_tokens=[*SPECIAL[1:], *special])
+    found = Qwen2Tokenizer(
+        vocab=learned["vocab"], merges=merges, extra_special_tokens=[*SPECIAL[1:], *special]
+    )
     found.chat_template = template
     return found
 
@@ -121,15 +131,25 @@ VISION: dict[str, dict[str, Any]] = {
 TEXT: dict[str, dict[str, Any]] = {
     "qwen3_vl": {
         "head_dim": 16,
-        "rope_parameters": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_theta": 10000.0},
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_interleaved": True,
+            "mrope_section": [4, 2, 2],
+            "rope_theta": 10000.0,
+        },
     },
     "internvl": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
-    "video_llama_3": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "video_llama_3": {
+        "model_type": "qwen2",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    },
 }
 """What a language model has besides the common sizes."""
 
 
-def image_processor(min_pixels: int = 784, max_pixels: int = 28 * 28 * 16, family: str = FAMILY) -> Any:
+def image_processor(
+    min_pixels: int = 784, max_pixels: int = 28 * 28 * 16, family: str = FAMILY
+) -> Any:
     """Return the family's image processor without torchvision."""
     limits = BackboneConfig(path="tiny", min_pixels=min_pixels, max_pixels=max_pixels)
     vision, row = config(family).vision_config, FAMILIES[family]
@@ -149,7 +169,10 @@ def written_for(family: str, conversations: list[tuple[Span, ...]]) -> list[tupl
     if family not in OWN:
         return conversations
     own = f"{FAMILIES[family].marks[1]}\n"
-    return [tuple(replace(span, text=span.text.replace(QWEN_IMAGE, own)) for span in one) for one in conversations]
+    return [
+        tuple(replace(span, text=span.text.replace(QWEN_IMAGE, own)) for span in one)
+        for one in conversations
+    ]
 
 
 def config(family: str = FAMILY, **changes: Any) -> Any:
@@ -163,7 +186,11 @@ def config(family: str = FAMILY, **changes: Any) -> Any:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "vocab_size": len(own),
-        "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0},
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_section": [1, 1, 2],
+            "rope_theta": 10000.0,
+        },
         "bos_token_id": ids["<|endoftext|>"],
         "eos_token_id": ids["<|im_end|>"],
         "pad_token_id": ids["<|endoftext|>"],
@@ -179,7 +206,12 @@ def config(family: str = FAMILY, **changes: Any) -> Any:
     if family == "video_llama_3":
         marks["video_token_id"] = ids["<|video_pad|>"]
     kind, changes = FAMILIES[family].parts().config, {"tie_word_embeddings": False} | changes
-    return kind(text_config=text | TEXT.get(family, {}), vision_config=dict(VISION[family]), **marks, **changes)
+    return kind(
+        text_config=text | TEXT.get(family, {}),
+        vision_config=dict(VISION[family]),
+        **marks,
+        **changes,
+    )
 
 
 def stock_class(family: str = FAMILY) -> Any:
@@ -202,7 +234,9 @@ def stir(head: torch.nn.Module, std: float) -> None:
         torch.nn.init.normal_(parameter, std=std)
 
 
-def checkpoint(folder: Path, seed: int = 0, *, released: bool = False, family: str = FAMILY, **changes: Any) -> Path:
+def checkpoint(
+    folder: Path, seed: int = 0, *, released: bool = False, family: str = FAMILY, **changes: Any
+) -> Path:
     """Write a complete backbone folder, in the current key layout or in the released one."""
     language_model(seed, family, **changes).save_pretrained(folder, save_original_format=released)
     encoder(family).save_pretrained(folder)
@@ -211,5 +245,7 @@ def checkpoint(folder: Path, seed: int = 0, *, released: bool = False, family: s
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:
     """Return a picture of noise."""
-    noise = torch.randint(0, 256, (height, width, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    noise = torch.randint(
+        0, 256, (height, width, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8
+    )
     return Image.fromarray(noise.numpy())

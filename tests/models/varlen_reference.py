@@ -11,9 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from models.packing import attention
-from models.packing.attention import AttentionPlan, Kernel, flash_windows, map_tensors, shared_prefix
+from models.packing.attention import (
+    AttentionPlan,
+    Kernel,
+    flash_windows,
+    map_tensors,
+    shared_prefix,
+)
 
-GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
 """The CPU runs the kernel written out, a CUDA device torch's own."""
 ROWS = {
@@ -33,7 +42,9 @@ def row_case(row: str, device: torch.device, heads: tuple[int, int], width: int)
     plan = map_tensors(AttentionPlan.of(ROWS[row]), lambda tensor: tensor.to(device))
 
     def attend(kernel: Kernel) -> Callable[..., Tensor]:
-        return lambda q, k, v: shared_prefix(nn.Module(), q, k, v, plan, scaling=width**-0.5, kernel=kernel)[0]
+        return lambda q, k, v: shared_prefix(
+            nn.Module(), q, k, v, plan, scaling=width**-0.5, kernel=kernel
+        )[0]
 
     return attend, random(device, heads, sum(map(sum, ROWS[row])), width)
 
@@ -41,10 +52,15 @@ def row_case(row: str, device: torch.device, heads: tuple[int, int], width: int)
 def window_case(lengths: str, device: torch.device, width: int) -> Case:
     """Return a layer of the vision tower."""
     parts = torch.tensor([0, *WINDOWS[lengths]])
-    ends: Any = {"cu_seq_lens_q": parts.cumsum(0).int().to(device), "max_length_q": int(parts.max())}
+    ends: Any = {
+        "cu_seq_lens_q": parts.cumsum(0).int().to(device),
+        "max_length_q": int(parts.max()),
+    }
 
     def attend(kernel: Kernel) -> Callable[..., Tensor]:
-        return lambda q, k, v: flash_windows(nn.Module(), q, k, v, **ends, scaling=width**-0.5, kernel=kernel)[0]
+        return lambda q, k, v: flash_windows(
+            nn.Module(), q, k, v, **ends, scaling=width**-0.5, kernel=kernel
+        )[0]
 
     return attend, random(device, (4, 4), int(parts.sum()), width)
 
@@ -64,8 +80,14 @@ def errors(
     half = [one.to(dtype) for one in x]
     found, stock = (values_and_gradients(attend(kernel), half) for kernel in ("varlen", "sdpa"))
     return {
-        name: (float((one.float() - wanted).norm()), float((other.float() - wanted).norm()), float(wanted.norm()))
-        for name, one, other, wanted in zip(("output", "query", "key", "value"), found, stock, exact, strict=True)
+        name: (
+            float((one.float() - wanted).norm()),
+            float((other.float() - wanted).norm()),
+            float(wanted.norm()),
+        )
+        for name, one, other, wanted in zip(
+            ("output", "query", "key", "value"), found, stock, exact, strict=True
+        )
     }
 
 
@@ -82,13 +104,24 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tenso
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q, k) * scale
     if causal:
-        hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(len(k) - len(q) + 1)
+        hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(
+            len(k) - len(q) + 1
+        )
         scores = scores.masked_fill(hidden, -torch.inf)
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
 
 
 def reference_varlen(
-    q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Tensor, max_q: int, max_k: int, *, scale: float, **options: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ends_q: Tensor,
+    ends_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float,
+    **options: Any,
 ) -> Tensor:
     """Do what torch documents of varlen_attn: one attention a segment, causal aligned to the bottom right."""
     assert options.pop("enable_gqa") is True
@@ -108,4 +141,6 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every kernel but `sdpa` be the varlen kernel, written out."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", reference_varlen)
     monkeypatch.setattr(attention, "_grouped_heads", lambda: {"enable_gqa": True})
-    monkeypatch.setattr(attention, "_takes_varlen", lambda query, kernel, dropout=0.0: kernel != "sdpa")
+    monkeypatch.setattr(
+        attention, "_takes_varlen", lambda query, kernel, dropout=0.0: kernel != "sdpa"
+    )

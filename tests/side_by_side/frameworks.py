@@ -53,7 +53,13 @@ def ours(run: Run) -> tuple[str, list[str]]:
         "backbone": {"path": str(run.weights), "dtype": "float32"},
         "head": {"layers": 1, "activation": "none", "read": "last_token"},
         "data": {
-            "sources": [{"type": "ms_swift", "path": str(run.pairs / PAIRS), "images": str(run.pairs / "images")}],
+            "sources": [
+                {
+                    "type": "ms_swift",
+                    "path": str(run.pairs / PAIRS),
+                    "images": str(run.pairs / "images"),
+                }
+            ],
             "cache": str(run.pairs / "cache"),
         },
         "method": {"type": "naive"},
@@ -65,7 +71,11 @@ def ours(run: Run) -> tuple[str, list[str]]:
             "warmup_ratio": 0.0,
             "activation_checkpointing": False,
         },
-        "output": {"folder": str(run.folder / "output"), "save_every_steps": run.steps, "log_every_steps": 1},
+        "output": {
+            "folder": str(run.folder / "output"),
+            "save_every_steps": run.steps,
+            "log_every_steps": 1,
+        },
         "workers": 0,
     }
     return str(CLONE / "train" / "rm.py"), [written(run.folder / "recipe.yaml", recipe)]
@@ -73,27 +83,32 @@ def ours(run: Run) -> tuple[str, list[str]]:
 
 def ms_swift(run: Run) -> tuple[str, list[str]]:
     """Return `swift rlhf`; it takes everything on the command line."""
-    settings = run.common | {
-        "rlhf_type": "rm",
-        "model": run.weights,
-        "model_type": "qwen2_5_vl",
-        "template": "qwen2_5_vl",
-        "use_hf": True,
-        "tuner_type": "full",
-        "torch_dtype": "float32",
-        "attn_impl": "sdpa",
-        "freeze_vit": False,
-        "freeze_aligner": False,
-        "gradient_checkpointing": False,
-        "vit_gradient_checkpointing": False,
-        "dataset": run.pairs / PAIRS,
-        "split_dataset_ratio": 0,
-        "dataset_shuffle": False,
-        "train_sampling_strategy": "sequential",  # its own train_dataloader_shuffle does not reach its reward trainer
-        "dataset_num_proc": 1,
-        "max_length": 16384,
-    }
-    return "swift.cli.rlhf", [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    settings = (
+        run.common
+        | {
+            "rlhf_type": "rm",
+            "model": run.weights,
+            "model_type": "qwen2_5_vl",
+            "template": "qwen2_5_vl",
+            "use_hf": True,
+            "tuner_type": "full",
+            "torch_dtype": "float32",
+            "attn_impl": "sdpa",
+            "freeze_vit": False,
+            "freeze_aligner": False,
+            "gradient_checkpointing": False,
+            "vit_gradient_checkpointing": False,
+            "dataset": run.pairs / PAIRS,
+            "split_dataset_ratio": 0,
+            "dataset_shuffle": False,
+            "train_sampling_strategy": "sequential",  # its own train_dataloader_shuffle does not reach its reward trainer
+            "dataset_num_proc": 1,
+            "max_length": 16384,
+        }
+    )
+    return "swift.cli.rlhf", [
+        word for name, value in settings.items() for word in (f"--{name}", str(value))
+    ]
 
 
 def llama_factory(run: Run) -> tuple[str, list[str]]:

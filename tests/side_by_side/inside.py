@@ -46,7 +46,9 @@ class Clock(TrainerCallback):  # type: ignore[misc]
         self.report["wall"].append(time.perf_counter())
         self.report["cpu"].append(time.process_time())
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **rest: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any], **rest: Any
+    ) -> None:
         """Note the loss; after the last step's write the report and end."""
         if "loss" not in logs:
             return
@@ -77,7 +79,9 @@ def main() -> None:
         import_module("swift.trainers")  # it puts its own callbacks in place of transformers'
         from swift.template.templates.qwen import Qwen2VLTemplate
 
-        Qwen2VLTemplate.image_token_id = JOB["image_token"]  # it is a constant there, the released vocabulary's
+        Qwen2VLTemplate.image_token_id = JOB[
+            "image_token"
+        ]  # it is a constant there, the released vocabulary's
     trainer.DEFAULT_CALLBACKS.append(Clock)
     if entry.endswith(".py"):
         runpy.run_path(entry, run_name="__main__")

@@ -51,7 +51,8 @@ class Setting:
         if self.side is None:
             return list(prose(count))
         return [
-            scaled(item.preference(), self.side) for item in map(ShapesWorld("demo", 0, "train", text_only=0).item, range(count))
+            scaled(item.preference(), self.side)
+            for item in map(ShapesWorld("demo", 0, "train", text_only=0).item, range(count))
         ]
 
 
@@ -70,7 +71,13 @@ def scaled(record: Preference, side: int) -> Preference:
     images = []
     for image in record.images:
         assert isinstance(image, bytes)
-        images.append(png(Image.open(io.BytesIO(image)).convert("RGB").resize((side, side), Image.Resampling.NEAREST)))
+        images.append(
+            png(
+                Image.open(io.BytesIO(image))
+                .convert("RGB")
+                .resize((side, side), Image.Resampling.NEAREST)
+            )
+        )
     return Preference(record.identity, record.prompt, record.chosen, record.rejected, tuple(images))
 
 
@@ -84,26 +91,38 @@ def prose(count: int) -> Iterator[Preference]:
         return " ".join((words[start:] + words)[: max(2, round(tokens / TOKENS_A_WORD))])
 
     for number in range(count):
-        yield Preference(f"prose:{number}", (text("user", passage(*PROMPT)),), passage(*RESPONSE), passage(*RESPONSE))
+        yield Preference(
+            f"prose:{number}",
+            (text("user", passage(*PROMPT)),),
+            passage(*RESPONSE),
+            passage(*RESPONSE),
+        )
 
 
 def content(message: Message) -> str:
     """Return a turn as one text, with the mark that ms-swift and LLaMA-Factory take for the place of an image."""
-    return "".join(part["text"] if part["type"] == "text" else "<image>" for part in message["content"])
+    return "".join(
+        part["text"] if part["type"] == "text" else "<image>" for part in message["content"]
+    )
 
 
 def ms_swift_row(record: Preference, images: Sequence[str]) -> dict[str, Any]:
     """Return a pair as ms-swift reads it; `images` are files."""
     turns = [{"role": turn["role"], "content": content(turn)} for turn in record.prompt]
     answer = {"role": "assistant", "content": record.chosen}
-    return {"messages": [*turns, answer], "rejected_response": record.rejected} | ({"images": list(images)} if images else {})
+    return {"messages": [*turns, answer], "rejected_response": record.rejected} | (
+        {"images": list(images)} if images else {}
+    )
 
 
 def sharegpt_row(record: Preference, images: Sequence[str]) -> dict[str, Any]:
     """Return a pair as LLaMA-Factory reads it."""
     names = {"user": "human", "assistant": "gpt", "system": "system"}
     turns = [{"from": names[turn["role"]], "value": content(turn)} for turn in record.prompt]
-    answers = {key: {"from": "gpt", "value": one} for key, one in (("chosen", record.chosen), ("rejected", record.rejected))}
+    answers = {
+        key: {"from": "gpt", "value": one}
+        for key, one in (("chosen", record.chosen), ("rejected", record.rejected))
+    }
     return {"conversations": turns, **answers} | ({"images": list(images)} if images else {})
 
 
@@ -111,7 +130,9 @@ def trl_row(record: Preference) -> dict[str, Any]:
     """Return a pair of texts as TRL reads it."""
     answers = {"chosen": record.chosen, "rejected": record.rejected}
     turns = [{"role": turn["role"], "content": content(turn)} for turn in record.prompt]
-    return {"prompt": turns} | {key: [{"role": "assistant", "content": one}] for key, one in answers.items()}
+    return {"prompt": turns} | {
+        key: [{"role": "assistant", "content": one}] for key, one in answers.items()
+    }
 
 
 def write_pairs(records: Sequence[Preference], folder: Path) -> None:
@@ -119,16 +140,27 @@ def write_pairs(records: Sequence[Preference], folder: Path) -> None:
     (folder / "images").mkdir(parents=True)
     rows = []
     for number, record in enumerate(records):
-        images = [folder / "images" / f"{number}-{place}.png" for place in range(len(record.images))]
+        images = [
+            folder / "images" / f"{number}-{place}.png" for place in range(len(record.images))
+        ]
         for path, image in zip(images, record.images, strict=True):
             path.write_bytes(image if isinstance(image, bytes) else image.read_bytes())
         rows.append((record, list(map(str, images))))
     columns = {"messages": "conversations", "chosen": "chosen", "rejected": "rejected"}
     columns |= {"images": "images"} if any(images for _, images in rows) else {}
-    known = {"pairs": {"file_name": SHAREGPT, "formatting": "sharegpt", "ranking": True, "columns": columns}}
+    known = {
+        "pairs": {
+            "file_name": SHAREGPT,
+            "formatting": "sharegpt",
+            "ranking": True,
+            "columns": columns,
+        }
+    }
     write_lines(folder / PAIRS, (ms_swift_row(*row) for row in rows))
     write_lines(folder / TRL, (trl_row(record) for record, images in rows if not images))
-    (folder / SHAREGPT).write_text(json.dumps([sharegpt_row(*row) for row in rows]), encoding="utf-8")
+    (folder / SHAREGPT).write_text(
+        json.dumps([sharegpt_row(*row) for row in rows]), encoding="utf-8"
+    )
     (folder / "dataset_info.json").write_text(json.dumps(known), encoding="utf-8")
 
 
@@ -147,8 +179,14 @@ def trained_order(folder: Path) -> list[Preference]:
 def lengths(records: Sequence[Preference], weights: Path) -> str:
     """Say how long the texts are in tokens."""
     tokenizer = AutoTokenizer.from_pretrained(weights)
-    prompts = [len(tokenizer(content(turn)).input_ids) for record in records for turn in record.prompt]
-    answers = [len(tokenizer(one).input_ids) for record in records for one in (record.chosen, record.rejected)]
+    prompts = [
+        len(tokenizer(content(turn)).input_ids) for record in records for turn in record.prompt
+    ]
+    answers = [
+        len(tokenizer(one).input_ids)
+        for record in records
+        for one in (record.chosen, record.rejected)
+    ]
     told = (
         f"{name} of {statistics.median(found):.0f} tokens (at most {max(found)})"
         for name, found in (("prompts", prompts), ("responses", answers))
@@ -165,22 +203,31 @@ def write_weights(folder: Path, text_folder: Path) -> None:
     tensors = load_file(EMBEDDED / "model.safetensors")
     config = json.loads((EMBEDDED / "config.json").read_text(encoding="utf-8"))
     language = config["text_config"]
-    score = torch.randn(1, language["hidden_size"], generator=torch.Generator().manual_seed(0)) * HEAD_SCALE
+    score = (
+        torch.randn(1, language["hidden_size"], generator=torch.Generator().manual_seed(0))
+        * HEAD_SCALE
+    )
     shutil.copytree(EMBEDDED, folder)
     save_file(tensors | {"score.weight": score}, folder / "model.safetensors", {"format": "pt"})
     values = {"v_head.summary.weight": score, "v_head.summary.bias": torch.zeros(1)}
     save_file(values, folder / "value_head.safetensors")
-    config["summary_dropout_prob"] = 0.0  # LLaMA-Factory's value head otherwise drops a tenth of its inputs
+    config["summary_dropout_prob"] = (
+        0.0  # LLaMA-Factory's value head otherwise drops a tenth of its inputs
+    )
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     text_folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(EMBEDDED / name, text_folder / name)
     prefix = "model.language_model."
-    own = {name.replace(prefix, "model."): one for name, one in tensors.items() if name.startswith(prefix)}
+    own = {
+        name.replace(prefix, "model."): one
+        for name, one in tensors.items()
+        if name.startswith(prefix)
+    }
     save_file(own | {"score.weight": score}, text_folder / "model.safetensors", {"format": "pt"})
     left = {"model_type", "rope_parameters", "dtype"}
     rope = {"rope_type": "default", "rope_theta": language["rope_parameters"]["rope_theta"]}
     kept = {name: value for name, value in language.items() if name not in left}
-    Qwen2Config(**kept, rope_parameters=rope, num_labels=1, architectures=["Qwen2ForSequenceClassification"]).save_pretrained(
-        text_folder
-    )
+    Qwen2Config(
+        **kept, rope_parameters=rope, num_labels=1, architectures=["Qwen2ForSequenceClassification"]
+    ).save_pretrained(text_folder)

@@ -24,7 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, insta
 from data.console import plain_console
 from data.errors import UserError
 from tests.side_by_side.frameworks import FRAMEWORKS, OURS, Run
-from tests.side_by_side.pairs import CLONE, SETTINGS, lengths, trained_order, write_pairs, write_weights
+from tests.side_by_side.pairs import (
+    CLONE,
+    SETTINGS,
+    lengths,
+    trained_order,
+    write_pairs,
+    write_weights,
+)
 from tests.side_by_side.table import Report, machine, table
 
 ENVIRONMENTS = {"ms-swift": "ms_swift", "LLaMA-Factory": "llama_factory"}
@@ -35,15 +42,35 @@ LINES, LIMIT = 25, 1800
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environments", type=Path, default=CLONE / ".venv-side-by-side", help="folder of the environments")
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), help="what is trained on")
-    parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), help="beside this project")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        default=CLONE / ".venv-side-by-side",
+        help="folder of the environments",
+    )
+    parser.add_argument(
+        "--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), help="what is trained on"
+    )
+    parser.add_argument(
+        "--frameworks",
+        nargs="+",
+        choices=FRAMEWORKS,
+        default=list(FRAMEWORKS),
+        help="beside this project",
+    )
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--batch", type=positive, default=8, help="pairs of a step")
     parser.add_argument("--steps", type=positive, default=10, help="steps that are timed")
     parser.add_argument("--warm-up", type=positive, default=2, help="steps before them")
-    parser.add_argument("--output", type=Path, default=CLONE / ".cache" / "side_by_side", help="folder, written anew")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=CLONE / ".cache" / "side_by_side",
+        help="folder, written anew",
+    )
     return parser.parse_args(argv)
 
 
@@ -59,7 +86,10 @@ def main(argv: Sequence[str]) -> None:
     """Prepare, train in rounds, and print a table for each setting."""
     options = parse(argv)
     console = plain_console(width=None if sys.stdout.isatty() else 150)
-    pythons = {name: python_of(name, options.environments) for name in dict.fromkeys((OURS, *options.frameworks))}
+    pythons = {
+        name: python_of(name, options.environments)
+        for name in dict.fromkeys((OURS, *options.frameworks))
+    }
     if options.output.exists():
         shutil.rmtree(options.output)
     options.output.mkdir(parents=True)
@@ -78,10 +108,21 @@ def main(argv: Sequence[str]) -> None:
         for number in range(options.rounds):
             rounds.append({})
             for name in names[number % len(names) :] + names[: number % len(names)]:
-                data, start = pairs / ("ours" if name == OURS else "theirs"), text_weights if name == "TRL" else weights
+                data, start = (
+                    pairs / ("ours" if name == OURS else "theirs"),
+                    text_weights if name == "TRL" else weights,
+                )
                 folder = pairs / f"round-{number + 1}" / name.replace(" ", "-")
-                found = train(name, pythons[name], Run(data, start, folder, options.batch, steps), options.warm_up)
-                console.print(f"{setting.name}, round {number + 1} of {options.rounds}, {name}: {found.line()}", style="dim")
+                found = train(
+                    name,
+                    pythons[name],
+                    Run(data, start, folder, options.batch, steps),
+                    options.warm_up,
+                )
+                console.print(
+                    f"{setting.name}, round {number + 1} of {options.rounds}, {name}: {found.line()}",
+                    style="dim",
+                )
                 rounds[-1][name] = found
         console.print(table(setting.title, {name: [one[name] for one in rounds] for name in names}))
 
@@ -106,7 +147,9 @@ def train(name: str, python: str, run: Run, warm_up: int) -> Report:
     """
     run.folder.mkdir(parents=True)
     entry, arguments = FRAMEWORKS[name](run)
-    token = json.loads((run.weights / "config.json").read_text(encoding="utf-8")).get("image_token_id")
+    token = json.loads((run.weights / "config.json").read_text(encoding="utf-8")).get(
+        "image_token_id"
+    )
     report, log = run.folder / "report.json", run.folder / "log.txt"
     job = {"entry": entry, "arguments": arguments, "report": str(report), "image_token": token}
     (run.folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
@@ -123,11 +166,19 @@ def train(name: str, python: str, run: Run, warm_up: int) -> Report:
     command = [python, str(Path(__file__).with_name("inside.py")), str(run.folder / "job.json")]
     with log.open("wb") as file:
         ended = subprocess.run(
-            command, stdout=file, stderr=subprocess.STDOUT, env=os.environ | settings, cwd=run.folder, timeout=LIMIT, check=False
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=os.environ | settings,
+            cwd=run.folder,
+            timeout=LIMIT,
+            check=False,
         )
     if ended.returncode or not report.is_file():
         last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES:])
-        raise UserError(f"{name} ended with status {ended.returncode} before its last step. {log} ends with\n{last}")
+        raise UserError(
+            f"{name} ended with status {ended.returncode} before its last step. {log} ends with\n{last}"
+        )
     found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
     return Report.of(found, warm_up, run.batch)
 

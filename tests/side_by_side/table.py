@@ -34,8 +34,12 @@ class Report:
         if found["threads"] != 1:
             raise ValueError(f"torch used {found['threads']} threads; one was asked for")
         pairs = batch * (len(found["wall"]) - warm_up)
-        cpu, wall = (pairs / (found[name][-1] - found[name][warm_up - 1]) for name in ("cpu", "wall"))
-        return cls(cpu, wall, found["peak"], found["before"], tuple(found["losses"]), found["versions"])
+        cpu, wall = (
+            pairs / (found[name][-1] - found[name][warm_up - 1]) for name in ("cpu", "wall")
+        )
+        return cls(
+            cpu, wall, found["peak"], found["before"], tuple(found["losses"]), found["versions"]
+        )
 
     def line(self) -> str:
         """Return the figures in a line."""
@@ -59,10 +63,16 @@ def table(title: str, found: Mapping[str, Sequence[Report]]) -> Table:
         ("loss of the", "first batch"),
         ("a loss differs", "from ours by"),
     )
-    shown = Table("", *(Column("\n".join(lines), justify="right") for lines in columns), title=title)
+    shown = Table(
+        "", *(Column("\n".join(lines), justify="right") for lines in columns), title=title
+    )
     for name, its in found.items():
         both = list(zip(found[OURS], its, strict=True))
-        apart = max(abs(a - b) for ours, other in both for a, b in zip(ours.losses, other.losses, strict=True))
+        apart = max(
+            abs(a - b)
+            for ours, other in both
+            for a, b in zip(ours.losses, other.losses, strict=True)
+        )
         shown.add_row(
             name,
             middle([one.cpu for one in its], ".1f"),
@@ -73,7 +83,9 @@ def table(title: str, found: Mapping[str, Sequence[Report]]) -> Table:
             f"{its[0].losses[0]:.7f}",
             "" if name == OURS else f"{apart:.0e}",
         )
-    versions = {name: ", ".join(map(" ".join, its[0].versions.items())) for name, its in found.items()}
+    versions = {
+        name: ", ".join(map(" ".join, its[0].versions.items())) for name, its in found.items()
+    }
     shown.caption = "\n".join(f"{name}: {text}" for name, text in versions.items())
     return shown
 

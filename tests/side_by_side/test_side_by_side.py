@@ -18,24 +18,38 @@ from tests.side_by_side.frameworks import OURS, Run
 from train.recipe.parsing import read_recipe
 
 FORMATS = {"ms_swift": pairs.PAIRS, "sharegpt": pairs.SHAREGPT, "trl": pairs.TRL}
-FOUND = {"wall": [1.0, 3.0, 5.0], "cpu": [1.0, 2.0, 3.0], "losses": [0.7, 0.6, 0.5], "threads": 1, "peak": 3 * 2**20}
+FOUND = {
+    "wall": [1.0, 3.0, 5.0],
+    "cpu": [1.0, 2.0, 3.0],
+    "losses": [0.7, 0.6, 0.5],
+    "threads": 1,
+    "peak": 3 * 2**20,
+}
 FOUND |= {"before": 2**20, "versions": {"torch": "2"}}
 
 
-@pytest.mark.parametrize(("setting", "formats"), [("large", ("ms_swift", "sharegpt")), ("text", tuple(FORMATS))])
-def test_each_framework_reads_the_same_pairs(tmp_path: Path, setting: str, formats: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("setting", "formats"), [("large", ("ms_swift", "sharegpt")), ("text", tuple(FORMATS))]
+)
+def test_each_framework_reads_the_same_pairs(
+    tmp_path: Path, setting: str, formats: tuple[str, ...]
+) -> None:
     wanted = pairs.SETTINGS[setting].records(6)
     pairs.write_pairs(wanted, tmp_path / "set")
     for kind in formats:
         images = {"images": str(tmp_path / "set" / "images")}
-        source = open_source(tmp_path / "cache", type=kind, path=str(tmp_path / "set" / FORMATS[kind]), **images)
+        source = open_source(
+            tmp_path / "cache", type=kind, path=str(tmp_path / "set" / FORMATS[kind]), **images
+        )
         found = [source.record(number) for number in range(len(source))]
         assert [plain(record) for record in found] == [plain(record) for record in wanted]
 
 
 def plain(record: Preference) -> tuple[object, ...]:
     """Return what is trained of a record, the files of its images read."""
-    images = tuple(image if isinstance(image, bytes) else image.read_bytes() for image in record.images)
+    images = tuple(
+        image if isinstance(image, bytes) else image.read_bytes() for image in record.images
+    )
     return record.prompt, record.chosen, record.rejected, images
 
 
@@ -67,11 +81,22 @@ def test_our_recipe_and_the_others_files_ask_for_the_same_run(tmp_path: Path) ->
     job = Run(tmp_path / "pairs", tmp_path / "weights", tmp_path, batch=3, steps=7)
     _, (path,) = frameworks.ours(job)
     recipe = read_recipe(Path(path), entry="rm", start=True)
-    assert (recipe.optim.records_per_step, recipe.optim.max_steps, recipe.optim.learning_rate) == (3, 7, 1e-5)
+    assert (recipe.optim.records_per_step, recipe.optim.max_steps, recipe.optim.learning_rate) == (
+        3,
+        7,
+        1e-5,
+    )
     common = job.common
-    assert (common["per_device_train_batch_size"], common["max_steps"], common["learning_rate"]) == (3, 7, 1e-5)
+    assert (
+        common["per_device_train_batch_size"],
+        common["max_steps"],
+        common["learning_rate"],
+    ) == (3, 7, 1e-5)
     assert recipe.optim.betas == (common["adam_beta1"], common["adam_beta2"])
-    assert (recipe.optim.weight_decay, recipe.optim.max_grad_norm) == (common["weight_decay"], common["max_grad_norm"])
+    assert (recipe.optim.weight_decay, recipe.optim.max_grad_norm) == (
+        common["weight_decay"],
+        common["max_grad_norm"],
+    )
 
 
 def test_a_clocks_report_becomes_a_row() -> None:
@@ -95,7 +120,10 @@ def test_a_run_that_fails_shows_the_end_of_its_output(tmp_path: Path) -> None:
     python.write_text("#!/bin/sh\necho the framework says why\nexit 3\n")
     python.chmod(0o755)
     job = Run(tmp_path, tmp_path / "text", tmp_path / "run", batch=1, steps=1)
-    with pytest.raises(UserError, match=r"TRL ended with status 3 before its last step\. .*log\.txt ends with\n.*says why"):
+    with pytest.raises(
+        UserError,
+        match=r"TRL ended with status 3 before its last step\. .*log\.txt ends with\n.*says why",
+    ):
         run.train("TRL", str(python), job, 0)
     with pytest.raises(UserError, match=r"ms-swift: there is no .*`make side-by-side` builds it"):
         run.python_of("ms-swift", tmp_path)

@@ -41,8 +41,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             share_prompts(recipe)
             for ranks, stage in CURVES:
                 budget = 10**6 if ranks == 1 else 400
-                changes = [f"deepspeed={stage}", f"output.folder={folder}/{ranks}-{stage}", f"optim.token_budget={budget}"]
-                run_ranks(folder / f"log-{ranks}-{stage}", worker.recipe_run, [str(recipe), *changes], ranks=ranks)
+                changes = [
+                    f"deepspeed={stage}",
+                    f"output.folder={folder}/{ranks}-{stage}",
+                    f"optim.token_budget={budget}",
+                ]
+                run_ranks(
+                    folder / f"log-{ranks}-{stage}",
+                    worker.recipe_run,
+                    [str(recipe), *changes],
+                    ranks=ranks,
+                )
             (folder / "made").touch()
     return folder
 
@@ -53,10 +62,21 @@ def share_prompts(recipe: Path) -> None:
     for number, colour in enumerate(("red", "green", None)):
         if colour:
             tiny.picture(56, 28 + 28 * number, seed=number).save(folder / f"{colour}.png")
-        answers = [f"It is {what}." for what in ("red", "a green square", "nothing that i know", "blue, and large")]
-        about = {"prompt": f"What is in it? {number}", "images": [f"{colour}.png"] if colour else []}
-        rows += [{**about, "chosen": better, "rejected": worse} for better, worse in combinations(answers, 2)]
-    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:16]), encoding="utf-8")
+        answers = [
+            f"It is {what}."
+            for what in ("red", "a green square", "nothing that i know", "blue, and large")
+        ]
+        about = {
+            "prompt": f"What is in it? {number}",
+            "images": [f"{colour}.png"] if colour else [],
+        }
+        rows += [
+            {**about, "chosen": better, "rejected": worse}
+            for better, worse in combinations(answers, 2)
+        ]
+    (folder / "pairs.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows[:16]), encoding="utf-8"
+    )
     written = "[{type: shapes, level: demo, split: train, rows: 16}]"
     text = recipe.read_text(encoding="utf-8")
     assert written in text

@@ -25,7 +25,11 @@ from tests.train.test_critic_runs import RECIPE
 from tests.train.worker import recipe_run
 from train.supervised import whole_weights
 
-WAYS = {"zero2": ("zero2", True), "zero3, gathered once": ("zero3", True), "zero3, by layer": ("zero3", False)}
+WAYS = {
+    "zero2": ("zero2", True),
+    "zero3, gathered once": ("zero3", True),
+    "zero3, by layer": ("zero3", False),
+}
 TOKENS = "eval_judging/generated_tokens_per_second"
 
 
@@ -40,16 +44,25 @@ def tokens_per_second(base: Path, folder: Path, stage: str, fits: bool) -> float
     """Return the speed of one evaluation."""
     folder.mkdir()
     (folder / "recipe.yaml").write_text(RECIPE.format(base=base, folder=folder), encoding="utf-8")
-    changes = [f"deepspeed={stage}", "method.critique_max_tokens=64", "optim.max_steps=1", "method.warmup_steps=1"]
+    changes = [
+        f"deepspeed={stage}",
+        "method.critique_max_tokens=64",
+        "optim.max_steps=1",
+        "method.warmup_steps=1",
+    ]
     changes += ["evaluation.benchmarks.0.limit=14", "output.save_every_steps=1"]
     run_ranks(folder / "logs", judge, [str(folder / "recipe.yaml"), *changes], fits)
-    log = json.loads((folder / "run" / "checkpoint-1" / "trainer_state.json").read_text())["log_history"]
+    log = json.loads((folder / "run" / "checkpoint-1" / "trainer_state.json").read_text())[
+        "log_history"
+    ]
     return next(float(line[TOKENS]) for line in log if TOKENS in line)
 
 
 def main() -> None:
     """Measure each way once a round and print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     found: dict[str, list[float]] = defaultdict(list)
@@ -57,7 +70,9 @@ def main() -> None:
         base = tiny.checkpoint(Path(place) / "base")
         for number in range(rounds):
             for name, (stage, fits) in WAYS.items():
-                found[name].append(tokens_per_second(base, Path(place) / f"{number}-{stage}-{fits}", stage, fits))
+                found[name].append(
+                    tokens_per_second(base, Path(place) / f"{number}-{stage}-{fits}", stage, fits)
+                )
     plain = statistics.median(found["zero2"])
     for name, speeds in found.items():
         speed = statistics.median(speeds)

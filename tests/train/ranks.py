@@ -17,14 +17,21 @@ from train.runs.environment import free_port
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["train.runs.build", "deepspeed"])
-SERVER = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
+SERVER = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "DS_ACCELERATOR": "cpu",
+    "OMP_NUM_THREADS": "1",
+    "WANDB_MODE": "disabled",
+}
 """The surroundings of all ranks; a machine with a GPU runs these tests on its CPU too."""
 
 
 class RanksError(AssertionError):
     """Ranks that failed, or that were still there at the end of their time; the message holds what they printed."""
 
-    def __init__(self, message: str, statuses: list[int | None], *, in_time: bool, printed: str) -> None:
+    def __init__(
+        self, message: str, statuses: list[int | None], *, in_time: bool, printed: str
+    ) -> None:
         self.statuses, self.in_time, self.printed = statuses, in_time, printed
         super().__init__(f"{message}\n{printed}")
 
@@ -48,7 +55,9 @@ def run_ranks(
     port, logs = free_port(), [folder / f"rank{rank}.log" for rank in range(ranks)]
     _start_server()
     processes = [
-        CONTEXT.Process(target=_rank, args=(_environment(rank, ranks, port), log, function, arguments))
+        CONTEXT.Process(
+            target=_rank, args=(_environment(rank, ranks, port), log, function, arguments)
+        )
         for rank, log in enumerate(logs)
     ]
     for process in processes:
@@ -58,7 +67,9 @@ def run_ranks(
     in_time = _wait(processes, seconds)
     found = [process.exitcode for process in processes]
     as_expected = found == [0] * ranks if status == 0 else status in found
-    printed = "\n".join(f"--- {log.name}\n{log.read_text(errors='replace') if log.exists() else ''}" for log in logs)
+    printed = "\n".join(
+        f"--- {log.name}\n{log.read_text(errors='replace') if log.exists() else ''}" for log in logs
+    )
     if not in_time or not as_expected:
         message = f"exit statuses {found}, expected {status}; in time: {in_time}"
         raise RanksError(message, found, in_time=in_time, printed=printed)
@@ -78,11 +89,22 @@ def _start_server() -> None:
 
 def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     """Return what a launcher sets."""
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    numbers = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": ranks,
+        "MASTER_PORT": port,
+    }
     return {**{name: str(value) for name, value in numbers.items()}, "MASTER_ADDR": "127.0.0.1"}
 
 
-def _rank(environment: dict[str, str], log: Path, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _rank(
+    environment: dict[str, str],
+    log: Path,
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+) -> None:
     os.environ.update(environment)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)

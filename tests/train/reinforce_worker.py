@@ -44,7 +44,9 @@ class VllmDouble:
     def sync_weights(self) -> None:
         """Need no weights."""
 
-    def generate(self, prompts: list[list[int]], images: Any, num_generations: int) -> tuple[Any, ...]:
+    def generate(
+        self, prompts: list[list[int]], images: Any, num_generations: int
+    ) -> tuple[Any, ...]:
         """Return log-probabilities of 0, so that the weights are below 1, and of -50, so that they are far above 3."""
         log_p = [[[-50.0 * (place % 3 == 0)]] * 2 for place in range(len(prompts))]
         return prompts, [[20 + place % 7, 40] for place in range(len(prompts))], log_p, None
@@ -64,7 +66,12 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
     method: Any = METHODS[type(recipe.method)](recipe, encoder, Console(quiet=True))
     arguments = method.arguments()
     arguments.eval_on_start &= not resumes
-    return method.trainer(evaluate=evaluation(method), model=make_model(recipe), args=arguments, callbacks=run_callbacks(method))
+    return method.trainer(
+        evaluate=evaluation(method),
+        model=make_model(recipe),
+        args=arguments,
+        callbacks=run_callbacks(method),
+    )
 
 
 def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, Any]:
@@ -92,7 +99,9 @@ def main() -> None:
     runs = json.loads(sys.argv[1])
     deepspeed = any("deepspeed=zero" in text for one in runs for text in one["overrides"])
     with run_environment(seed=0, deterministic=False, deepspeed=deepspeed):
-        found = [run(one["recipe"], one["overrides"], one.get("reward", "even_tokens")) for one in runs]
+        found = [
+            run(one["recipe"], one["overrides"], one.get("reward", "even_tokens")) for one in runs
+        ]
         if os.environ["RANK"] == "0":
             print("RESULT " + json.dumps(found))
 

@@ -33,7 +33,9 @@ class Short(PairwiseScores):
         self.limit = limit
         self.refused = 0
 
-    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(
+        self, model: nn.Module, row: PackedRow, totals: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the pair loss, or raise with gradients half done."""
         loss, sums = super().loss(model, row, totals)
         if row.batch.cost > self.limit and rank() == world_size() - 1:
@@ -44,26 +46,56 @@ class Short(PairwiseScores):
         return loss, sums
 
 
-def train(recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]], deepspeed: str = NONE) -> None:
+def train(
+    recipe_path: Path, kinds: str, cases: Sequence[tuple[str, int, bool]], deepspeed: str = NONE
+) -> None:
     """Train on the records `kinds`, four a step but for the last, for each case (folder, limit, dealt by cost), and save."""
     with run_environment(seed=0, deterministic=False, deepspeed=deepspeed != NONE):
         for folder, limit, dealt in cases:
-            changes = ["optim.learning_rate=0.01", "evaluation.benchmarks=[]", "evaluation.best_metric=null"]
-            changes += ["optim.schedule=constant", "optim.warmup_ratio=0", f"deepspeed={deepspeed}", f"output.folder={folder}"]
+            changes = [
+                "optim.learning_rate=0.01",
+                "evaluation.benchmarks=[]",
+                "evaluation.best_metric=null",
+            ]
+            changes += [
+                "optim.schedule=constant",
+                "optim.warmup_ratio=0",
+                f"deepspeed={deepspeed}",
+                f"output.folder={folder}",
+            ]
             recipe = read_recipe(recipe_path, changes)
             objective, records = Short(limit), Written(kinds)
-            costs = Costs(np.array([records[i].group.cost for i in range(len(kinds))])) if dealt else None
+            costs = (
+                Costs(np.array([records[i].group.cost for i in range(len(kinds))]))
+                if dealt
+                else None
+            )
             shape: dict[str, Any] = {
                 "records_per_step": 4,
                 "steps": ceil(len(kinds) / 4),
                 "token_budget": ceiling(10**6, Path(folder)),
             }
-            steps = StepDataset(records, tiny.encoder().pack, **shape, rank=rank(), world_size=world_size(), costs=costs)
+            steps = StepDataset(
+                records,
+                tiny.encoder().pack,
+                **shape,
+                rank=rank(),
+                world_size=world_size(),
+                costs=costs,
+            )
             arguments = training_arguments(recipe, shape["steps"])
-            trainer = PlainTrainer(objective=objective, steps=steps, optim=recipe.optim, model=make_model(recipe), args=arguments)
+            trainer = PlainTrainer(
+                objective=objective,
+                steps=steps,
+                optim=recipe.optim,
+                model=make_model(recipe),
+                args=arguments,
+            )
             trainer.train()
             trainer.save_model(folder)
             if rank() == 0:
                 trainer.state.save_to_json(f"{folder}/trainer_state.json")
             if rank() == world_size() - 1:
-                print(f"{Path(folder).name}: refused {objective.refused}, budget {steps.token_budget}")
+                print(
+                    f"{Path(folder).name}: refused {objective.refused}, budget {steps.token_budget}"
+                )

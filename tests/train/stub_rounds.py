@@ -20,7 +20,11 @@ def main() -> None:
     script, *arguments = sys.argv[1:]
     name = Path(script).stem
     trains = name in ("rm", "sft", "rl")
-    output = Path(arguments[0]).parent if trains else Path(arguments[1] if name == "sample" else arguments[2])
+    output = (
+        Path(arguments[0]).parent
+        if trains
+        else Path(arguments[1] if name == "sample" else arguments[2])
+    )
     top = next(place for place in output.parents if (place / "stub").exists())
     told = f"{name} {output.relative_to(top)}"
     with (top / "calls").open("a") as calls:
@@ -29,12 +33,24 @@ def main() -> None:
     if failing.exists() and failing.read_text() == told:
         sys.exit("the disk is a teapot")
     if name == "sample":
-        rows = [{"id": str(i), "prompt": f"Colour {i}?", "responses": TEXTS, "answer": KNOWN, "right": RIGHT} for i in range(3)]
+        rows = [
+            {
+                "id": str(i),
+                "prompt": f"Colour {i}?",
+                "responses": TEXTS,
+                "answer": KNOWN,
+                "right": RIGHT,
+            }
+            for i in range(3)
+        ]
         write(output, rows)
     elif name == "score":
         good = "round-" in arguments[0] or "good" in arguments[0]
         scores = [2.0, 0.0, 1.0 if good else -1.0, 0.5]
-        rows = [json.loads(line) | {"scores": scores} for line in Path(arguments[1]).read_text().splitlines()]
+        rows = [
+            json.loads(line) | {"scores": scores}
+            for line in Path(arguments[1]).read_text().splitlines()
+        ]
         write(output, rows)
     elif name == "rl":
         answers(output / "start" / "answers", 2)
@@ -43,10 +59,15 @@ def main() -> None:
     else:
         there = output / "checkpoint-2" / "eval"
         (there / "vl_rewardbench").mkdir(parents=True, exist_ok=True)
-        write(there / "vl_rewardbench" / "predictions.jsonl", [{"key": str(i), "credit": float(i > 0)} for i in range(4)])
+        write(
+            there / "vl_rewardbench" / "predictions.jsonl",
+            [{"key": str(i), "credit": float(i > 0)} for i in range(4)],
+        )
         if (top / "result.json").exists():
             accuracy = "0.9" if "good" in str(output) else "0.6"
-            (there / "vl_rewardbench.json").write_text((top / "result.json").read_text().replace("0.125", accuracy))
+            (there / "vl_rewardbench.json").write_text(
+                (top / "result.json").read_text().replace("0.125", accuracy)
+            )
         (there.parent / "complete").touch()
         write(output / "log.jsonl", [{"step": 2, "train_runtime": 1.0}])
 
@@ -54,7 +75,10 @@ def main() -> None:
 def answers(place: Path, right: int) -> None:
     """Leave a policy's answers to four questions, of which so many are right."""
     place.mkdir(parents=True, exist_ok=True)
-    write(place / "shapes.jsonl", [{"id": str(i), "credits": {"greedy": float(i < right), "sampled": 0.5}} for i in range(4)])
+    write(
+        place / "shapes.jsonl",
+        [{"id": str(i), "credits": {"greedy": float(i < right), "sampled": 0.5}} for i in range(4)],
+    )
 
 
 def write(file: Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -29,7 +29,12 @@ def main() -> None:
     save(folder, 2)
     speed = {"records_per_second": 32.0, "tokens_per_second": 6400.0}
     judged = {"eval_judging/seconds_per_pair": 0.25, "eval_judging/tokens_per_pair": 9.5}
-    lines = [{"step": 1, **speed}, {"step": 2, **speed}, {"step": 2, **judged}, {"step": 2, "train_runtime": 9.0}]
+    lines = [
+        {"step": 1, **speed},
+        {"step": 2, **speed},
+        {"step": 2, **judged},
+        {"step": 2, "train_runtime": 9.0},
+    ]
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -41,7 +46,10 @@ def save(folder: Path, step: int) -> None:
         return
     (place / "eval" / "vl_rewardbench").mkdir(parents=True, exist_ok=True)
     layers = int(folder.parent.name.removeprefix("layers-"))
-    rows = [{"key": f"row {i}", "credit": float((i + int(folder.name)) % (2 * layers) > 0)} for i in range(60)]
+    rows = [
+        {"key": f"row {i}", "credit": float((i + int(folder.name)) % (2 * layers) > 0)}
+        for i in range(60)
+    ]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (place / "eval" / "vl_rewardbench" / "predictions.jsonl").write_text(lines)
     (place / f"global_step{step}").mkdir(exist_ok=True)
@@ -54,7 +62,11 @@ def save_answers(place: Path, variant: str) -> None:
     place.mkdir(parents=True, exist_ok=True)
     judge = variant != "reward-verifier"
     rows = [
-        {"id": f"q{i}", "credits": {"greedy": float(i < 4 + 2 * (not judge)), "sampled": 0.5} | ({"best": 1.0} if judge else {})}
+        {
+            "id": f"q{i}",
+            "credits": {"greedy": float(i < 4 + 2 * (not judge)), "sampled": 0.5}
+            | ({"best": 1.0} if judge else {}),
+        }
         for i in range(10)
     ]
     (place / "shapes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

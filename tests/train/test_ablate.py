@@ -56,7 +56,9 @@ def await_calls(path: Path, count: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_list_is_run_once_and_its_table_says_what_it_found(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_is_run_once_and_its_table_says_what_it_found(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ablate.main(command(runs, "--seeds", "0", "1"))
     assert calls(runs) == [f"rm layers-{n}/{seed} begun" for seed in (0, 1) for n in (2, 1, 5)]
     assert "not distinguishable" not in capsys.readouterr().out
@@ -66,11 +68,18 @@ def test_a_list_is_run_once_and_its_table_says_what_it_found(runs: Path, capsys:
     assert [row["accuracy"] for row in found["results"]] == pytest.approx([0.75, 0.5, 0.9])
     assert found["missing"] == []
     one = found["results"][1]
-    assert (one["n"], one["seeds"], one["words"], one["changes"]) == (60, 2, "worse", "head.layers=1")
+    assert (one["n"], one["seeds"], one["words"], one["changes"]) == (
+        60,
+        2,
+        "worse",
+        "head.layers=1",
+    )
     assert one["difference"] == pytest.approx(-0.25)
     assert -0.5 < one["difference_low"] < -0.25 < one["difference_high"] < 0
     with (out / "ablation.csv").open() as file:
-        assert [float(row["accuracy"]) for row in csv.DictReader(file)] == pytest.approx([0.75, 0.5, 0.9])
+        assert [float(row["accuracy"]) for row in csv.DictReader(file)] == pytest.approx(
+            [0.75, 0.5, 0.9]
+        )
     table = (out / "ablation.md").read_text()
     assert "| layers-5 | head.layers=5 | 90.0 [" in table
     assert "| layers-5 | 128 | 200 | 0.0312 | 4 | 0.2500 | 9.5 |" in table
@@ -80,10 +89,16 @@ def test_a_list_is_run_once_and_its_table_says_what_it_found(runs: Path, capsys:
     assert len(calls(runs)) == 6
 
 
-def test_what_only_serves_to_resume_is_removed_and_the_table_outlives_the_checkpoints(runs: Path) -> None:
+def test_what_only_serves_to_resume_is_removed_and_the_table_outlives_the_checkpoints(
+    runs: Path,
+) -> None:
     ablate.main(command(runs))
     run = runs.parent / "out" / "layers-5" / "0"
-    assert {path.name for path in (run / "checkpoint-2").iterdir()} == {"eval", "model.safetensors", "complete"}
+    assert {path.name for path in (run / "checkpoint-2").iterdir()} == {
+        "eval",
+        "model.safetensors",
+        "complete",
+    }
     table = (runs.parent / "out" / "ablation.md").read_text()
     for checkpoint in runs.parent.glob("out/*/0/checkpoint-2"):
         subprocess.run(["rm", "-r", str(checkpoint)], check=True)
@@ -99,7 +114,9 @@ evaluation: {questions: [{type: shapes, level: demo, split: benchmark, rows: 10}
 """
 
 
-def test_policies_are_compared_by_every_figure_of_their_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_are_compared_by_every_figure_of_their_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arms = [
         "reward-model: {}",
         "reward-other: {method.rewards.0.path: '{seed}/best'}",
@@ -112,7 +129,10 @@ def test_policies_are_compared_by_every_figure_of_their_answers(tmp_path: Path, 
     assert "path: 4/best" in (tmp_path / "out" / "reward-other" / "4" / "recipe.yaml").read_text()
     found = json.loads((tmp_path / "out" / "ablation.json").read_text())["results"]
     assert [(row["benchmark"], row["variant"], row["accuracy"]) for row in found] == [
-        *(("shapes/greedy", f"reward-{arm}", share) for arm, share in (("model", 0.4), ("other", 0.4), ("verifier", 0.6))),
+        *(
+            ("shapes/greedy", f"reward-{arm}", share)
+            for arm, share in (("model", 0.4), ("other", 0.4), ("verifier", 0.6))
+        ),
         *(("shapes/sampled", f"reward-{arm}", 0.5) for arm in ("model", "other", "verifier")),
         *(("shapes/best", f"reward-{arm}", 1.0) for arm in ("model", "other")),
     ]
@@ -125,11 +145,15 @@ def test_policies_are_compared_by_every_figure_of_their_answers(tmp_path: Path, 
     assert len(calls(path)) == 6
 
 
-def test_a_failed_run_is_told_and_the_others_go_on(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_is_told_and_the_others_go_on(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (runs.parent / "out" / "fail").write_text("layers-2/0")
     with pytest.raises(SystemExit) as end:
         ablate.main(command(runs))
-    assert f"failed: layers-2, seed 0; see {runs.parent}/out/layers-2/0/log.txt" in str(end.value.code)
+    assert f"failed: layers-2, seed 0; see {runs.parent}/out/layers-2/0/log.txt" in str(
+        end.value.code
+    )
     assert "the loss is a teapot" in capsys.readouterr().out
     found = json.loads((runs.parent / "out" / "ablation.json").read_text())
     assert [(row["variant"], row["words"], row["difference"]) for row in found["results"]] == [
@@ -140,7 +164,10 @@ def test_a_failed_run_is_told_and_the_others_go_on(runs: Path, capsys: pytest.Ca
     (runs.parent / "out" / "fail").unlink()
     ablate.main(command(runs))
     assert calls(runs)[3:] == ["rm layers-2/0 resumed"]
-    assert json.loads((runs.parent / "out" / "ablation.json").read_text())["results"][0]["variant"] == "layers-2"
+    assert (
+        json.loads((runs.parent / "out" / "ablation.json").read_text())["results"][0]["variant"]
+        == "layers-2"
+    )
 
 
 def test_a_killed_list_lets_nothing_run_twice_and_continues(runs: Path) -> None:
@@ -177,7 +204,9 @@ def test_a_list_that_is_ended_ends_its_run(runs: Path) -> None:
     assert calls(runs)[1] == "rm layers-2/0 resumed"
 
 
-def test_a_dry_run_leaves_no_trace_and_a_wrong_list_no_traceback(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_leaves_no_trace_and_a_wrong_list_no_traceback(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (runs.parent / "out").rmdir()
     ablate.main(command(runs, "--dry-run", "--seeds", "0", "1"))
     assert capsys.readouterr().out.count("to do") == 6
@@ -188,7 +217,9 @@ def test_a_dry_run_leaves_no_trace_and_a_wrong_list_no_traceback(runs: Path, cap
     assert "did you mean layers" in capsys.readouterr().err
 
 
-def test_runs_of_another_recipe_are_not_counted(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_another_recipe_are_not_counted(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ablate.main(command(runs))
     with pytest.raises(SystemExit) as end:
         ablate.main(command(runs, "optim.learning_rate=1e-3"))
@@ -202,7 +233,9 @@ def test_runs_on_other_rows_are_not_compared(runs: Path) -> None:
     file = runs.parent / "out" / "layers-5" / "0" / "eval" / "vl_rewardbench" / "predictions.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
     ablation = read_ablation(runs, [f"output.folder={runs.parent / 'out'}"])
-    with pytest.raises(PredictionsError, match="59 rows and the first run on 60, 59 of them in both"):
+    with pytest.raises(
+        PredictionsError, match="59 rows and the first run on 60, 59 of them in both"
+    ):
         lines_of(ablation.runs, "layers-2")
 
 

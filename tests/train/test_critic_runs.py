@@ -56,7 +56,11 @@ def chunked_run(arguments: Sequence[str]) -> None:
 
 
 def train(
-    base: Path, folder: Path, *changes: str, run: Callable[[Sequence[str]], None] = recipe_run, seconds: float = 400
+    base: Path,
+    folder: Path,
+    *changes: str,
+    run: Callable[[Sequence[str]], None] = recipe_run,
+    seconds: float = 400,
 ) -> list[dict[str, Any]]:
     """Train on two ranks and return the log."""
     folder.mkdir(exist_ok=True)
@@ -74,14 +78,23 @@ def curve(log: list[dict[str, Any]]) -> list[float]:
 
 def critiques(folder: Path) -> list[str]:
     """Return the critiques of an evaluation."""
-    lines = (folder / "eval" / "vl_rewardbench" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (folder / "eval" / "vl_rewardbench" / "predictions.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     return [critique for line in lines for critique in json.loads(line)["critiques"]]
 
 
 @pytest.mark.slow
-def test_zero_stages_learn_alike_evaluate_in_the_loop_and_resume_inside_a_window(base: Path, tmp_path: Path) -> None:
+def test_zero_stages_learn_alike_evaluate_in_the_loop_and_resume_inside_a_window(
+    base: Path, tmp_path: Path
+) -> None:
     runs = {"zero2": recipe_run, "zero3": chunked_run}
-    whole = {stage: train(base, tmp_path / stage, f"deepspeed={stage}", run=run) for stage, run in runs.items()}
+    whole = {
+        stage: train(base, tmp_path / stage, f"deepspeed={stage}", run=run)
+        for stage, run in runs.items()
+    }
     assert len(curve(whole["zero2"])) == 6
     assert curve(whole["zero3"]) == pytest.approx(curve(whole["zero2"]), abs=1e-5)
     for stage, log in whole.items():
@@ -89,10 +102,18 @@ def test_zero_stages_learn_alike_evaluate_in_the_loop_and_resume_inside_a_window
         assert [line["step"] for line in evaluated] == [0, 3, 6]
         assert all(line["eval_judging/seconds_per_judgement"] > 0 for line in evaluated)
         figures = {name for line in log for name in line}
-        assert {"loss_critique", "loss_score", "perplexity", "accuracy_true_critique", "accuracy_own_critique"} <= figures
+        assert {
+            "loss_critique",
+            "loss_score",
+            "perplexity",
+            "accuracy_true_critique",
+            "accuracy_own_critique",
+        } <= figures
         written = critiques(tmp_path / stage / "run" / "start")
         assert len(written) == 14
-        assert len({len(tiny.tokenizer()(text)["input_ids"]) for text in written}) > 1  # ranks end at different times
+        assert (
+            len({len(tiny.tokenizer()(text)["input_ids"]) for text in written}) > 1
+        )  # ranks end at different times
 
     folder = tmp_path / "zero3" / "run"
     windows = {path.name: path.stat().st_mtime_ns for path in (folder / "critiques").iterdir()}
@@ -126,7 +147,10 @@ def test_adapters_train_write_and_save_the_head(base: Path, tmp_path: Path) -> N
 def counted_run(arguments: Sequence[str], folder: str, fits: bool) -> None:
     """Train with all gathers of parameters counted inside and outside of writing, into a file."""
     counts, inside = {"writing": 0, "else": 0, "plain_linear": 0}, [0]
-    gather, judge = deepspeed.runtime.zero.partition_parameters._dist_allgather_fn, whole_weights.fits_everywhere
+    gather, judge = (
+        deepspeed.runtime.zero.partition_parameters._dist_allgather_fn,
+        whole_weights.fits_everywhere,
+    )
 
     def counted(*arguments: Any, **keywords: Any) -> Any:
         counts["writing" if inside[0] else "else"] += 1
@@ -158,9 +182,18 @@ def test_weights_are_gathered_once_where_they_fit(base: Path, tmp_path: Path) ->
     for fits, limit in ((True, 3), (True, 9), (False, 9)):
         folder = tmp_path / f"{fits}-{limit}"
         folder.mkdir()
-        (folder / "recipe.yaml").write_text(RECIPE.format(base=base, folder=folder), encoding="utf-8")
-        changes = ["deepspeed=zero3", f"method.critique_max_tokens={limit}", "optim.max_steps=3", "method.warmup_steps=0"]
-        run_ranks(folder / "logs", counted_run, [str(folder / "recipe.yaml"), *changes], str(folder), fits)
+        (folder / "recipe.yaml").write_text(
+            RECIPE.format(base=base, folder=folder), encoding="utf-8"
+        )
+        changes = [
+            "deepspeed=zero3",
+            f"method.critique_max_tokens={limit}",
+            "optim.max_steps=3",
+            "method.warmup_steps=0",
+        ]
+        run_ranks(
+            folder / "logs", counted_run, [str(folder / "recipe.yaml"), *changes], str(folder), fits
+        )
         found = json.loads((folder / "gathers.json").read_text())
         assert found["else"] > 0
         assert found["plain_linear"] == fits

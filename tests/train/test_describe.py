@@ -59,7 +59,11 @@ def fits(value: Any, node: Node | bool, schema: Node) -> bool:
         return False
     if "anyOf" in node and not any(fits(value, branch, schema) for branch in node["anyOf"]):
         return False
-    if "if" in node and not fits(value, node["if"], schema) and not fits(value, node["else"], schema):
+    if (
+        "if" in node
+        and not fits(value, node["if"], schema)
+        and not fits(value, node["else"], schema)
+    ):
         return False
     if isinstance(value, list) and "items" in node:
         items = node["items"] if isinstance(node["items"], list) else [node["items"]] * len(value)
@@ -69,25 +73,37 @@ def fits(value: Any, node: Node | bool, schema: Node) -> bool:
         for key, child in value.items():
             named = [node["properties"][key]] if key in node.get("properties", {}) else []
             found = [*named, *(one for pattern, one in patterns.items() if re.search(pattern, key))]
-            if not all(fits(child, one, schema) for one in found or [node.get("additionalProperties", True)]):
+            if not all(
+                fits(child, one, schema)
+                for one in found or [node.get("additionalProperties", True)]
+            ):
                 return False
     return True
 
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, Node]:
-    return {name: json.loads((FOLDER / name).read_text(encoding="utf-8")) for name in ("schema.json", "judges/schema.json")}
+    return {
+        name: json.loads((FOLDER / name).read_text(encoding="utf-8"))
+        for name in ("schema.json", "judges/schema.json")
+    }
 
 
 def test_schemas_and_reference_are_current() -> None:
-    old = [str(path.name) for path, text in files().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    old = [
+        str(path.name)
+        for path, text in files().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
     assert not old, "run python train/describe.py"
 
 
 @pytest.mark.parametrize("path", [*ALL, *JUDGES], ids=lambda path: str(path.relative_to(FOLDER)))
 def test_every_file_names_its_schema_which_takes_it(path: Path, schemas: dict[str, Node]) -> None:
     text = path.read_text(encoding="utf-8")
-    named = (path.parent / text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")).resolve()
+    named = (
+        path.parent / text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+    ).resolve()
     schema = schemas[str(named.relative_to(FOLDER))]
     assert ("judges" in path.parts) == (named.parent.name == "judges")
     assert fits(YAML(typ="safe", pure=True).load(text), schema, schema)
@@ -97,7 +113,10 @@ def test_the_line_changes_nothing_of_a_recipe(tmp_path: Path) -> None:
     line, _, rest = (FOLDER / "basereward.yaml").read_text(encoding="utf-8").partition("\n")
     (tmp_path / "without.yaml").write_text(rest, encoding="utf-8")
     assert "$schema" in line
-    assert read_yaml(tmp_path / "without.yaml").plain() == read_yaml(FOLDER / "basereward.yaml").plain()
+    assert (
+        read_yaml(tmp_path / "without.yaml").plain()
+        == read_yaml(FOLDER / "basereward.yaml").plain()
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +125,13 @@ def test_the_line_changes_nothing_of_a_recipe(tmp_path: Path) -> None:
         ({}, True),
         ({"extends": "x.yaml", "backbone": {"dtype": "float32"}, "optim": {"epochs": None}}, True),
         ({"extends": "x.yaml", "method": {"kl_coefficient": 0.1}}, True),
-        ({"extends": "x.yaml", "variants": {"a": {}, "b": {"head.layers": 1, "data.sources.0.text_only": 0.5}}}, True),
+        (
+            {
+                "extends": "x.yaml",
+                "variants": {"a": {}, "b": {"head.layers": 1, "data.sources.0.text_only": 0.5}},
+            },
+            True,
+        ),
         ({"extends": "x.yaml", "variants": {"b": {"head.layer": 1}}}, False),
         ({"extends": "x.yaml", "variants": {"b": {"head.layers": 9}}}, False),
         ({"extends": "x.yaml", "variants": {"b": {"data.sources.0.text_only": 1.5}}}, False),
@@ -124,7 +149,9 @@ def test_the_line_changes_nothing_of_a_recipe(tmp_path: Path) -> None:
         ({"seeds": 1}, False),
     ],
 )
-def test_the_schema_refuses_what_the_reader_would(change: Node, right: bool, schemas: dict[str, Node]) -> None:
+def test_the_schema_refuses_what_the_reader_would(
+    change: Node, right: bool, schemas: dict[str, Node]
+) -> None:
     whole: Node = {
         "backbone": {"path": "embedded"},
         "data": {"sources": [{"type": "shapes", "level": "demo", "rows": 1}]},

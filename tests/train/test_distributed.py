@@ -26,9 +26,27 @@ only pictures, the other way about, no picture anywhere, pictures everywhere, an
 STAGES = ("none", "zero2", "zero3")
 BUDGET = 190
 """Tokens of a row, so that one rank needs two rows and the other one, in either order."""
-CASES = [("none", 1), ("none", BUDGET), ("none", 10**6), ("zero2", 1), ("zero2", BUDGET), ("zero3", 1), ("zero3", BUDGET)]
+CASES = [
+    ("none", 1),
+    ("none", BUDGET),
+    ("none", 10**6),
+    ("zero2", 1),
+    ("zero2", BUDGET),
+    ("zero3", 1),
+    ("zero3", BUDGET),
+]
 """Stage and budget; with a budget of 1 every record has a row of its own."""
-EQUAL = ("loss", "grad_norm", "accuracy", "ties", "margin", "reward_mean", "reward_spread", "learning_rate", "data_epoch")
+EQUAL = (
+    "loss",
+    "grad_norm",
+    "accuracy",
+    "ties",
+    "margin",
+    "reward_mean",
+    "reward_spread",
+    "learning_rate",
+    "data_epoch",
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +54,31 @@ def descended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train on one rank with everything in one row, and on two ranks in every other way."""
     folder = tmp_path_factory.mktemp("descend")
     recipe = worker.prepare(folder)
-    run_ranks(folder / "one", worker.descend, recipe, KINDS, [(str(folder / "alone"), "none", 10**6)], ranks=1)
+    run_ranks(
+        folder / "one",
+        worker.descend,
+        recipe,
+        KINDS,
+        [(str(folder / "alone"), "none", 10**6)],
+        ranks=1,
+    )
     cases = [(str(folder / f"{stage}-{budget}"), stage, budget) for stage, budget in CASES]
     run_ranks(folder / "two", worker.descend, recipe, KINDS, cases)
     return folder
 
 
 @pytest.mark.parametrize(("stage", "budget"), CASES)
-def test_steps_equal_those_of_one_process_with_one_row(descended: Path, stage: str, budget: int) -> None:
+def test_steps_equal_those_of_one_process_with_one_row(
+    descended: Path, stage: str, budget: int
+) -> None:
     assert difference(descended / "alone", descended / "base") > 1e-3
     assert difference(descended / "alone", descended / f"{stage}-{budget}") < 1e-6
     expected, found = lines(descended / "alone"), lines(descended / f"{stage}-{budget}")
     assert len(found) == len(KINDS) // 4
     for step, line in enumerate(found):
-        assert {name: line[name] for name in EQUAL} == pytest.approx({name: expected[step][name] for name in EQUAL}, abs=1e-6)
+        assert {name: line[name] for name in EQUAL} == pytest.approx(
+            {name: expected[step][name] for name in EQUAL}, abs=1e-6
+        )
     assert any(line["grad_norm"] > 0.4 for line in found)  # so the clipping took part
 
 
@@ -62,10 +91,14 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train every other family on one rank, and on two under ZeRO-2 and ZeRO-3; all share the starts of their ranks."""
     folder = tmp_path_factory.mktemp("families")
     recipes = {family: worker.prepare(folder / family, family) for family in OTHERS}
-    alone = [(recipe, [(str(folder / family / "alone"), "none", 10**6)]) for family, recipe in recipes.items()]
+    alone = [
+        (recipe, [(str(folder / family / "alone"), "none", 10**6)])
+        for family, recipe in recipes.items()
+    ]
     run_ranks(folder / "one", worker.descend_all, alone, FEWER, ranks=1)
     cases = [
-        (recipe, [(str(folder / family / stage), stage, BUDGET) for stage in STAGES[1:]]) for family, recipe in recipes.items()
+        (recipe, [(str(folder / family / stage), stage, BUDGET) for stage in STAGES[1:]])
+        for family, recipe in recipes.items()
     ]
     run_ranks(folder / "two", worker.descend_all, cases, FEWER)
     return folder
@@ -73,20 +106,32 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("stage", STAGES[1:])
 @pytest.mark.parametrize("family", OTHERS)
-def test_steps_of_every_family_equal_those_of_one_process(families: Path, family: str, stage: str) -> None:
+def test_steps_of_every_family_equal_those_of_one_process(
+    families: Path, family: str, stage: str
+) -> None:
     alone, sharded = families / family / "alone", families / family / stage
     assert difference(alone, families / family / "base") > 1e-3
     assert difference(alone, sharded) < 1e-6
     expected, found = lines(alone), lines(sharded)
     assert len(found) == len(FEWER) // 4
     for line, other in zip(found, expected, strict=True):
-        assert {name: line[name] for name in EQUAL} == pytest.approx({name: other[name] for name in EQUAL}, abs=1e-6)
+        assert {name: line[name] for name in EQUAL} == pytest.approx(
+            {name: other[name] for name in EQUAL}, abs=1e-6
+        )
 
 
 def test_the_rows_of_the_ranks_are_unequal() -> None:
     """What the test above stands on."""
-    shape: dict[str, Any] = {"records_per_step": 4, "steps": 5, "token_budget": BUDGET, "world_size": 2}
-    ranks = [StepDataset(worker.Written(KINDS), tiny.encoder().pack, rank=rank, **shape) for rank in range(2)]
+    shape: dict[str, Any] = {
+        "records_per_step": 4,
+        "steps": 5,
+        "token_budget": BUDGET,
+        "world_size": 2,
+    }
+    ranks = [
+        StepDataset(worker.Written(KINDS), tiny.encoder().pack, rank=rank, **shape)
+        for rank in range(2)
+    ]
     rows = [tuple(len(data[step]["rows"]) for data in ranks) for step in range(5)]
     assert {(1, 2), (2, 1)} <= set(rows)
 
@@ -95,11 +140,25 @@ def test_pairs_of_the_whole_runs_share_prompts(runs: Path) -> None:
     """What the tests below stand on: on two ranks, too, a step's pairs make fewer groups, some of more than two responses."""
     recipe = read_recipe(runs / "recipe.yaml")
     mixture = Mixture(recipe.data)
-    records = MixtureRecords(mixture, PairEncoder(tiny.encoder(), "end_of_turn"), NaiveConfig(type="naive").pairs_together)
-    shape: dict[str, Any] = {"records_per_step": 4, "steps": 6, "token_budget": 400, "world_size": 2}
+    records = MixtureRecords(
+        mixture,
+        PairEncoder(tiny.encoder(), "end_of_turn"),
+        NaiveConfig(type="naive").pairs_together,
+    )
+    shape: dict[str, Any] = {
+        "records_per_step": 4,
+        "steps": 6,
+        "token_budget": 400,
+        "world_size": 2,
+    }
     for number in range(2):
         data = StepDataset(records, tiny.encoder().pack, rank=number, **shape)
-        sizes = [size for step in range(6) for row in data[step]["rows"] for size in row.batch.group_sizes]
+        sizes = [
+            size
+            for step in range(6)
+            for row in data[step]["rows"]
+            for size in row.batch.group_sizes
+        ]
         assert len(sizes) < 12
         assert max(sizes) > 2
 
@@ -109,12 +168,16 @@ def test_whole_runs_are_alike(runs: Path, case: tuple[int, str]) -> None:
     found, expected = lines(ended(runs / f"2-{case[1]}")), lines(ended(runs / "1-none"))
     assert len(found) == 6
     for line, other in zip(found, expected, strict=True):
-        assert {name: line[name] for name in EQUAL} == pytest.approx({name: other[name] for name in EQUAL}, abs=2e-5)
+        assert {name: line[name] for name in EQUAL} == pytest.approx(
+            {name: other[name] for name in EQUAL}, abs=2e-5
+        )
     assert difference(ended(runs / f"2-{case[1]}"), ended(runs / "1-none")) < 2e-4
 
 
 @pytest.mark.parametrize("case", CURVES)
-def test_deepspeed_runs_where_the_recipe_says_so_and_only_there(runs: Path, case: tuple[int, str]) -> None:
+def test_deepspeed_runs_where_the_recipe_says_so_and_only_there(
+    runs: Path, case: tuple[int, str]
+) -> None:
     """Without an engine there is an optimizer.pt of Trainer's own; an engine writes one part for each rank."""
     ranks, stage = case
     folder = ended(runs / f"{ranks}-{stage}")
@@ -124,10 +187,16 @@ def test_deepspeed_runs_where_the_recipe_says_so_and_only_there(runs: Path, case
 
 
 @pytest.mark.parametrize("case", CURVES)
-def test_the_figures_on_disk_are_those_logged_at_every_save(runs: Path, case: tuple[int, str]) -> None:
+def test_the_figures_on_disk_are_those_logged_at_every_save(
+    runs: Path, case: tuple[int, str]
+) -> None:
     folder = runs / f"{case[0]}-{case[1]}"
     state = json.loads((ended(folder) / "trainer_state.json").read_text(encoding="utf-8"))
-    logged = {line["step"]: line for line in state["log_history"] if "eval_vl_rewardbench/accuracy" in line}
+    logged = {
+        line["step"]: line
+        for line in state["log_history"]
+        if "eval_vl_rewardbench/accuracy" in line
+    }
     assert list(logged) == [0, 2, 4, 6]
     for step, line in logged.items():
         file = folder / (f"checkpoint-{step}" if step else "start") / "eval" / "vl_rewardbench.json"
@@ -138,7 +207,9 @@ def test_the_figures_on_disk_are_those_logged_at_every_save(runs: Path, case: tu
         assert result["micro"]["accuracy"] == line["eval_vl_rewardbench/accuracy"]
         assert result["macro"] == line["eval_vl_rewardbench/macro"]
         assert result["micro"]["n"] == 7
-        predictions = (file.parent / "vl_rewardbench" / "predictions.jsonl").read_text(encoding="utf-8")
+        predictions = (file.parent / "vl_rewardbench" / "predictions.jsonl").read_text(
+            encoding="utf-8"
+        )
         assert len(predictions.splitlines()) == 7
 
 
@@ -157,7 +228,9 @@ def test_a_checkpoint_of_any_stage_scores_alike_when_it_is_loaded(runs: Path, st
 
     encoder, found = tiny.encoder(), []
     for name in ("1-none", f"2-{stage}"):
-        model = load_scalar(BackboneConfig(path=str(ended(runs / name)), dtype="float32"), fresh_head=False).eval()
+        model = load_scalar(
+            BackboneConfig(path=str(ended(runs / name)), dtype="float32"), fresh_head=False
+        ).eval()
         with torch.no_grad():
             found.append(model(**encoder.pack([worker.Written("it")[0].group]).score_inputs()))
     assert torch.allclose(found[0], found[1], atol=1e-4)

@@ -13,24 +13,36 @@ from train.recipe.parsing import read_recipe
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
-@pytest.mark.parametrize("name", ["r1_reward_rl", "r1_reward_rl_released", "shapes/judge_rl", "shapes/judge_stress"])
+@pytest.mark.parametrize(
+    "name", ["r1_reward_rl", "r1_reward_rl_released", "shapes/judge_rl", "shapes/judge_stress"]
+)
 def test_rl_recipes(name: str) -> None:
-    assert isinstance(read_recipe(RECIPES / f"{name}.yaml", entry="rl").method, StableReinforceConfig)
+    assert isinstance(
+        read_recipe(RECIPES / f"{name}.yaml", entry="rl").method, StableReinforceConfig
+    )
 
 
 @pytest.mark.parametrize("name", ["r1_reward_sft", "shapes/judge_sft"])
 def test_cold_starts(name: str) -> None:
-    assert isinstance(read_recipe(RECIPES / f"{name}.yaml", entry="sft").method, LanguageModelConfig)
+    assert isinstance(
+        read_recipe(RECIPES / f"{name}.yaml", entry="sft").method, LanguageModelConfig
+    )
 
 
 def test_the_papers_recipe_keeps_the_defaults_and_the_released_one_differs_where_it_says() -> None:
-    paper, released = (read_recipe(RECIPES / f"r1_reward_rl{name}.yaml") for name in ("", "_released"))
+    paper, released = (
+        read_recipe(RECIPES / f"r1_reward_rl{name}.yaml") for name in ("", "_released")
+    )
     assert paper.optim.learning_rate == 1e-6
     assert released.optim.learning_rate == 3e-7
     assert isinstance(paper.method, StableReinforceConfig)
     assert isinstance(released.method, StableReinforceConfig)
     assert (paper.method.kl_coefficient, released.method.kl_coefficient) == (0.0, 1e-3)
-    assert released.method.rewards.variant == released.method.advantages.filter_variant == "r1_released"
+    assert (
+        released.method.rewards.variant
+        == released.method.advantages.filter_variant
+        == "r1_released"
+    )
     assert paper.method.advantages == StableReinforceConfig(type="stable_reinforce").advantages
     assert released.method.pre_clip == paper.method.pre_clip
 
@@ -46,6 +58,8 @@ def test_the_papers_recipe_keeps_the_defaults_and_the_released_one_differs_where
         ("r1_reward_rl", "method.advantages={normalisation: leave_one_out}", "only 1"),
     ],
 )
-def test_combinations_that_make_no_sense_are_refused_with_a_reason(recipe: str, override: str, said: str) -> None:
+def test_combinations_that_make_no_sense_are_refused_with_a_reason(
+    recipe: str, override: str, said: str
+) -> None:
     with pytest.raises(RecipeError, match=said):
         read_recipe(RECIPES / f"{recipe}.yaml", [override])

@@ -29,7 +29,11 @@ from train.recipe.recipe import Recipe
 from train.runs.model import make_model
 from train.runs.model_card import read_results
 
-LORA = ["optim.lora={rank: 4, alpha: 8, dropout: 0.2}", "backbone.system_prompt=be it", "optim.activation_checkpointing=true"]
+LORA = [
+    "optim.lora={rank: 4, alpha: 8, dropout: 0.2}",
+    "backbone.system_prompt=be it",
+    "optim.activation_checkpointing=true",
+]
 """With dropout, so that a resume also needs the state of the generators."""
 ADAPTERS = "adapter_model.safetensors"
 STAGES = ("none", "zero3")
@@ -54,15 +58,21 @@ def recipe_of(folder: Path, *changes: str) -> Recipe:
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_head_and_the_language_models_adapters_are_saved_and_nothing_else(trained: Path, stage: str) -> None:
+def test_the_head_and_the_language_models_adapters_are_saved_and_nothing_else(
+    trained: Path, stage: str
+) -> None:
     saved = load_file(ended(trained / stage) / ADAPTERS)
     base = load_file(trained / "base" / "model.safetensors")
     adapters = {name: tensor for name, tensor in saved.items() if "lora_" in name}
-    heads = {name.split(".model.")[-1]: tensor for name, tensor in saved.items() if name not in adapters}
+    heads = {
+        name.split(".model.")[-1]: tensor for name, tensor in saved.items() if name not in adapters
+    }
     assert len(adapters) == 2 * 7 * 2  # A and B of seven projections in two layers
     assert all(".language_model.layers." in name for name in adapters)
     assert {name: tensor.shape for name, tensor in heads.items()} == {
@@ -82,20 +92,32 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(trained: Path, stage: str) 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_reloaded_checkpoint_has_the_figures_that_were_logged(trained: Path, stage: str, tmp_path: Path) -> None:
+def test_a_reloaded_checkpoint_has_the_figures_that_were_logged(
+    trained: Path, stage: str, tmp_path: Path
+) -> None:
     evaluation = recipe_of(trained).evaluation
-    loaded = load_checkpoint(trained / stage / "best", Runtime(torch.device("cpu"), 400), load_scalar)
+    loaded = load_checkpoint(
+        trained / stage / "best", Runtime(torch.device("cpu"), 400), load_scalar
+    )
     judge = ScalarJudge(loaded.model, loaded.packed, "end_of_turn")
-    found = Suite.load(evaluation.benchmarks, evaluation.protocol).run(judge, tmp_path)["vl_rewardbench"]
+    found = Suite.load(evaluation.benchmarks, evaluation.protocol).run(judge, tmp_path)[
+        "vl_rewardbench"
+    ]
     logged = read_results((trained / stage / "best").resolve())["vl_rewardbench"]
     assert (found.micro, found.groups) == (logged.micro, logged.groups)
 
 
-def test_merged_adapters_are_an_ordinary_checkpoint_with_the_same_scores(trained: Path, tmp_path: Path) -> None:
+def test_merged_adapters_are_an_ordinary_checkpoint_with_the_same_scores(
+    trained: Path, tmp_path: Path
+) -> None:
     merge(trained / "zero3" / "best", tmp_path / "merged")
     group, found = worker.Written("it")[0].group, []
-    adapted = load_checkpoint(trained / "zero3" / "best", Runtime(torch.device("cpu")), load_scalar).model
-    merged = load_scalar(BackboneConfig(path=str(tmp_path / "merged"), dtype="float32"), fresh_head=False).eval()
+    adapted = load_checkpoint(
+        trained / "zero3" / "best", Runtime(torch.device("cpu")), load_scalar
+    ).model
+    merged = load_scalar(
+        BackboneConfig(path=str(tmp_path / "merged"), dtype="float32"), fresh_head=False
+    ).eval()
     for model in (adapted, merged):
         with torch.no_grad():
             found.append(model(**tiny.encoder().pack([group]).score_inputs()))
@@ -129,8 +151,12 @@ def test_only_adapters_and_the_reward_head_are_trained(tmp_path: Path, changes: 
     assert not any("visual" in name or "lm_head" in name for name in trainable(model))
 
 
-@pytest.mark.parametrize(("stage", "expected"), [("none", torch.float32), ("zero2", torch.bfloat16)])
-def test_what_is_trained_is_fp32_unless_deepspeed_keeps_a_copy(tmp_path: Path, stage: str, expected: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("stage", "expected"), [("none", torch.float32), ("zero2", torch.bfloat16)]
+)
+def test_what_is_trained_is_fp32_unless_deepspeed_keeps_a_copy(
+    tmp_path: Path, stage: str, expected: torch.dtype
+) -> None:
     worker.prepare(tmp_path)
     model: Any = make_model(recipe_of(tmp_path, "backbone.dtype=bfloat16", f"deepspeed={stage}"))
     assert {parameter.dtype for parameter in trainable(model).values()} == {expected}
@@ -144,4 +170,7 @@ def test_the_recipe_says_how_strong_the_adapters_are(tmp_path: Path) -> None:
     config = model.peft_config["default"]
     assert (config.r, config.lora_alpha, config.lora_dropout) == (4, 8, 0.2)
     model.save_pretrained(tmp_path / "saved")
-    assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text(encoding="utf-8"))["r"] == 4
+    assert (
+        json.loads((tmp_path / "saved" / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+        == 4
+    )

@@ -37,33 +37,59 @@ def rounds(folder: Path, *more: str, number: int = 2) -> list[dict[str, Any]]:
     recipe = write(folder, RECIPE)
     (folder / "out").mkdir(exist_ok=True)
     (folder / "out" / "stub").touch()
-    asked = ["--policy", "embedded", "--questions", "{type: shapes, seed: 4{round}}", "--rounds", str(number)]
-    on_policy.main([str(recipe), *more, *asked, "--folder", str(folder / "out"), "--launcher", LAUNCHER])
+    asked = [
+        "--policy",
+        "embedded",
+        "--questions",
+        "{type: shapes, seed: 4{round}}",
+        "--rounds",
+        str(number),
+    ]
+    on_policy.main(
+        [str(recipe), *more, *asked, "--folder", str(folder / "out"), "--launcher", LAUNCHER]
+    )
     found: list[dict[str, Any]] = json.loads((folder / "out" / "rounds.json").read_text())
     return found
 
 
 def calls(folder: Path) -> list[str]:
-    return [" ".join(line.split()) for line in (folder / "out" / "calls").read_text().replace(f"{folder}/", "").splitlines()]
+    return [
+        " ".join(line.split())
+        for line in (folder / "out" / "calls").read_text().replace(f"{folder}/", "").splitlines()
+    ]
 
 
 def test_every_round_asks_the_models_of_the_one_before(tmp_path: Path) -> None:
     policy = write(tmp_path, POLICY, "policy.yaml")
     lines = rounds(tmp_path, "--policy-recipe", str(policy))
     made = calls(tmp_path)
-    assert [line.partition(" ")[0] for line in made] == ["sample", "score", "rm", "rl"] * 2 + ["sample", "score"]
+    assert [line.partition(" ")[0] for line in made] == ["sample", "score", "rm", "rl"] * 2 + [
+        "sample",
+        "score",
+    ]
     samples = [line for line in made if line.startswith("sample")]
-    assert [line.split()[2] for line in samples] == ["embedded", *(f"out/round-{n}/policy/checkpoint-2" for n in (1, 2))]
-    assert ["seed: 41}" in samples[0], "seed: 42}" in samples[1], "seed: 43}" in samples[2]] == [True] * 3
+    assert [line.split()[2] for line in samples] == [
+        "embedded",
+        *(f"out/round-{n}/policy/checkpoint-2" for n in (1, 2)),
+    ]
+    assert ["seed: 41}" in samples[0], "seed: 42}" in samples[1], "seed: 43}" in samples[2]] == [
+        True
+    ] * 3
     scores = [line.split()[2] for line in made if line.startswith("score")]
     assert scores[1:] == [f"out/round-{n}/reward_model/checkpoint-2" for n in (1, 2)]
-    trained = [(tmp_path / "out" / f"round-{n}" / "reward_model" / "recipe.yaml").read_text() for n in (1, 2)]
+    trained = [
+        (tmp_path / "out" / f"round-{n}" / "reward_model" / "recipe.yaml").read_text()
+        for n in (1, 2)
+    ]
     assert "round-1/reward_model/checkpoint-2" in trained[1]
     assert "round-1/pairs.jsonl" in trained[0]
     assert "round-2/pairs.jsonl" in trained[1]
     paid = (tmp_path / "out" / "round-2" / "policy" / "recipe.yaml").read_text()
     assert "round-2/reward_model/checkpoint-2" in paid
-    pairs = [json.loads(line) for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()]
+    pairs = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()
+    ]
     assert {(pair["chosen"], pair["rejected"]) for pair in pairs} == {
         (right, wrong) for right in ("it is red", "red") for wrong in ("it is blue", "it is green")
     }
@@ -82,9 +108,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     return folder, rounds(folder)
 
 
-@pytest.mark.parametrize("failing", ["sample round-2/samples.jsonl", "score round-1/scored.jsonl", "rm round-2/reward_model"])
+@pytest.mark.parametrize(
+    "failing",
+    ["sample round-2/samples.jsonl", "score round-1/scored.jsonl", "rm round-2/reward_model"],
+)
 def test_a_command_that_ended_is_continued_where_it_was(
-    tmp_path: Path, failing: str, whole: tuple[Path, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    failing: str,
+    whole: tuple[Path, list[dict[str, Any]]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder, table = whole
     (tmp_path / "out").mkdir()
@@ -96,20 +128,39 @@ def test_a_command_that_ended_is_continued_where_it_was(
     (tmp_path / "out" / "fail").unlink()
     assert rounds(tmp_path) == table
     told = [" ".join(line.split()[:2]) for line in calls(tmp_path)]
-    assert sorted(told) == sorted([*(" ".join(line.split()[:2]) for line in calls(folder)), failing])
+    assert sorted(told) == sorted(
+        [*(" ".join(line.split()[:2]) for line in calls(folder)), failing]
+    )
     assert rounds(tmp_path) == table
     assert len(calls(tmp_path)) == len(told)
 
 
 def test_a_judge_labels_the_answers_where_nobody_knows_the_truth(tmp_path: Path) -> None:
     rounds(tmp_path, "--judge", "judge.yaml", number=1)
-    assert "score round-1/judged.jsonl judge.yaml out/round-1/samples.jsonl out/round-1/judged.jsonl" in calls(tmp_path)
-    pairs = [json.loads(line) for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()]
-    assert [(pair["chosen"], pair["rejected"]) for pair in pairs] == [("it is red", "red")] * 3  # its best and its worst
+    assert (
+        "score round-1/judged.jsonl judge.yaml out/round-1/samples.jsonl out/round-1/judged.jsonl"
+        in calls(tmp_path)
+    )
+    pairs = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()
+    ]
+    assert [(pair["chosen"], pair["rejected"]) for pair in pairs] == [
+        ("it is red", "red")
+    ] * 3  # its best and its worst
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--policy", "embedded", "--questions", "{type: shapes}", "--folder", str(tmp_path / "out"), "--launcher", LAUNCHER]
+    asked = [
+        "--policy",
+        "embedded",
+        "--questions",
+        "{type: shapes}",
+        "--folder",
+        str(tmp_path / "out"),
+        "--launcher",
+        LAUNCHER,
+    ]
     with pytest.raises(SystemExit):
         on_policy.main([str(write(tmp_path, MINIMAL)), *asked])
     assert "required is one with `name: on_policy`" in capsys.readouterr().err
@@ -145,16 +196,32 @@ def test_a_round_for_real(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     recipe = write(tmp_path / "recipes", REAL.replace("FIRST", str(first)))
     source = "{type: shapes, level: demo, split: train, rows: 4, seed: {round}, text_only: 0.0}"
-    asked = ["--policy", str(policy), "--questions", source, "--samples", "3", "--max-new-tokens", "5", "--judge", str(first)]
+    asked = [
+        "--policy",
+        str(policy),
+        "--questions",
+        source,
+        "--samples",
+        "3",
+        "--max-new-tokens",
+        "5",
+        "--judge",
+        str(first),
+    ]
     on_policy.main([str(recipe), *asked, "--folder", str(tmp_path / "out")])
     before, after = json.loads((tmp_path / "out" / "rounds.json").read_text())
     assert (before["questions"], after["round"]) == (4, 1)
     files = [tmp_path / "out" / f"round-{n}" / "samples.jsonl" for n in (1, 2)]
     assert files[0].read_text() != files[1].read_text()  # other questions
-    pairs = [json.loads(line) for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()]
+    pairs = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()
+    ]
     assert len(pairs) == 4
     assert all(pair["images"][0].startswith("data:image/png") for pair in pairs)
     trained = tmp_path / "out" / "round-1" / "reward_model"
     assert json.loads((trained / "run.json").read_text())["checkpoint"] == "checkpoint-1"
-    weights = [load_file(folder / "model.safetensors") for folder in (first, trained / "checkpoint-1")]
+    weights = [
+        load_file(folder / "model.safetensors") for folder in (first, trained / "checkpoint-1")
+    ]
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

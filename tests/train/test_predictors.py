@@ -38,37 +38,64 @@ def listed(tmp_path: Path) -> Path:
     (tmp_path / "out" / "stub").touch()
     result = made({})
     micro = result.micro.model_copy(update={"accuracy": 0.125})
-    (tmp_path / "out" / "result.json").write_text(result.model_copy(update={"micro": micro}).model_dump_json())
+    (tmp_path / "out" / "result.json").write_text(
+        result.model_copy(update={"micro": micro}).model_dump_json()
+    )
     return write(tmp_path, LIST.replace("OUT", str(tmp_path / "out")), "list.yaml")
 
 
 def run(listed: Path, *more: str) -> dict[str, Any]:
-    asked = ["--seeds", "0", "1", "--policy", "embedded", "--questions", "{type: shapes}", "--compared", "2"]
+    asked = [
+        "--seeds",
+        "0",
+        "1",
+        "--policy",
+        "embedded",
+        "--questions",
+        "{type: shapes}",
+        "--compared",
+        "2",
+    ]
     paid = ["--policy-recipe", str(listed.with_name("policy.yaml")), "--pays", "bad", "good"]
     predictors.main([str(listed), *asked, *paid, "--launcher", LAUNCHER, *more])
-    found: dict[str, Any] = json.loads((listed.parent / "out" / "predictors" / "predictors.json").read_text())
+    found: dict[str, Any] = json.loads(
+        (listed.parent / "out" / "predictors" / "predictors.json").read_text()
+    )
     return found
 
 
 def calls(listed: Path) -> list[str]:
-    return [" ".join(line.split()[:2]) for line in (listed.parent / "out" / "calls").read_text().splitlines()]
+    return [
+        " ".join(line.split()[:2])
+        for line in (listed.parent / "out" / "calls").read_text().splitlines()
+    ]
 
 
-def test_every_model_is_measured_by_the_same_answers(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_model_is_measured_by_the_same_answers(
+    listed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = run(listed)
     models = {(one["variant"], one["seed"]): one for one in found["models"]}
-    assert list(models) == [(name, seed) for seed in (0, 1) for name in ("bad", "good", "good-judge")]
+    assert list(models) == [
+        (name, seed) for seed in (0, 1) for name in ("bad", "good", "good-judge")
+    ]
     assert [models[name, 0]["questions"] for name in ("bad", "good", "good-judge")] == [3, 3, 2]
     assert [models[name, 0]["paradigm"] for name in ("good", "good-judge")] == ["Naive-RM", "judge"]
     assert [models[name, 1]["AUC"] for name in ("bad", "good")] == [0.5, 1.0]
     assert [models[name, 1]["vl_rewardbench accuracy"] for name in ("bad", "good")] == [0.6, 0.9]
-    assert models["bad", 0]["best_of_gain"][0] == 0.5  # the best by score is right, half of the answers are
+    assert (
+        models["bad", 0]["best_of_gain"][0] == 0.5
+    )  # the best by score is right, half of the answers are
     assert models["bad", 0]["rl_greedy_gain"][0] == -0.25
     assert models["good", 0]["rl_greedy_gain"][0] == 0.25
     assert models["good", 0]["rl_sampled_gain"][0] == 0
     assert "rl_greedy_gain" not in models["good", 1]  # the first seed pays
     assert found["missing"] == []
-    variants = {one["variant"]: one for one in found["variants"] if one["benchmark"] == "AUC inside a question"}
+    variants = {
+        one["variant"]: one
+        for one in found["variants"]
+        if one["benchmark"] == "AUC inside a question"
+    }
     assert {name: (one["n"], one["accuracy"]) for name, one in variants.items()} == {
         "bad": (2, 0.5),  # the questions that the judge was asked about, too
         "good": (2, 1.0),
@@ -106,19 +133,31 @@ def test_what_failed_is_missing_and_told_and_a_killed_command_ends_the_same(
 
 
 def test_what_cannot_be_asked_is_said(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [str(listed), "--policy", "embedded", "--questions", "{type: shapes}", "--launcher", sys.executable]
+    asked = [
+        str(listed),
+        "--policy",
+        "embedded",
+        "--questions",
+        "{type: shapes}",
+        "--launcher",
+        sys.executable,
+    ]
     with pytest.raises(SystemExit):
         predictors.main([*asked, "--pays", "bad"])
     assert "--pays and --policy-recipe go together" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        predictors.main([*asked, "--pays", "better", "--policy-recipe", str(listed.with_name("policy.yaml"))])
+        predictors.main(
+            [*asked, "--pays", "better", "--policy-recipe", str(listed.with_name("policy.yaml"))]
+        )
     assert "--pays better: the variants of" in capsys.readouterr().err
 
 
 def test_a_coefficient_is_over_the_models_that_have_both() -> None:
     """Five models of three variants: AUC goes with the gain; of two variants, the other figure's are too few."""
     known = [(0.5, 0.0, None), (0.6, 0.1, 0.2), (0.7, 0.2, 0.3), (0.8, 0.3, 0.3), (0.9, 0.4, 0.4)]
-    runs = [model_of(auc, gain, other, "abbcc"[place]) for place, (auc, gain, other) in enumerate(known)]
+    runs = [
+        model_of(auc, gain, other, "abbcc"[place]) for place, (auc, gain, other) in enumerate(known)
+    ]
     found = predictors.correlations(runs)["best_of_gain"]
     assert list(found) == ["AUC"]  # no judge is among them
     assert predictors.too_few(runs) == ["other: known of 2 variants, an interval needs 3"]
@@ -141,4 +180,6 @@ def model_of(
 ) -> predictors.Model:
     figures = {"AUC": auc} | ({} if other is None else {"other": other})
     recipe = Recipe.model_validate(STAND_IN | ({"method": method} if method else {}))
-    return predictors.Model(Run(variant, 0, recipe), 10, figures, {"best_of_gain": (gain, 0.0, 0.0)})
+    return predictors.Model(
+        Run(variant, 0, recipe), 10, figures, {"best_of_gain": (gain, 0.0, 0.0)}
+    )

@@ -17,12 +17,18 @@ from train.supervised.checkpoints import whole_checkpoints
 
 SPEED = ("records_per_second", "tokens_per_second", "eval_judging/seconds_per_pair")
 Moment = Literal["step", "save", "mark"]
-MOMENTS: list[tuple[str, Moment, int, int]] = [("none", "step", 3, 1), ("zero2", "mark", 4, 0), ("zero3", "save", 4, 0)]
+MOMENTS: list[tuple[str, Moment, int, int]] = [
+    ("none", "step", 3, 1),
+    ("zero2", "mark", 4, 0),
+    ("zero3", "save", 4, 0),
+]
 """Stage, what the kill cuts off, at which step, and loader workers. A whole checkpoint is there after step 2."""
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name not in SPEED} for line in lines(folder)]
+    return [
+        {name: value for name, value in line.items() if name not in SPEED} for line in lines(folder)
+    ]
 
 
 def figures(folder: Path) -> Any:
@@ -34,7 +40,12 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(
     runs: Path, tmp_path: Path, stage: str, moment: Moment, step: int, workers: int
 ) -> None:
     whole, killed = runs / f"2-{stage}", tmp_path / "killed"
-    command = [str(runs / "recipe.yaml"), f"deepspeed={stage}", f"output.folder={killed}", f"workers={workers}"]
+    command = [
+        str(runs / "recipe.yaml"),
+        f"deepspeed={stage}",
+        f"output.folder={killed}",
+        f"workers={workers}",
+    ]
     run_ranks(tmp_path / "first", worker.dying_run, command, step, moment, status=-signal.SIGKILL)
     assert [path.name for path in whole_checkpoints(killed)] == ["checkpoint-2"]
     assert (killed / "checkpoint-4").exists() == (moment != "step")
@@ -48,23 +59,37 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize("stage", ["none", "zero2"])
-def test_usr1_on_one_rank_saves_and_ends_all_and_the_run_continues_alike(runs: Path, tmp_path: Path, stage: str) -> None:
+def test_usr1_on_one_rank_saves_and_ends_all_and_the_run_continues_alike(
+    runs: Path, tmp_path: Path, stage: str
+) -> None:
     """Step 3 is none after which the recipe saves."""
     whole, folder = runs / f"2-{stage}", tmp_path / "run"
     command = [str(runs / "recipe.yaml"), f"deepspeed={stage}", f"output.folder={folder}"]
     printed = run_ranks(tmp_path / "first", worker.signalled_run, command, 3, signal.SIGUSR1, [1])
-    assert "SIGUSR1: checkpoint-3 of 6 steps is complete, the run ends; continue with --resume" in printed
+    assert (
+        "SIGUSR1: checkpoint-3 of 6 steps is complete, the run ends; continue with --resume"
+        in printed
+    )
     assert whole_checkpoints(folder)[-1].name == "checkpoint-3"
     run_ranks(tmp_path / "second", worker.recipe_run, [*command, "--resume"])
-    assert [line for line in curve(ended(folder)) if "loss" in line] == [line for line in curve(ended(whole)) if "loss" in line]
+    assert [line for line in curve(ended(folder)) if "loss" in line] == [
+        line for line in curve(ended(whole)) if "loss" in line
+    ]
     assert difference(ended(folder), ended(whole)) == 0.0
 
 
 def test_ctrl_c_is_a_line_and_no_traceback(runs: Path, tmp_path: Path) -> None:
     command = [str(runs / "recipe.yaml"), f"output.folder={tmp_path / 'run'}"]
-    printed = run_ranks(tmp_path / "log", worker.signalled_run, command, 3, signal.SIGINT, [0, 1], status=130)
+    printed = run_ranks(
+        tmp_path / "log", worker.signalled_run, command, 3, signal.SIGINT, [0, 1], status=130
+    )
     assert "Traceback" not in printed
-    assert printed.count("Interrupted. What is complete stays as it is: continue from it with --resume.") == 1
+    assert (
+        printed.count(
+            "Interrupted. What is complete stays as it is: continue from it with --resume."
+        )
+        == 1
+    )
     assert [path.name for path in whole_checkpoints(tmp_path / "run")] == ["checkpoint-2"]
 
 
@@ -79,11 +104,18 @@ def test_a_finished_run_is_left_as_it_is(runs: Path, tmp_path: Path) -> None:
     assert (folder / "best" / "model.safetensors").exists()
 
 
-def test_other_settings_are_refused_and_nothing_is_told_of_old_weights(runs: Path, tmp_path: Path) -> None:
+def test_other_settings_are_refused_and_nothing_is_told_of_old_weights(
+    runs: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(runs / "2-none", folder, symlinks=True)
     before = [(folder / name).read_text() for name in ("recipe.yaml", "provenance.json")]
-    command = [str(runs / "recipe.yaml"), f"output.folder={folder}", "--resume", "optim.learning_rate=0.5"]
+    command = [
+        str(runs / "recipe.yaml"),
+        f"output.folder={folder}",
+        "--resume",
+        "optim.learning_rate=0.5",
+    ]
     printed = run_ranks(tmp_path / "log", worker.recipe_run, command, ranks=1, status=2)
     assert "optim.learning_rate: 0.001 -> 0.5" in printed
     assert "Traceback" not in printed

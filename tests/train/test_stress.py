@@ -48,7 +48,9 @@ def ends(monkeypatch: pytest.MonkeyPatch, status: int, said: str) -> list[Run]:
 
 
 def one_run(folder: Path) -> Run:
-    recipe = read_recipe(write(folder), ["method={type: stable_reinforce}", f"output.folder={folder / 'run'}"])
+    recipe = read_recipe(
+        write(folder), ["method={type: stable_reinforce}", f"output.folder={folder / 'run'}"]
+    )
     return Run("StableReinforce", 2, recipe)
 
 
@@ -59,18 +61,27 @@ def test_the_curve_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
     assert stress.curve(tmp_path) == {"steps": [1, 3], "reward": [1.0, 0.5], "entropy": [0.5, 0.25]}
 
 
-@pytest.mark.parametrize(("status", "said", "diverged"), [(0, "", False), (1, "Not finite at step 3: the weights", True)])
+@pytest.mark.parametrize(
+    ("status", "said", "diverged"), [(0, "", False), (1, "Not finite at step 3: the weights", True)]
+)
 def test_numbers_that_are_not_finite_are_a_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str, diverged: bool
 ) -> None:
     started, run = ends(monkeypatch, status, said), one_run(tmp_path)
     found = stress.outcome(run, 0)
-    assert found == {"diverged": diverged, "steps": [1, 3], "reward": [1.0, 0.5], "entropy": [0.5, 0.25]}
+    assert found == {
+        "diverged": diverged,
+        "steps": [1, 3],
+        "reward": [1.0, 0.5],
+        "entropy": [0.5, 0.25],
+    }
     assert stress.outcome(run, 0) == found
     assert started == [run]  # what is there is not trained again
 
 
-def test_any_other_end_is_an_error_even_behind_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_end_is_an_error_even_behind_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends(monkeypatch, 1, "OSError: no space left on device")
     with pytest.raises(UserError, match="no space left"):
         stress.outcome(one_run(tmp_path), 0)
@@ -81,7 +92,13 @@ def test_the_command_runs_both_arms_with_every_seed_and_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started, path = ends(monkeypatch, 0, ""), str(write(tmp_path))
-    arguments = ["method={type: stable_reinforce}", f"output.folder={tmp_path / 'out'}", "--seeds", "3", "4"]
+    arguments = [
+        "method={type: stable_reinforce}",
+        f"output.folder={tmp_path / 'out'}",
+        "--seeds",
+        "3",
+        "4",
+    ]
     monkeypatch.setattr("sys.argv", ["stress.py", path, *arguments])
     stress.main()
     recipes = [run.recipe for run in started]
@@ -91,7 +108,10 @@ def test_the_command_runs_both_arms_with_every_seed_and_draws(
         ("out/Reinforce++/3", 3),
         ("out/Reinforce++/4", 4),
     ]
-    assert [isinstance(recipe.method, StableReinforceConfig) and recipe.method.pre_clip is None for recipe in recipes] == [
+    assert [
+        isinstance(recipe.method, StableReinforceConfig) and recipe.method.pre_clip is None
+        for recipe in recipes
+    ] == [
         False,
         False,
         True,
@@ -103,13 +123,18 @@ def test_the_command_runs_both_arms_with_every_seed_and_draws(
     }
     assert (tmp_path / "out" / "stress.png").exists()
     assert "finished" in capsys.readouterr().out
-    (tmp_path / "out" / "StableReinforce" / "3" / "recipe.yaml").write_text(recipe_yaml(recipes[2]), encoding="utf-8")
+    (tmp_path / "out" / "StableReinforce" / "3" / "recipe.yaml").write_text(
+        recipe_yaml(recipes[2]), encoding="utf-8"
+    )
     with pytest.raises(SystemExit, match="holds a run with another recipe"):
         stress.main()
 
 
 def test_the_arms_differ_in_nothing_but_the_protections() -> None:
-    assert stress.ARMS == {"StableReinforce": (), "Reinforce++": ("method.pre_clip=null", "method.advantages.filter=null")}
+    assert stress.ARMS == {
+        "StableReinforce": (),
+        "Reinforce++": ("method.pre_clip=null", "method.advantages.filter=null"),
+    }
 
 
 def test_runs_are_drawn_whether_they_diverged_or_not(tmp_path: Path) -> None:

@@ -67,27 +67,37 @@ def model() -> CriticRewardModel:
 
 def bench(model: CriticRewardModel, pairs: int = 2) -> Bench:
     vision = vision_tokens(model.config)
-    groups = [pair_group(size, vision, seed) for seed, size in enumerate(pair_sizes(pairs, 1, TINY))]
+    groups = [
+        pair_group(size, vision, seed) for seed, size in enumerate(pair_sizes(pairs, 1, TINY))
+    ]
     return Bench(model, groups, rate=1e9, repeats=1)
 
 
 def test_the_sizes_are_those_of_the_published_workload() -> None:
     """The first pairs of seed 0, as the generator behind the targets prints them."""
-    assert pair_sizes(2, 0, FULL) == [PairSize(78, 64, 117, (275, 80)), PairSize(60, 68, 82, (267, 215))]
+    assert pair_sizes(2, 0, FULL) == [
+        PairSize(78, 64, 117, (275, 80)),
+        PairSize(60, 68, 82, (267, 215)),
+    ]
     assert pair_sizes(3, 0, SMALL)[:2] == pair_sizes(2, 0, SMALL)
 
 
 def test_all_variants_give_the_same_scores(model: CriticRewardModel) -> None:
     run = bench(model)
     with torch.no_grad():
-        found = {variant: run.forward(TRAINING, variant, run.groups)() for variant in (STOCK, UNSHARED, SHARED)}
+        found = {
+            variant: run.forward(TRAINING, variant, run.groups)()
+            for variant in (STOCK, UNSHARED, SHARED)
+        }
     assert found[STOCK].shape == (4,)
     assert torch.allclose(found[UNSHARED], found[STOCK], atol=1e-5)
     assert torch.allclose(found[SHARED], found[STOCK], atol=1e-5)
     assert float(found[STOCK].std()) > 1e-4
 
 
-def test_two_pairs_of_a_prompt_learn_in_one_group_what_they_learn_in_two(model: CriticRewardModel) -> None:
+def test_two_pairs_of_a_prompt_learn_in_one_group_what_they_learn_in_two(
+    model: CriticRewardModel,
+) -> None:
     """Scores, and gradients of all weights relative to each tensor's largest."""
     made, scores, gradients = bench(model, 4), [], []
     run = replace(made, groups=two_pairs(made.groups), each=2)
@@ -96,24 +106,38 @@ def test_two_pairs_of_a_prompt_learn_in_one_group_what_they_learn_in_two(model: 
         scores.append(run.forward(TWO_PAIRS, variant, run.groups)().detach())
         model.zero_grad()
         run.call(TWO_PAIRS, variant)()
-        gradients.append({name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None})
+        gradients.append(
+            {
+                name: one.grad.clone()
+                for name, one in model.named_parameters()
+                if one.grad is not None
+            }
+        )
     model.eval()
     assert scores[0].shape == (8,)
     assert torch.allclose(scores[0], scores[1], atol=1e-5)
     assert float(scores[0].std()) > 1e-4
     assert gradients[0].keys() == gradients[1].keys()
     for name, one in gradients[0].items():
-        assert float((one - gradients[1][name]).abs().max()) < 1e-5 * max(float(one.abs().max()), 1e-3), name
+        assert float((one - gradients[1][name]).abs().max()) < 1e-5 * max(
+            float(one.abs().max()), 1e-3
+        ), name
     apart, shared = (run.run(TWO_PAIRS, variant) for variant in (APART, SHARED))
-    assert compared([apart, shared])[1].times_unshared == (shared.pairs_per_second or 0) / (apart.pairs_per_second or 1)
+    assert compared([apart, shared])[1].times_unshared == (shared.pairs_per_second or 0) / (
+        apart.pairs_per_second or 1
+    )
 
 
 def test_log_probabilities_are_those_of_every_judgement(model: CriticRewardModel) -> None:
     vision = vision_tokens(model.config)
-    groups = [judgements_group(size, vision, seed, 3) for seed, size in enumerate(pair_sizes(2, 1, TINY))]
+    groups = [
+        judgements_group(size, vision, seed, 3) for seed, size in enumerate(pair_sizes(2, 1, TINY))
+    ]
     run = Bench(model, groups, rate=1e9, repeats=1)
     with torch.no_grad():
-        alone, shared = (run.forward(LOG_PROBABILITIES, variant, groups)() for variant in (UNSHARED, SHARED))
+        alone, shared = (
+            run.forward(LOG_PROBABILITIES, variant, groups)() for variant in (UNSHARED, SHARED)
+        )
     assert torch.allclose(shared, alone, atol=1e-4)
     assert run.run(LOG_PROBABILITIES, SHARED).pairs_per_second is not None
 
@@ -153,12 +177,19 @@ def test_ratios_compare_the_same_task() -> None:
         SpeedResult("training", SHARED, True, 2.0, 0.2, 1.0),
     ]
     found = compared(results)
-    assert [(one.times_stock, one.times_unshared) for one in found] == [(1.0, None), (None, None), (3.0, None), (None, None)]
+    assert [(one.times_stock, one.times_unshared) for one in found] == [
+        (1.0, None),
+        (None, None),
+        (3.0, None),
+        (None, None),
+    ]
     shown = table(found, "title", cuda=False)
     assert shown.row_count == 4
 
 
-def test_what_does_not_fit_is_said(model: CriticRewardModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_said(
+    model: CriticRewardModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def short(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("pretended")
 
@@ -190,10 +221,23 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
         assert found.pairs_per_second is not None
 
 
-def test_a_run_writes_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_writes_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("train.throughput.SMALL", TINY)
     monkeypatch.setattr("train.speed.measure.matrix_rate", lambda *_: 1e9)
-    main(["--pairs", "1", "--repeats", "1", "--json", str(tmp_path / "found.json"), "--shape", EMBEDDED])
+    main(
+        [
+            "--pairs",
+            "1",
+            "--repeats",
+            "1",
+            "--json",
+            str(tmp_path / "found.json"),
+            "--shape",
+            EMBEDDED,
+        ]
+    )
     said = capsys.readouterr().out
     assert "packed, shared" in said
     assert '"times_stock"' in (tmp_path / "found.json").read_text()
@@ -206,13 +250,31 @@ def test_the_whole_step_trains_and_is_measured() -> None:
     before = made.head[0].weight.detach().clone()
     found = step_speed(made, pair_sizes(4, 0, TINY), 2, workers=0)
     assert found.pop("workers") == 0
-    assert found.keys() == {"pure_pairs_per_second", "pairs_per_second", "loader_images_per_second_and_core"}
+    assert found.keys() == {
+        "pure_pairs_per_second",
+        "pairs_per_second",
+        "loader_images_per_second_and_core",
+    }
     assert min(found.values()) > 0
     assert not torch.equal(before, made.head[0].weight)
 
 
-def test_the_loader_is_measured_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--loader", "--shape", "7b", "--pairs", "1", "--repeats", "2", "--json", str(tmp_path / "found.json")])
+def test_the_loader_is_measured_without_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(
+        [
+            "--loader",
+            "--shape",
+            "7b",
+            "--pairs",
+            "1",
+            "--repeats",
+            "2",
+            "--json",
+            str(tmp_path / "found.json"),
+        ]
+    )
     found = json.loads((tmp_path / "found.json").read_text())["loader"]
     assert found["patches"] == (78 * 64 + 60 * 68) / 2
     assert found["images_per_second_and_core"] > 0
@@ -226,14 +288,18 @@ def test_a_call_is_warmed_up_before_it_counts() -> None:
 
 
 @pytest.mark.slow
-def test_compiled_layers_give_the_same_gradients_under_the_same_names(model: CriticRewardModel) -> None:
+def test_compiled_layers_give_the_same_gradients_under_the_same_names(
+    model: CriticRewardModel,
+) -> None:
     run = bench(model)
     names = set(model.state_dict())
     gradients = []
     for variant in (SHARED, COMPILED):
         model.zero_grad()
         torch.autograd.backward(run.forward(TRAINING, variant, run.groups)().square().sum())
-        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        gradients.append(
+            {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        )
     assert set(model.state_dict()) == names
     graphs = compiled_graphs()
     assert graphs > 0
@@ -242,7 +308,9 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names(model: Cri
     assert compiled_graphs() <= graphs + 8, "a new row length must not compile anew"
     restore_layers(model.model)
     for name, wanted in gradients[0].items():
-        assert torch.allclose(gradients[1][name], wanted, atol=1e-5 * max(1.0, float(wanted.abs().max()))), name
+        assert torch.allclose(
+            gradients[1][name], wanted, atol=1e-5 * max(1.0, float(wanted.abs().max()))
+        ), name
 
 
 def test_compilation_leaves_attention_alone(model: CriticRewardModel) -> None:
@@ -263,6 +331,8 @@ def test_varlen_rows_give_the_padded_scores_within_bf16() -> None:
     with torch.no_grad():
         packed = run.forward(TRAINING, SHARED, run.groups)()
         wanted = run.forward(TRAINING, STOCK, run.groups)()
-    assert pack(run.groups, vision_tokens(made.config)).to(device).image_grid_thw.device.type == "cpu"
+    assert (
+        pack(run.groups, vision_tokens(made.config)).to(device).image_grid_thw.device.type == "cpu"
+    )
     assert float(wanted.std()) > 1e-4
     assert float((packed - wanted).norm()) < 0.05 * float(wanted.norm())

@@ -48,9 +48,15 @@ CLOSE = 0.04
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Return the embedded judge's RL trainer with its engine, which it starts itself."""
     folder = tmp_path_factory.mktemp("run")
-    recipe = read_recipe(FOLDER / "shapes" / "judge_rl.yaml", [*CHANGES, f"output.folder={folder}"], entry="rl")
+    recipe = read_recipe(
+        FOLDER / "shapes" / "judge_rl.yaml", [*CHANGES, f"output.folder={folder}"], entry="rl"
+    )
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in {"VLLM_CPU_KVCACHE_SPACE": "1", "WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1"}.items():
+        for name, value in {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "WANDB_MODE": "disabled",
+            "HF_HUB_OFFLINE": "1",
+        }.items():
             patched.setenv(name, value)
         # For CPUs vLLM packs its weights when they are loaded and drops the originals, so that trl could replace them no more.
         patched.setattr("vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm", unpacked)
@@ -74,14 +80,23 @@ def difference(trainer: Any, asked: Sequence[Prompt]) -> float:
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     with torch.no_grad():
         log_p = trainer._log_probabilities(trainer.model, ids, mask, torch.arange(len(ids)))
-    return float((log_p[mask.bool()] - torch.tensor([one for row in found["logprobs"] for one in row])).abs().mean())
+    return float(
+        (log_p[mask.bool()] - torch.tensor([one for row in found["logprobs"] for one in row]))
+        .abs()
+        .mean()
+    )
 
 
 def test_texts_one_image_and_two_are_the_prompts_that_training_reads(trainer: Any) -> None:
     encoder = trainer.encoder
     for sizes in ([], [(112, 112)], [(112, 84), (56, 140)]):
         assert difference(trainer, [request(encoder, *sizes)]) < CLOSE, sizes
-    assert difference(trainer, [request(encoder, *sizes) for sizes in ([], [(112, 112)], [(84, 84)] * 2)]) < CLOSE
+    assert (
+        difference(
+            trainer, [request(encoder, *sizes) for sizes in ([], [(112, 112)], [(84, 84)] * 2)]
+        )
+        < CLOSE
+    )
 
 
 def test_vllm_expands_the_first_of_several_pads_once_more(trainer: Any) -> None:
@@ -93,9 +108,13 @@ def test_vllm_expands_the_first_of_several_pads_once_more(trainer: Any) -> None:
 
 def test_another_pixel_limit_than_the_backbones_file_says_stops_the_run(trainer: Any) -> None:
     encoder = trainer.encoder
-    smaller = Encoder(encoder.tokenizer, tiny.image_processor(max_pixels=3136), encoder.config, tiny.config())
+    smaller = Encoder(
+        encoder.tokenizer, tiny.image_processor(max_pixels=3136), encoder.config, tiny.config()
+    )
     trainer._asked = [request(smaller, (112, 112))]
-    with pytest.raises(RuntimeError, match=r"16 of them image pads, where training reads .* with 4"):
+    with pytest.raises(
+        RuntimeError, match=r"16 of them image pads, where training reads .* with 4"
+    ):
         roll_out([], trainer)
 
 

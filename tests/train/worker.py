@@ -54,7 +54,9 @@ def prepare(folder: Path, family: str = tiny.FAMILY) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     tiny.checkpoint(folder / "backbone", family=family)
-    model = load_scalar(BackboneConfig(path=str(folder / "backbone"), dtype="float32"), HeadConfig())
+    model = load_scalar(
+        BackboneConfig(path=str(folder / "backbone"), dtype="float32"), HeadConfig()
+    )
     tiny.stir(model.head, 0.3)
     model.save_pretrained(folder / "base")
     tiny.encoder(family).save_pretrained(folder / "base")
@@ -94,11 +96,15 @@ def signalled_run(arguments: Sequence[str], step: int, number: int, ranks: Seque
         return original(self, *given, **keywords)
 
     PackedTrainer.training_step = signalled  # type: ignore[method-assign]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored in what a shell starts in the background
     start(arguments, "rm", "")
 
 
-def spoilt_run(arguments: Sequence[str], entry: Entry, kind: Literal["loss", "gradient", "weights"]) -> None:
+def spoilt_run(
+    arguments: Sequence[str], entry: Entry, kind: Literal["loss", "gradient", "weights"]
+) -> None:
     """Start a run in which, on the last rank alone, the third step's loss, gradient or updated weights are not finite."""
     bad = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
     objective: Any = {"rm": PairwiseScores, "sft": LanguageModelling}[entry]
@@ -107,7 +113,9 @@ def spoilt_run(arguments: Sequence[str], entry: Entry, kind: Literal["loss", "gr
     def loss(self: Any, model: Any, row: Any, totals: Any) -> Any:
         value, sums = learned(self, model, row, totals)
         if bad and self.step == 2:
-            value = value * float("nan") if kind == "loss" else value + (value * 0).sqrt()  # whose derivative is infinity times 0
+            value = (
+                value * float("nan") if kind == "loss" else value + (value * 0).sqrt()
+            )  # whose derivative is infinity times 0
         return value, sums
 
     def on_step_end(self: Any, arguments: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -131,7 +139,11 @@ def published_run(arguments: Sequence[str], calls: Path, server: str) -> None:
         def __getattr__(self, name: str) -> Callable[..., None]:
             def note(*positional: Any, **named: Any) -> None:
                 with calls.open("a", encoding="utf-8") as file:
-                    found = {"call": name, "args": [str(one) for one in positional], **{k: str(v) for k, v in named.items()}}
+                    found = {
+                        "call": name,
+                        "args": [str(one) for one in positional],
+                        **{k: str(v) for k, v in named.items()},
+                    }
                     file.write(json.dumps(found) + "\n")
 
             return note
@@ -139,7 +151,9 @@ def published_run(arguments: Sequence[str], calls: Path, server: str) -> None:
     huggingface_hub.HfApi = Notes  # type: ignore[misc, assignment]
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         os.environ.pop(name, None)
-    os.environ.update(HOME=str(calls.parent), NETRC=str(calls.parent / "netrc"), WANDB_BASE_URL=server)
+    os.environ.update(
+        HOME=str(calls.parent), NETRC=str(calls.parent / "netrc"), WANDB_BASE_URL=server
+    )
     start(arguments, "rm", "")
 
 
@@ -166,7 +180,11 @@ def ended_run() -> None:
 
 
 def _gloo_threads() -> list[Path]:
-    return [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "pt_gloo_runloop\n"]
+    return [
+        task
+        for task in Path("/proc/self/task").iterdir()
+        if (task / "comm").read_text() == "pt_gloo_runloop\n"
+    ]
 
 
 @dataclass(frozen=True)
@@ -185,13 +203,25 @@ class Written:
     def __getitem__(self, index: int) -> TrainingExample:
         encoder = tiny.encoder(self.family, max_pixels=784 * 4)
         kind = self.kinds[index]
-        words = {"l": "What is in the picture? " * 12, "s": "?"}.get(kind, "What is in the picture? " * (1 + index % 3))
+        words = {"l": "What is in the picture? " * 12, "s": "?"}.get(
+            kind, "What is in the picture? " * (1 + index % 3)
+        )
         question: Any = {"type": "text", "text": words}
-        pictures = [tiny.picture(30 + 9 * index, 40, seed=index + n) for n in range({"i": 1, "m": 3}.get(kind, 0))]
-        prompt: Any = {"role": "user", "content": [{"type": "image"} for _ in pictures] + [question]}
-        longer = (index + index // 4) % 2  # at odd places of one step, at even ones of the next: for either rank in turn
+        pictures = [
+            tiny.picture(30 + 9 * index, 40, seed=index + n)
+            for n in range({"i": 1, "m": 3}.get(kind, 0))
+        ]
+        prompt: Any = {
+            "role": "user",
+            "content": [{"type": "image"} for _ in pictures] + [question],
+        }
+        longer = (
+            index + index // 4
+        ) % 2  # at odd places of one step, at even ones of the next: for either rank in turn
         responses = (f"A red square, number {index}. " * (1 + 2 * longer), f"No picture {index}.")
-        conversations = [encoder.render((prompt, text("assistant", response))) for response in responses]
+        conversations = [
+            encoder.render((prompt, text("assistant", response))) for response in responses
+        ]
         return TrainingExample(encoder.encode(pictures, conversations, "end_of_turn"))
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
@@ -237,8 +267,18 @@ def descend_each(recipe_path: Path, kinds: str, cases: Sequence[Case]) -> None:
 
 def _descend(recipe_path: Path, kinds: str, folder: str, deepspeed: str, budget: int) -> None:
     steps = -(-len(kinds) // 4)
-    changes = ["optim.learning_rate=0.01", "evaluation.benchmarks=[]", "evaluation.best_metric=null", "optim.schedule=constant"]
-    changes += ["optim.warmup_ratio=0", "optim.max_grad_norm=0.4", f"deepspeed={deepspeed}", f"output.folder={folder}"]
+    changes = [
+        "optim.learning_rate=0.01",
+        "evaluation.benchmarks=[]",
+        "evaluation.best_metric=null",
+        "optim.schedule=constant",
+    ]
+    changes += [
+        "optim.warmup_ratio=0",
+        "optim.max_grad_norm=0.4",
+        f"deepspeed={deepspeed}",
+        f"output.folder={folder}",
+    ]
     recipe = read_recipe(recipe_path, changes)
     model: Any = make_model(recipe)
     family, arguments = model.config.model_type, training_arguments(recipe, steps)
@@ -278,7 +318,11 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def best_of(folder: Path) -> str:
     """Return the name of the first checkpoint that has the highest accuracy of all that were logged."""
     state = json.loads((ended(folder) / "trainer_state.json").read_text(encoding="utf-8"))
-    found = {line["step"]: line.get("eval_vl_rewardbench/accuracy", -1.0) for line in state["log_history"] if line["step"]}
+    found = {
+        line["step"]: line.get("eval_vl_rewardbench/accuracy", -1.0)
+        for line in state["log_history"]
+        if line["step"]
+    }
     return f"checkpoint-{max(found, key=lambda step: found[step])}"
 
 

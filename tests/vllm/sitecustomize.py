@@ -23,7 +23,9 @@ class BeforeTorchvision(MetaPathFinder):
 
             OPERATORS.append(torch.library.Library("torchvision", "DEF"))  # type: ignore[no-untyped-call]
             for name in ("nms", "qnms"):
-                OPERATORS[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+                OPERATORS[0].define(
+                    f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                )
 
 
 if not version("torchvision").endswith("+cpu"):

@@ -11,7 +11,14 @@ from rich.table import Column, Table
 from eval.reporting.content import LOG
 from train.ablation.variants import Run
 
-COST_COLUMNS = ("pairs", "tokens a pair", "seconds a pair", "seconds", "in use: seconds a pair", "tokens written")
+COST_COLUMNS = (
+    "pairs",
+    "tokens a pair",
+    "seconds a pair",
+    "seconds",
+    "in use: seconds a pair",
+    "tokens written",
+)
 """Heads of a cost's figures; the first four are of training."""
 COST = "Wall-clock time of all processes, without evaluations; in use: the last evaluation. Means over the seeds."
 
@@ -48,12 +55,20 @@ def costs(runs: Sequence[Run]) -> dict[str, Cost]:
             one = cost([json.loads(line) for line in lines], run.recipe.optim.records_per_step)
         if one is not None:
             found.setdefault(run.variant, []).append(one)
-    return {name: Cost(*np.mean([astuple(one) for one in ours], axis=0).tolist()) for name, ours in found.items()}
+    return {
+        name: Cost(*np.mean([astuple(one) for one in ours], axis=0).tolist())
+        for name, ours in found.items()
+    }
 
 
 def cost_table(spent: Mapping[str, Cost]) -> Table:
     """Return the costs for the console."""
-    table = Table("variant", *(Column(name, justify="right") for name in COST_COLUMNS), title="cost", caption=COST)
+    table = Table(
+        "variant",
+        *(Column(name, justify="right") for name in COST_COLUMNS),
+        title="cost",
+        caption=COST,
+    )
     for name, one in spent.items():
         table.add_row(name, *one.cells)
     return table
@@ -67,7 +82,9 @@ def cost(lines: Sequence[Mapping[str, Any]], records_per_step: int) -> Cost | No
         if "records_per_second" in line:
             seconds += records / line["records_per_second"]
             tokens += records / line["records_per_second"] * line["tokens_per_second"]
-        elif "step_time" in line:  # trl's: the mean over the steps since the last line, and all tokens so far
+        elif (
+            "step_time" in line
+        ):  # trl's: the mean over the steps since the last line, and all tokens so far
             seconds += line["step_time"] * steps
             tokens = line["num_tokens"]
         else:

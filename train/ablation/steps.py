@@ -28,7 +28,9 @@ def run_step(launcher: Sequence[str], script: str, arguments: Sequence[str], out
         )
 
 
-def trained(recipe: Path, overrides: Sequence[str], folder: Path, launcher: Sequence[str], lock: int) -> str:
+def trained(
+    recipe: Path, overrides: Sequence[str], folder: Path, launcher: Sequence[str], lock: int
+) -> str:
     """Train a recipe into a folder unless that is done, and return its last checkpoint.
 
     Raises: UserError where the training fails, and for a folder that another recipe began.
@@ -37,7 +39,9 @@ def trained(recipe: Path, overrides: Sequence[str], folder: Path, launcher: Sequ
     run = Run(f"{folder.parent.name}, {folder.name}", whole.seed, whole)
     refuse_other_recipes([run])
     if state(run) != "complete" and not train(run, launcher, lock):
-        raise UserError(f"{folder}: the training failed; see {folder / LOG}. Its last words:\n{last_words(run)}")
+        raise UserError(
+            f"{folder}: the training failed; see {folder / LOG}. Its last words:\n{last_words(run)}"
+        )
     return str(checkpoint_of(run))
 
 
@@ -45,7 +49,9 @@ def checkpoint_of(run: Run) -> Path:
     """Return the last checkpoint of a complete run; raise UserError where it was deleted."""
     found: Path = run.folder / read_json(run.folder / DONE)["checkpoint"]
     if not (found / "complete").exists():
-        raise UserError(f"{found} is gone, which is needed now. Remove {run.folder} to train it again.")
+        raise UserError(
+            f"{found} is gone, which is needed now. Remove {run.folder} to train it again."
+        )
     return found
 
 
@@ -54,7 +60,11 @@ def keep_settings(file: Path, options: Namespace, kept: Sequence[str], **more: s
     values = {name: getattr(options, name) for name in kept}
     asked = {name: None if value is None else str(value) for name, value in values.items()} | more
     if file.is_file() and (there := read_json(file)) != asked:
-        differing = "; ".join(f"{name} {there.get(name)} / {value}" for name, value in asked.items() if there.get(name) != value)
+        differing = "; ".join(
+            f"{name} {there.get(name)} / {value}"
+            for name, value in asked.items()
+            if there.get(name) != value
+        )
         raise UserError(
             f"{file.parent} was begun with other settings (there / asked for): {differing}. Remove that folder to begin "
             "again, or name another one."

@@ -72,7 +72,10 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
                 )
             variants.setdefault(run.variant, {})[run.seed] = np.array([by_key[key] for key in keys])
         first = variants.get(reference, {})
-        lines[figure] = [line(name, seeds, {} if name == reference else first) for name, seeds in variants.items()]
+        lines[figure] = [
+            line(name, seeds, {} if name == reference else first)
+            for name, seeds in variants.items()
+        ]
     return lines
 
 
@@ -80,7 +83,10 @@ def credits_in(run: Run) -> dict[str, dict[str, float]]:
     """Return each figure's credits by row: of a judge on every benchmark, of a policy `NAME/greedy` and the like."""
     if not isinstance(run.recipe.method, PolicyConfig):
         files = predictions_in(run.folder)
-        return {one.name: credits_by(read_predictions(files[one.name])) for one in run.recipe.evaluation.benchmarks}
+        return {
+            one.name: credits_by(read_predictions(files[one.name]))
+            for one in run.recipe.evaluation.benchmarks
+        }
     found: dict[str, dict[str, float]] = {}
     for name in run.recipe.question_sets:
         with (run.folder / "answers" / f"{name}.jsonl").open(encoding="utf-8") as file:
@@ -96,7 +102,9 @@ def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats])
     both = [seed for seed in seeds if seed in first]
     difference = None
     if both:
-        difference = paired_bootstrap(np.array([seeds[seed] for seed in both]), np.array([first[seed] for seed in both]))
+        difference = paired_bootstrap(
+            np.array([seeds[seed] for seed in both]), np.array([first[seed] for seed in both])
+        )
     accuracies = {seed: float(np.mean(one)) for seed, one in seeds.items()}
     over_seeds = (*accuracy_over_seeds(credits), spread(credits.mean(axis=1)))
     return VariantLine(variant, credits.shape[1], accuracies, *over_seeds, difference)
@@ -123,15 +131,23 @@ def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list
 
 
 def markdown(
-    ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]], spent: Mapping[str, Cost], missing: Sequence[Run]
+    ablation: Ablation,
+    lines: Mapping[str, Sequence[VariantLine]],
+    spent: Mapping[str, Cost],
+    missing: Sequence[Run],
 ) -> str:
     """Return a table for each benchmark, one of the costs, and the runs that are in none."""
     parts = [f"# {ablation.path.stem}", _INTRODUCTION.format(reference=ablation.reference)]
     variant, *figures = (name.format(reference=ablation.reference) for name in COLUMNS)
     for benchmark, found in lines.items():
         table = [[variant, "changes", *figures], ["---", "---", "--:", "--:", "--:", "--:", "---"]]
-        table += [[line.variant, ablation.changes[line.variant], *cells(line)[1:]] for line in found]
-        parts += [f"## {benchmark} ({found[0].n} rows)", "\n".join(f"| {' | '.join(row)} |" for row in table)]
+        table += [
+            [line.variant, ablation.changes[line.variant], *cells(line)[1:]] for line in found
+        ]
+        parts += [
+            f"## {benchmark} ({found[0].n} rows)",
+            "\n".join(f"| {' | '.join(row)} |" for row in table),
+        ]
     if spent:
         table = [
             [variant, *COST_COLUMNS],
@@ -173,12 +189,29 @@ def draw(lines: Mapping[str, Sequence[VariantLine]], path: Path) -> None:
     with panels(path, titles, 1.6 + 0.38 * max(map(len, lines.values()))) as drawn:
         for axes, found in zip(drawn, lines.values(), strict=True):
             names = [line.variant for line in found]
-            mean, low, high = 100 * np.array([(line.accuracy, line.low, line.high) for line in found]).T
+            mean, low, high = (
+                100 * np.array([(line.accuracy, line.low, line.high) for line in found]).T
+            )
             axes.axvline(mean[0], color="lightgrey", zorder=0)
             axes.errorbar(
-                mean, names, xerr=[mean - low, high - mean], fmt="o", color=COLOURS[0], capsize=3, label="mean over seeds [95 %]"
+                mean,
+                names,
+                xerr=[mean - low, high - mean],
+                fmt="o",
+                color=COLOURS[0],
+                capsize=3,
+                label="mean over seeds [95 %]",
             )
-            seeds = [(100 * accuracy, line.variant) for line in found for accuracy in line.seeds.values()]
-            axes.plot(*zip(*seeds, strict=True), ".", color=COLOURS[1], markersize=5, label="each seed", zorder=3)
+            seeds = [
+                (100 * accuracy, line.variant) for line in found for accuracy in line.seeds.values()
+            ]
+            axes.plot(
+                *zip(*seeds, strict=True),
+                ".",
+                color=COLOURS[1],
+                markersize=5,
+                label="each seed",
+                zorder=3,
+            )
             axes.invert_yaxis()
             axes.set_xlabel("accuracy, %")

@@ -85,7 +85,9 @@ class Ablation:
         return next(iter(self.changes))
 
 
-def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int] = (0,)) -> Ablation:
+def read_ablation(
+    path: Path, overrides: Sequence[str] = (), seeds: Sequence[int] = (0,)
+) -> Ablation:
     """Return the list at `path` with `overrides` (`section.key=value`) laid over every variant.
 
     Raises RecipeError with everything that is wrong: first with the recipe, then with the variants.
@@ -100,7 +102,10 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
     wrong_list = list_problems(variants)
     patches = {} if wrong_list else variants.value
     changes = {
-        name: ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in patch.plain().items())
+        name: ", ".join(
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in patch.plain().items()
+        )
         for name, patch in patches.items()
     }
     trees = {name: over_its_own(reader, path, tree, patch) for name, patch in patches.items()}
@@ -115,7 +120,11 @@ def read_ablation(path: Path, overrides: Sequence[str] = (), seeds: Sequence[int
             output = {"folder": f"{folder}/{name}/{seed}", "resume": "auto"}
             own = Located.of({"seed": seed, "data": {"seed": seed}, "output": output}, "--seeds")
             try:
-                found = required(path, lay(lay(lay(trees[name], for_seed(undotted(patch), seed)), above), own), [])
+                found = required(
+                    path,
+                    lay(lay(lay(trees[name], for_seed(undotted(patch), seed)), above), own),
+                    [],
+                )
                 runs.append(Run(name, seed, found))
                 wrong = evaluation_problems(found, base, patch)
             except RecipeError as error:
@@ -130,15 +139,26 @@ def list_problems(variants: Located) -> list[Problem]:
     """Return what keeps `variants` from being a mapping of names to changes."""
     if not isinstance(variants.value, dict) or not variants.value:
         message = "a list of runs holds a mapping of a name to the keys that it changes; `{}` changes none"
-        return [Problem(variants.where, VARIANTS, "", f"{message}. See the head of train/ablation/variants.py")]
+        return [
+            Problem(
+                variants.where,
+                VARIANTS,
+                "",
+                f"{message}. See the head of train/ablation/variants.py",
+            )
+        ]
     found = []
     for name, patch in variants.value.items():
         if not NAME.fullmatch(name):
             message = "a variant's name is that of its folder: letters, digits, _ . and - only"
             found.append(Problem(patch.where, f"{VARIANTS}.{name}", "", message))
         if not isinstance(patch.value, dict):
-            message = "a variant is a mapping of dotted keys, such as {head.layers: 1}; `{}` changes none"
-            found.append(Problem(patch.where, f"{VARIANTS}.{name}", json.dumps(patch.plain()), message))
+            message = (
+                "a variant is a mapping of dotted keys, such as {head.layers: 1}; `{}` changes none"
+            )
+            found.append(
+                Problem(patch.where, f"{VARIANTS}.{name}", json.dumps(patch.plain()), message)
+            )
     return found
 
 
@@ -146,7 +166,10 @@ def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequenc
     """Return what keeps the figures of a variant from being compared with those of the others."""
     key = "questions" if isinstance(recipe.method, PolicyConfig) else "benchmarks"
     asked, shared = (getattr(one.evaluation, key) for one in (recipe, base))
-    found, message = "", f"the variants of a list share their {key}, row by row; set them for the whole list"
+    found, message = (
+        "",
+        f"the variants of a list share their {key}, row by row; set them for the whole list",
+    )
     if not asked:
         found, message = "[]", f"there is nothing to compare variants by; name {key}"
     elif asked == shared:
@@ -160,7 +183,9 @@ def over_its_own(reader: Reader, path: Path, tree: Located, patch: Located) -> L
     extended = changes.pop("extends", None)
     if extended is None:
         return tree
-    return lay(reader.recipe(path.parent / str(extended.plain()), (path.resolve(),), extended.where), tree)
+    return lay(
+        reader.recipe(path.parent / str(extended.plain()), (path.resolve(),), extended.where), tree
+    )
 
 
 def for_seed(tree: Located, seed: int) -> Located:
@@ -206,10 +231,16 @@ def refuse_other_recipes(runs: Sequence[Run]) -> None:
 def differences(run: Run) -> list[str]:
     """Return the keys in which the recipe in the folder of `run` is not its own, with both values."""
     try:
-        there, asked = (leaves(recipe.resolved()) for recipe in (read_recipe(run.folder / RECIPE), run.recipe))
+        there, asked = (
+            leaves(recipe.resolved()) for recipe in (read_recipe(run.folder / RECIPE), run.recipe)
+        )
     except RecipeError as error:
         return [str(error)]
-    return [f"{key} {there.get(key)} / {asked.get(key)}" for key in there | asked if there.get(key) != asked.get(key)]
+    return [
+        f"{key} {there.get(key)} / {asked.get(key)}"
+        for key in there | asked
+        if there.get(key) != asked.get(key)
+    ]
 
 
 @contextmanager
@@ -220,7 +251,9 @@ def alone(folder: Path) -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{folder} is in use: this list, or a run that it began, still goes on; wait for it") from None
+            raise UserError(
+                f"{folder} is in use: this list, or a run that it began, still goes on; wait for it"
+            ) from None
         yield file.fileno()
 
 
@@ -238,19 +271,30 @@ def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
     # The last checkpoint's figures are the run's: the best of several would be chosen by luck too.
     done = newest(run.folder, "complete")
     if done is None:
-        raise UserError(f"{run.folder}: the run came to its end and left no checkpoint; see {run.folder / LOG}")
+        raise UserError(
+            f"{run.folder}: the run came to its end and left no checkpoint; see {run.folder / LOG}"
+        )
     for measured in [done.parent / name for name in MEASURED if (done.parent / name).exists()]:
         shutil.copytree(measured, run.folder / measured.name, dirs_exist_ok=True)
-    for path in [path for pattern in ONLY_TO_RESUME for path in run.folder.glob(f"checkpoint-*/{pattern}")]:
+    for path in [
+        path for pattern in ONLY_TO_RESUME for path in run.folder.glob(f"checkpoint-*/{pattern}")
+    ]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    about = {"checkpoint": done.parent.name, "seconds_of_last_launch": round(time.monotonic() - begin)}
+    about = {
+        "checkpoint": done.parent.name,
+        "seconds_of_last_launch": round(time.monotonic() - begin),
+    }
     write_json(run.folder / DONE, about)
     return True
 
 
 def newest(folder: Path, name: str) -> Path | None:
     """Return the file `name` of the checkpoint with the most steps that has one."""
-    return max(folder.glob(f"checkpoint-*/{name}"), key=lambda path: int(path.parent.name.split("-")[1]), default=None)
+    return max(
+        folder.glob(f"checkpoint-*/{name}"),
+        key=lambda path: int(path.parent.name.split("-")[1]),
+        default=None,
+    )
 
 
 def launch(run: Run, launcher: Sequence[str], lock: int) -> int:
@@ -294,4 +338,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def last_words(run: Run, count: int = 12) -> str:
     """Return the last lines of a run's console."""
-    return "\n".join((run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
+    return "\n".join(
+        (run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
+    )

@@ -47,7 +47,9 @@ class Collectives:
 
     def received(self, ranks: int) -> float:
         """Return the bytes that a rank receives by ring algorithms: an all-reduce is a reduce-scatter and an all-gather."""
-        return (2 * self.reduced + self.gathered + self.scattered) * (ranks - 1) / ranks + self.received_inside
+        return (2 * self.reduced + self.gathered + self.scattered) * (
+            ranks - 1
+        ) / ranks + self.received_inside
 
     @property
     def received_inside(self) -> float:
@@ -60,7 +62,9 @@ class Collectives:
         return self.received_inside / INSIDE + (self.received(ranks) - self.received_inside) / wide
 
 
-def collectives(stage: int, rows: int, weights: float, learned: float, *, hpz: bool = False) -> Collectives:
+def collectives(
+    stage: int, rows: int, weights: float, learned: float, *, hpz: bool = False
+) -> Collectives:
     """Return what a ZeRO stage moves in a step of `rows` row passes, for bytes of all weights and of those that are trained.
 
     Gradients travel in the weights' dtype: at the end of a step up to ZeRO-1, in each row's backward pass from ZeRO-2 on (an
@@ -69,8 +73,12 @@ def collectives(stage: int, rows: int, weights: float, learned: float, *, hpz: b
     """
     if stage == 3:
         beyond = weights if hpz else rows * 2 * weights
-        return Collectives(gathered=beyond, scattered=rows * learned, gathered_inside=rows * 2 * weights - beyond)
-    return Collectives(reduced=(rows if stage == 2 else 1) * learned, gathered=learned if stage else 0.0)
+        return Collectives(
+            gathered=beyond, scattered=rows * learned, gathered_inside=rows * 2 * weights - beyond
+        )
+    return Collectives(
+        reduced=(rows if stage == 2 else 1) * learned, gathered=learned if stage else 0.0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +109,21 @@ def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
     adapters, frozen = recipe.optim.lora is not None, recipe.backbone.freeze
     a_token = 4 if adapters or "language_model" in frozen else 6
     a_patch = 2 if adapters or "vision_tower" in frozen else 6
-    work = a_token * layers * (image + words) + a_patch * (parts.vision_tower + parts.projector) * patches
+    work = (
+        a_token * layers * (image + words)
+        + a_patch * (parts.vision_tower + parts.projector) * patches
+    )
     records = recipe.optim.records_per_step / ranks
     rows = ceil(records / full_row(recipe, shape)[0])
     width = 2 if recipe.backbone.dtype == "bfloat16" else 4
     moved = {
-        name: collectives(stage(name), rows, total * width, learned * width, hpz=copies_within(name) > 0 and ranks > NODE)
+        name: collectives(
+            stage(name),
+            rows,
+            total * width,
+            learned * width,
+            hpz=copies_within(name) > 0 and ranks > NODE,
+        )
         for name in {*COMPARED, recipe.deepspeed}
     }
     return StepCost(

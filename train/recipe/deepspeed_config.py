@@ -40,7 +40,11 @@ def stage(name: str) -> int:
 
 def copies_within(name: str) -> int:
     """Return over how many neighbouring ranks a second copy of the weights is divided (hpZ); 0 where there is none."""
-    return 0 if name == NONE else int(_read(name)["zero_optimization"].get("zero_hpz_partition_size", 0))
+    return (
+        0
+        if name == NONE
+        else int(_read(name)["zero_optimization"].get("zero_hpz_partition_size", 0))
+    )
 
 
 def sums_in_fp32(name: str) -> bool:

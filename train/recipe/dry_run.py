@@ -13,11 +13,30 @@ from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
 from models.families.family import Shape
-from train.recipe.cost import BETWEEN, COMPARED, INSIDE, MFU, NODE, PEAK, ROW_TOKENS, full_row, record_tokens, step_cost
+from train.recipe.cost import (
+    BETWEEN,
+    COMPARED,
+    INSIDE,
+    MFU,
+    NODE,
+    PEAK,
+    ROW_TOKENS,
+    full_row,
+    record_tokens,
+    step_cost,
+)
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
 from train.recipe.inputs import absent
-from train.recipe.memory import GIB, activations, checkpoint_bytes, per_rank, shape_of, trained, writing_price
+from train.recipe.memory import (
+    GIB,
+    activations,
+    checkpoint_bytes,
+    per_rank,
+    shape_of,
+    trained,
+    writing_price,
+)
 from train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import HELD_OUT, Recipe
@@ -48,10 +67,16 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
         console.print("\nMemory is not estimated: the backbone's config.json is not at hand.")
         return
     console.print("\nGiB a rank for weights, gradients and optimizer states. ← is this recipe.")
-    table = Table("deepspeed", *(Column(f"{ranks} rank{'s' * (ranks != 1)}", justify="right") for ranks in all_ranks))
+    table = Table(
+        "deepspeed",
+        *(Column(f"{ranks} rank{'s' * (ranks != 1)}", justify="right") for ranks in all_ranks),
+    )
     for name in deepspeed_names():
         found = [per_rank(recipe, shape, name, ranks) for ranks in all_ranks]
-        cells = [f"{device / GIB:.2f}" + (f" + {host / GIB:.2f} host" if host else "") for device, host in found]
+        cells = [
+            f"{device / GIB:.2f}" + (f" + {host / GIB:.2f} host" if host else "")
+            for device, host in found
+        ]
         mine = name == recipe.deepspeed
         table.add_row(f"{name} ←" if mine else name, *cells, style="bold" if mine else None)
     console.print(table)
@@ -69,7 +94,11 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
 
 def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -> None:
     """Print what a step takes on several GPUs, how long the run is, and where the network holds it up."""
-    (image, words), steps, budget = record_tokens(recipe, shape), known_steps(recipe), recipe.optim.token_budget
+    (image, words), steps, budget = (
+        record_tokens(recipe, shape),
+        known_steps(recipe),
+        recipe.optim.token_budget,
+    )
     written = "" if isinstance(recipe.method, NaiveConfig) else "; what is written comes on top"
     console.print(
         f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
@@ -81,11 +110,19 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
     )
     own = recipe.deepspeed
     names = [name.replace("_", " ") for name in COMPARED]
-    table = Table("GPUs", *(Column(name, justify="right") for name in ("rows", "compute s", *names, "hours", "GPU hours")))
+    table = Table(
+        "GPUs",
+        *(
+            Column(name, justify="right")
+            for name in ("rows", "compute s", *names, "hours", "GPU hours")
+        ),
+    )
     held_up = []
     for ranks in gpus:
         found = step_cost(recipe, shape, ranks)
-        waits = [f"{found.received[name] / 1e9:.1f} ({found.waiting[name]:.2f})" for name in COMPARED]
+        waits = [
+            f"{found.received[name] / 1e9:.1f} ({found.waiting[name]:.2f})" for name in COMPARED
+        ]
         hours = None if steps is None else steps * max(found.compute, found.waiting[own]) / 3600
         spent = ["–", "–"] if hours is None else [f"{hours:,.1f}", f"{hours * ranks:,.0f}"]
         table.add_row(f"{ranks:,}", str(found.rows), f"{found.compute:.2f}", *waits, *spent)
@@ -117,7 +154,9 @@ def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
     if not whats or stage(recipe.deepspeed) < 3:
         return ""
     price = writing_price(recipe, shape)
-    moved = ", ".join(f"{price.step * (ranks - 1) / ranks / GIB:.2f} on {ranks} ranks" for ranks in all_ranks)
+    moved = ", ".join(
+        f"{price.step * (ranks - 1) / ranks / GIB:.2f} on {ranks} ranks" for ranks in all_ranks
+    )
     return (
         f"\nWriting ({', '.join(whats)}): all weights, {price.whole / GIB:.2f} GiB, are gathered once each time where every rank "
         f"then has {price.free / GIB:.2f} GiB free; else every layer is gathered for each step, which writes one token of all "
@@ -132,12 +171,17 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
     return {
         "backbone": backbone_lines(recipe, shape),
         "method": [recipe.method.summary, head_line(recipe, shape) if recipe.has_head else ""],
-        "data": [*map(source_line, recipe.data.sources), f"an epoch has {number(records)} records ({origin})"],
+        "data": [
+            *map(source_line, recipe.data.sources),
+            f"an epoch has {number(records)} records ({origin})",
+        ],
         "steps": step_lines(recipe, records),
         "optimisation": optimisation_lines(recipe),
         "deepspeed": [
             deepspeed_line(recipe.deepspeed),
-            "" if sums_in_fp32(recipe.deepspeed) or recipe.backbone.dtype == "float32" else SUMMED_IN_BF16,
+            ""
+            if sums_in_fp32(recipe.deepspeed) or recipe.backbone.dtype == "float32"
+            else SUMMED_IN_BF16,
         ],
         "evaluation": evaluation_lines(recipe) if recipe.evaluates else ["none"],
         "output": [
@@ -146,7 +190,10 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
             + (f", about {checkpoint_bytes(recipe, shape) / GIB:,.2f} GiB each" if shape else ""),
             f"the best one goes to {output.push_to_hub}" if output.push_to_hub else "",
         ],
-        "missing": [f"{path} ({key}); a start needs it, from an earlier run or a download" for key, path in absent(recipe)],
+        "missing": [
+            f"{path} ({key}); a start needs it, from an earlier run or a download"
+            for key, path in absent(recipe)
+        ],
     }
 
 
@@ -155,13 +202,22 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     backbone, lora = recipe.backbone, recipe.optim.lora
     limits = backbone.min_pixels, backbone.max_pixels
     seen = shape.image_tokens(backbone) if shape else None
-    tokens = f"{seen.how}{seen.bounds[0]:,} to {seen.bounds[1]:,} tokens" if seen else f"{UNKNOWN} tokens"
-    sizes = [f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M" for n in (trained(recipe, shape) if shape else ())]
+    tokens = (
+        f"{seen.how}{seen.bounds[0]:,} to {seen.bounds[1]:,} tokens"
+        if seen
+        else f"{UNKNOWN} tokens"
+    )
+    sizes = [
+        f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M"
+        for n in (trained(recipe, shape) if shape else ())
+    ]
     return [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
         f"images of {limits[0]:,} to {limits[1]:,} pixels: {tokens} each",
         f"{sizes[0]} parameters, {sizes[1]} of them trained" if sizes else "",
-        f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}" if lora else "",
+        f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}"
+        if lora
+        else "",
         f"frozen: {', '.join(backbone.freeze)}" if backbone.freeze else "",
     ]
 
@@ -169,7 +225,11 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
 def head_line(recipe: Recipe, shape: Shape | None) -> str:
     """Return the reward head in words."""
     head = recipe.head
-    layers = f"{head.layers} linear layers with {head.activation} between" if head.layers > 1 else "1 linear layer"
+    layers = (
+        f"{head.layers} linear layers with {head.activation} between"
+        if head.layers > 1
+        else "1 linear layer"
+    )
     width = head.width or (shape.hidden_size if shape else "of the backbone")
     return f"reward head: {layers}, width {width}, dropout {head.dropout:g}, read at {head.read}"
 
@@ -177,7 +237,11 @@ def head_line(recipe: Recipe, shape: Shape | None) -> str:
 def step_lines(recipe: Recipe, records: int | None) -> list[str]:
     """Return how many optimizer steps the run has, over how many records, and how large they are."""
     optim, per_step = recipe.optim, recipe.optim.records_per_step
-    budget = "the largest that fits" if optim.token_budget == "auto" else f"{optim.token_budget:,} tokens"
+    budget = (
+        "the largest that fits"
+        if optim.token_budget == "auto"
+        else f"{optim.token_budget:,} tokens"
+    )
     steps = known_steps(recipe)
     if steps is None:
         length = f"{optim.epochs:g} epochs; steps {UNKNOWN}"
@@ -187,7 +251,11 @@ def step_lines(recipe: Recipe, records: int | None) -> list[str]:
         epochs, more = divmod(steps, ceil(records / per_step))
         seen = epochs * records + min(more * per_step, records)
         length = f"{steps:,} steps: {seen:,} records, {seen / records:.2f} epochs"
-    return [f"{per_step:,} records a step, packed into rows of {budget}", length, f"tokens {UNKNOWN}"]
+    return [
+        f"{per_step:,} records a step, packed into rows of {budget}",
+        length,
+        f"tokens {UNKNOWN}",
+    ]
 
 
 def optimisation_lines(recipe: Recipe) -> list[str]:
@@ -208,15 +276,27 @@ def deepspeed_line(name: str) -> str:
     """Return the DeepSpeed configuration and what it divides over the ranks."""
     if name == NONE:
         return "none: every rank holds everything"
-    divided = ("nothing", "optimizer states", "optimizer states and gradients", "optimizer states, gradients and weights")
-    kept = [what for what, moved in zip(("optimizer states", "weights"), offloads(name), strict=True) if moved]
+    divided = (
+        "nothing",
+        "optimizer states",
+        "optimizer states and gradients",
+        "optimizer states, gradients and weights",
+    )
+    kept = [
+        what
+        for what, moved in zip(("optimizer states", "weights"), offloads(name), strict=True)
+        if moved
+    ]
     host = f"; {' and '.join(kept)} in host memory" if kept else ""
     return f"{name}: ZeRO-{stage(name)} divides {divided[stage(name)]}{host}"
 
 
 def evaluation_lines(recipe: Recipe) -> list[str]:
     """Return which benchmarks are evaluated, when, and what chooses the best checkpoint."""
-    evaluation, lines = recipe.evaluation, [f"questions: {source_line(source)}" for source in recipe.evaluation.questions]
+    evaluation, lines = (
+        recipe.evaluation,
+        [f"questions: {source_line(source)}" for source in recipe.evaluation.questions],
+    )
     for benchmark in evaluation.benchmarks:
         known = BENCHMARKS[benchmark.name].known
         rows = f", {known[-1].rows:,} rows stated" if benchmark.location == "hub" and known else ""
@@ -224,18 +304,28 @@ def evaluation_lines(recipe: Recipe) -> list[str]:
         lines.append(f"{benchmark.name} ({benchmark.location}{rows}{limit})")
     if recipe.data.validation:
         figures = [name for name in recipe.held_out_figures if name.startswith(f"{HELD_OUT}/")]
-        lines.append(f"{recipe.data.validation:,} records withheld from training: {' and '.join(figures)}")
+        lines.append(
+            f"{recipe.data.validation:,} records withheld from training: {' and '.join(figures)}"
+        )
     if isinstance(recipe.method, PolicyConfig):
         how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
     else:
         how = f"protocol: {evaluation.protocol.done('all rows', pairwise=not recipe.has_head)}"
     start = ", and before the first step" if evaluation.at_start else ""
-    best = "no best checkpoint is kept" if evaluation.best_metric is None else f"best checkpoint by {evaluation.best_metric}"
+    best = (
+        "no best checkpoint is kept"
+        if evaluation.best_metric is None
+        else f"best checkpoint by {evaluation.best_metric}"
+    )
     return [
         *lines,
         f"at every save{start}; {how}",
         best
-        + ("; content-blind baselines beside" if evaluation.baselines and not isinstance(recipe.method, PolicyConfig) else ""),
+        + (
+            "; content-blind baselines beside"
+            if evaluation.baselines and not isinstance(recipe.method, PolicyConfig)
+            else ""
+        ),
     ]
 
 

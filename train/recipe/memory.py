@@ -42,10 +42,14 @@ def shape_of(path: str) -> Shape | None:
         config = TypeAdapter(dict[str, Any]).validate_json(file.read_bytes())
         family = family_of(config.get("model_type"), folder)
         text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
-        whole = {key: config[key] for key in ("tie_word_embeddings", "vision_config") if key in config}
+        whole = {
+            key: config[key] for key in ("tie_word_embeddings", "vision_config") if key in config
+        }
         return TypeAdapter(family.shape).validate_json(json.dumps({**text, **whole}), strict=True)
     except ValidationError as error:
-        raise CheckpointError(f"{file} is broken ({format_validation_error(error)}); required is {BACKBONES}") from error
+        raise CheckpointError(
+            f"{file} is broken ({format_validation_error(error)}); required is {BACKBONES}"
+        ) from error
 
 
 def head_parameters(hidden: int, head: HeadConfig) -> int:
@@ -70,7 +74,9 @@ def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
     """Return the price; that DeepSpeed keeps weights of a few KB on all ranks is left out."""
     parts, width = shape.count(), 2 if recipe.backbone.dtype == "bfloat16" else 4
     whole = trained(recipe, shape)[0] * width
-    return WritingPrice(whole, whole / SHARE_OF_FREE, (parts.language_model + parts.lm_head) * width)
+    return WritingPrice(
+        whole, whole / SHARE_OF_FREE, (parts.language_model + parts.lm_head) * width
+    )
 
 
 def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> float:
@@ -90,7 +96,9 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     a_patch += 7 * width
     if "vision_tower" in recipe.backbone.freeze or recipe.optim.lora is not None:
         a_patch = 0
-    return (tokens * a_token + patches * a_patch) * (2 if recipe.backbone.dtype == "bfloat16" else 4)
+    return (tokens * a_token + patches * a_patch) * (
+        2 if recipe.backbone.dtype == "bfloat16" else 4
+    )
 
 
 def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
@@ -101,8 +109,14 @@ def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     if recipe.optim.lora is not None:
         adapters = recipe.optim.lora.rank * parts.projections
         return parts.backbone + lm_head + head + adapters, adapters + head
-    sizes = {"vision_tower": parts.vision_tower, "projector": parts.projector, "language_model": parts.language_model + lm_head}
-    return sum(sizes.values()) + head, head + sum(size for part, size in sizes.items() if part not in recipe.backbone.freeze)
+    sizes = {
+        "vision_tower": parts.vision_tower,
+        "projector": parts.projector,
+        "language_model": parts.language_model + lm_head,
+    }
+    return sum(sizes.values()) + head, head + sum(
+        size for part, size in sizes.items() if part not in recipe.backbone.freeze
+    )
 
 
 def checkpoint_bytes(recipe: Recipe, shape: Shape) -> float:
@@ -136,15 +150,21 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
         frozen = 0.5
     weights = learned * width + (total - learned) * frozen
     if isinstance(method, RolloutConfig) and method.kl_coefficient > 0 and lora is None:
-        weights += total * frozen  # the reference model; with LoRA it is the policy without its adapters
+        weights += (
+            total * frozen
+        )  # the reference model; with LoRA it is the policy without its adapters
     level, (host_optimizer, host_weights) = stage(deepspeed), offloads(deepspeed)
     if level >= 3:
-        weights = weights / ranks + (weights / min(copies, ranks) if (copies := copies_within(deepspeed)) else 0)
+        weights = weights / ranks + (
+            weights / min(copies, ranks) if (copies := copies_within(deepspeed)) else 0
+        )
     gradients = learned * (4 if sums_in_fp32(deepspeed) else width) / (ranks if level >= 2 else 1)
     optimizer = learned * (12 if width == 2 else 8) / (ranks if level >= 1 else 1)
     if not host_optimizer:
         return weights + gradients + optimizer, 0.0
     summed_on_device = level == 2 and width == 2
     device = (0.0 if host_weights else weights) + (gradients if summed_on_device else 0.0)
-    host = (weights if host_weights else 0.0) + optimizer + gradients * (1 if summed_on_device else 2)
+    host = (
+        (weights if host_weights else 0.0) + optimizer + gradients * (1 if summed_on_device else 2)
+    )
     return device, host

@@ -68,7 +68,10 @@ class LanguageModelConfig(Section):
     @property
     def summary(self) -> str:
         """The loss in words."""
-        targets = {"judgement": "judgements", "lessons": f"lessons of {self.questions} questions about an image"}
+        targets = {
+            "judgement": "judgements",
+            "lessons": f"lessons of {self.questions} questions about an image",
+        }
         return f"language_model: cross-entropy on {targets[self.target]}"
 
 
@@ -107,13 +110,18 @@ class CriticConfig(Section):
     @property
     def summary(self) -> str:
         """The loss in words."""
-        weights = f"{self.cross_entropy_weight:g} x cross-entropy + {self.score_weight:g} x Bradley-Terry"
+        weights = (
+            f"{self.cross_entropy_weight:g} x cross-entropy + {self.score_weight:g} x Bradley-Terry"
+        )
         return f"critic: {weights}, critiques: {self.critique}"
 
     @property
     def writing(self) -> CritiqueConfig:
         """How critiques are asked for, as a checkpoint keeps it."""
-        return CritiqueConfig(request=self.critique_request or CRITIQUE_REQUEST, max_new_tokens=self.critique_max_tokens)
+        return CritiqueConfig(
+            request=self.critique_request or CRITIQUE_REQUEST,
+            max_new_tokens=self.critique_max_tokens,
+        )
 
 
 class PreClipConfig(Section):
@@ -172,7 +180,9 @@ class RewardsConfig(Section):
     """Of reasoning that agrees with the answer [Q]."""
     format_weight: Weight = 0.5
     """Of a judgement in the form asked for [Q]."""
-    consistency: Annotated[RuleJudge | CheckpointJudge | ServerJudge, Field(discriminator="type")] = RuleJudge(type="rule")
+    consistency: Annotated[
+        RuleJudge | CheckpointJudge | ServerJudge, Field(discriminator="type")
+    ] = RuleJudge(type="rule")
     """Who says whether the reasoning agrees with the answer; the paper asks Qwen2.5-VL-7B-Instruct [Q], the default does not."""
 
 
@@ -227,7 +237,11 @@ class RolloutConfig(Section):
         """Sampling and update in words."""
         advantages = self.advantages
         kept = "no filter" if advantages.filter is None else f"filter at {advantages.filter:g}"
-        weights = "" if self.engine == "transformers" else f" with importance weights {self.importance_correction}"
+        weights = (
+            ""
+            if self.engine == "transformers"
+            else f" with importance weights {self.importance_correction}"
+        )
         return (
             f"by {self.engine}{weights}, epsilon {self.epsilon:g}, advantages by {advantages.normalisation} with {kept}, "
             f"KL {self.kl_coefficient:g}"

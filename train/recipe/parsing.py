@@ -41,7 +41,12 @@ class Launch:
 
 
 def read_recipe(
-    path: Path, overrides: Sequence[str] = (), *, entry: Entry | None = None, world_size: int = 1, start: bool = False
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    entry: Entry | None = None,
+    world_size: int = 1,
+    start: bool = False,
 ) -> Recipe:
     """Return the recipe at `path` with `overrides` (`section.key=value`, YAML values) laid over it.
 
@@ -56,7 +61,9 @@ def read_recipe(
         tree = lay(tree, reader.override(text))
     if (variants := tree.child(VARIANTS)) is not None:
         message = "a recipe with variants is a list of runs; start it with train/ablate.py"
-        raise RecipeError(str(path), [*reader.problems, Problem(variants.where, VARIANTS, "", message)])
+        raise RecipeError(
+            str(path), [*reader.problems, Problem(variants.where, VARIANTS, "", message)]
+        )
     return required(path, tree, reader.problems, entry, world_size, start=start)
 
 
@@ -103,25 +110,42 @@ def refuse_finished_folder(recipe: Recipe) -> None:
             f"it already holds {len(checkpoints)} checkpoints, {checkpoints[-1].name} among them; add --resume to continue "
             "that run, or output.folder=... to keep it and start another"
         )
-        raise RecipeError(str(folder), [Problem(COMMAND_LINE, "output.folder", recipe.output.folder, message)])
+        raise RecipeError(
+            str(folder), [Problem(COMMAND_LINE, "output.folder", recipe.output.folder, message)]
+        )
 
 
 def refuse_missing_device(recipe: Recipe, *, cuda: bool) -> None:
     """Refuse what needs a CUDA device where there is none; call it once torch is imported."""
     lora, needed = recipe.optim.lora, {}
     if lora is not None and lora.quantise != "none":
-        needed["optim.lora.quantise"] = "4-bit weights need a CUDA device and there is none; set optim.lora.quantise=none"
+        needed["optim.lora.quantise"] = (
+            "4-bit weights need a CUDA device and there is none; set optim.lora.quantise=none"
+        )
     if recipe.backbone.attention == "varlen":
-        needed["backbone.attention"] = "the varlen kernel needs a CUDA device and there is none; set backbone.attention=auto"
+        needed["backbone.attention"] = (
+            "the varlen kernel needs a CUDA device and there is none; set backbone.attention=auto"
+        )
     if needed and not cuda:
-        raise RecipeError("this machine", [Problem("recipe", key, "", message) for key, message in needed.items()])
+        raise RecipeError(
+            "this machine", [Problem("recipe", key, "", message) for key, message in needed.items()]
+        )
 
 
 def dotted_keys() -> list[str]:
     """Return every key of a recipe as it is written on the command line; of lists those of the first item."""
-    found = [((*place, key), field) for place, section in sections(Recipe) for key, field in section.model_fields.items()]
+    found = [
+        ((*place, key), field)
+        for place, section in sections(Recipe)
+        for key, field in section.model_fields.items()
+    ]
     lists = [place for place, field in found if get_origin(field.annotation) is list]
-    items = {place: (*one, "0", *place[len(one) :]) for one in lists for place, _ in found if place[:-1] == one}
+    items = {
+        place: (*one, "0", *place[len(one) :])
+        for one in lists
+        for place, _ in found
+        if place[:-1] == one
+    }
     return list(dict.fromkeys(".".join(items.get(place, place)) for place, _ in found))
 
 
@@ -140,7 +164,9 @@ def parse_options(parser: ArgumentParser, argv: Sequence[str] | None) -> Namespa
         if option.startswith("--") and found:
             given = value if equals else "VALUE" if following.startswith("--") else following
             ways = " or ".join(f"{key}={given}" for key in found[:3])
-            hints.append(f"{option.partition('=')[0]} is no option; keys of the recipe are given as key=value: {ways}")
+            hints.append(
+                f"{option.partition('=')[0]} is no option; keys of the recipe are given as key=value: {ways}"
+            )
     if unknown:
         parser.error("\n".join(hints) or f"unrecognized arguments: {' '.join(unknown)}")
     return options
@@ -152,22 +178,52 @@ def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Laun
     A wrong recipe is printed with all its errors and ends the process with status 2, without a traceback.
     """
     parser = ArgumentParser(
-        f"train/{entry}.py", description=description, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+        f"train/{entry}.py",
+        description=description,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("recipe", type=Path, help="a YAML file, for example recipes/basereward.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="lays a value over it: optim.learning_rate=1e-6")
-    parser.add_argument("--dry-run", action="store_true", help="check and print the plan; needs no weights and no network")
-    parser.add_argument("--resume", action="store_true", help="continue from the last whole checkpoint (output.resume=auto)")
-    parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher and ignored; the environment says it")
+    parser.add_argument(
+        "recipe", type=Path, help="a YAML file, for example recipes/basereward.yaml"
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="lays a value over it: optim.learning_rate=1e-6",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check and print the plan; needs no weights and no network",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue from the last whole checkpoint (output.resume=auto)",
+    )
+    parser.add_argument(
+        "--local_rank",
+        type=int,
+        help="given by the deepspeed launcher and ignored; the environment says it",
+    )
     arguments = parse_options(parser, argv)
     overrides = [*arguments.overrides, *(["output.resume=auto"] if arguments.resume else [])]
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     try:
-        recipe = read_recipe(arguments.recipe, overrides, entry=entry, world_size=world_size, start=not arguments.dry_run)
+        recipe = read_recipe(
+            arguments.recipe,
+            overrides,
+            entry=entry,
+            world_size=world_size,
+            start=not arguments.dry_run,
+        )
         if not arguments.dry_run:
             refuse_finished_folder(recipe)
     except RecipeError as error:
-        if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":  # another node may lack other files
+        if (
+            os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
+        ):  # another node may lack other files
             print(error, file=sys.stderr)
         else:
             time.sleep(FIRST_RANK_SPEAKS)  # a launcher ends all ranks with the first that ends

@@ -90,7 +90,10 @@ class Recipe(Section):
     @property
     def question_sets(self) -> tuple[str, ...]:
         """The names of what a policy is evaluated on."""
-        return (*(source.label for source in self.evaluation.questions), *([HELD_OUT] if self.data.validation else []))
+        return (
+            *(source.label for source in self.evaluation.questions),
+            *([HELD_OUT] if self.data.validation else []),
+        )
 
     @property
     def held_out_figures(self) -> tuple[str, ...]:
@@ -99,7 +102,9 @@ class Recipe(Section):
         A policy has those on all of its questions.
         """
         if isinstance(self.method, PolicyConfig):
-            measured = [figure for figure in QUESTION_FIGURES if figure != "best" or self.method.judges]
+            measured = [
+                figure for figure in QUESTION_FIGURES if figure != "best" or self.method.judges
+            ]
             return tuple(f"{name}/{figure}" for name in self.question_sets for figure in measured)
         accuracy = f"{HELD_OUT}/accuracy"
         figures = {"rm": (accuracy, HELD_OUT_LOSS), "sft": (HELD_OUT_LOSS,), "rl": (accuracy,)}

@@ -40,7 +40,10 @@ def reference(judges: Sequence[type[BaseModel]]) -> str:
     """Return the page: the sections of a recipe, then the kinds of judge files."""
     schema = of_models(Recipe, [Recipe])
     parts = [HEAD.format(largest=LARGEST), "## Recipe\n", about(Recipe) + "\n"]
-    top = [("extends", "text", "none", EXTENDS["description"]), ("variants", "mapping", "none", VARIANTS)]
+    top = [
+        ("extends", "text", "none", EXTENDS["description"]),
+        ("variants", "mapping", "none", VARIANTS),
+    ]
     parts += [table([*top, *rows(Recipe, schema)]), *pages(Recipe, schema, "")]
     parts += [
         "## Judge files\n",
@@ -60,15 +63,22 @@ def pages(section: type[BaseModel], schema: Schema, path: str) -> Iterator[str]:
         heading = f"{'#' * (2 + below.count('.'))} {below}"
         found = {kind: rows(kind, schema["definitions"][kind.__name__]) for kind in kinds}
         every = dict.fromkeys(row for own in found.values() for row in own)
-        lacking = {row: [kind_of(kind) for kind in kinds if row not in found[kind]] for row in every}
+        lacking = {
+            row: [kind_of(kind) for kind in kinds if row not in found[kind]] for row in every
+        }
         shared = [row for row in every if len(kinds) > 1 and len(lacking[row]) < len(kinds) / 2]
         if shared:
-            notes = {row: f" (Not in {', '.join(lacking[row])}.)" if lacking[row] else "" for row in shared}
+            notes = {
+                row: f" (Not in {', '.join(lacking[row])}.)" if lacking[row] else ""
+                for row in shared
+            }
             yield f"{heading}: keys of most types\n\n{table([(*row[:3], row[3] + notes[row]) for row in shared])}"
         for kind in kinds:
             which = f": {kind_of(kind)}" if len(kinds) > 1 else ""
             yield f"{heading}{which}\n\n{about(kind)}\n\n{table([row for row in found[kind] if row not in shared])}"
-        yield from dict.fromkeys(page for kind in kinds for page in pages(kind, schema, f"{below}."))
+        yield from dict.fromkeys(
+            page for kind in kinds for page in pages(kind, schema, f"{below}.")
+        )
 
 
 def kind_of(section: type[BaseModel]) -> str:
@@ -88,7 +98,11 @@ def rows(section: type[BaseModel], own: Schema) -> list[Row]:
             shown = "its defaults"
         else:
             shown = f"`{json.dumps(default, ensure_ascii=False)}`"
-        meaning = "Says which one it is." if "const" in own["properties"][key] else own["properties"][key]["description"]
+        meaning = (
+            "Says which one it is."
+            if "const" in own["properties"][key]
+            else own["properties"][key]["description"]
+        )
         found.append((key, values(own["properties"][key]), shown, meaning))
     return found
 
@@ -103,10 +117,19 @@ def values(node: Schema) -> str:
         return ", ".join(f"`{value}`" for value in node.get("enum", [node.get("const")]))
     if node["type"] == "array":
         items = node.get("items", {})
-        listed = f"{len(items)} × {values(items[0])}" if isinstance(items, list) else f"list of {values(items)}"
+        listed = (
+            f"{len(items)} × {values(items[0])}"
+            if isinstance(items, list)
+            else f"list of {values(items)}"
+        )
         return listed.replace("of section", "of sections")
     names = {"string": "text", "boolean": "`true`, `false`", "object": "mapping"}
-    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    words = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
     bounds = [
         f"{word} {node[key]:,}" if isinstance(node[key], int) else f"{word} {node[key]:g}"
         for key, word in words.items()

@@ -12,7 +12,14 @@ from data.sources.shapes import ShapesConfig
 from train.recipe.deepspeed_config import deepspeed_names, stage
 from train.recipe.epoch import epoch_records
 from train.recipe.inputs import input_rules
-from train.recipe.methods import ENTRIES, CriticConfig, LanguageModelConfig, LengthTerm, PolicyConfig, RolloutConfig
+from train.recipe.methods import (
+    ENTRIES,
+    CriticConfig,
+    LanguageModelConfig,
+    LengthTerm,
+    PolicyConfig,
+    RolloutConfig,
+)
 from train.recipe.recipe import EvaluationConfig, Recipe
 
 WITH_CRITIQUES = ("mm_rlhf", "project", "shapes")
@@ -27,7 +34,13 @@ Broken = Iterator[tuple[str, ...]]
 
 
 def check(
-    recipe: Recipe, tree: Located, wrong: Iterable[Path], entry: str | None, world_size: int, *, start: bool = False
+    recipe: Recipe,
+    tree: Located,
+    wrong: Iterable[Path],
+    entry: str | None,
+    world_size: int,
+    *,
+    start: bool = False,
 ) -> list[Problem]:
     """Return which rules `recipe`, read from `tree`, breaks; rules that read a key which is `wrong` in itself are left out.
 
@@ -36,15 +49,29 @@ def check(
     """
     skipped = [f"{dotted(path)}." for path in wrong]
     found = []
-    sections = (model_rules, critic_rules, reinforce_rules, policy_rules, optim_rules, evaluation_rules, language_model_rules)
+    sections = (
+        model_rules,
+        critic_rules,
+        reinforce_rules,
+        policy_rules,
+        optim_rules,
+        evaluation_rules,
+        language_model_rules,
+    )
     inputs = chain(length_rules(recipe), input_rules(recipe, start=start)) if entry else ()
-    for message, *keys in chain(*(rules(recipe) for rules in sections), start_rules(recipe, entry, world_size), inputs):
+    for message, *keys in chain(
+        *(rules(recipe) for rules in sections), start_rules(recipe, entry, world_size), inputs
+    ):
         read = [f"{key}." for key in keys]
         if any(key.startswith(other) or other.startswith(key) for key in read for other in skipped):
             continue
         path = keys[0].split(".")
         given = tree.at(path)
-        found.append(Problem(tree.nearest(path).where, keys[0], written(given.plain()) if given else "", message))
+        found.append(
+            Problem(
+                tree.nearest(path).where, keys[0], written(given.plain()) if given else "", message
+            )
+        )
     return found
 
 
@@ -53,7 +80,9 @@ def model_rules(recipe: Recipe) -> Broken:
     backbone, method = recipe.backbone, recipe.method.type
     low, high = backbone.min_pixels, backbone.max_pixels
     if low > high:
-        message = f"min_pixels {low} is above max_pixels {high}: no image fits both; lower min_pixels"
+        message = (
+            f"min_pixels {low} is above max_pixels {high}: no image fits both; lower min_pixels"
+        )
         yield message, "backbone.min_pixels", "backbone.max_pixels"
     if backbone.attention == "varlen" and backbone.dtype != "bfloat16":
         message = "the varlen kernel takes bfloat16 only; set backbone.dtype=bfloat16 or backbone.attention=auto"
@@ -81,9 +110,15 @@ def critic_rules(recipe: Recipe) -> Broken:
         yield message, "head.read", "method.type"
     share = ("method.own_share", "method.critique")
     if method.critique == "mixture" and method.own_share is None:
-        yield "a mixture needs method.own_share, the share of records scored on the model's own critique, for example 0.5", *share
+        yield (
+            "a mixture needs method.own_share, the share of records scored on the model's own critique, for example 0.5",
+            *share,
+        )
     if method.critique != "mixture" and method.own_share is not None:
-        yield f"own_share belongs to critique: mixture; with {method.critique} it would be unused; remove it", *share
+        yield (
+            f"own_share belongs to critique: mixture; with {method.critique} it would be unused; remove it",
+            *share,
+        )
     if not method.score_weight and not method.cross_entropy_weight:
         message = "both weights of the critic are 0: nothing would be trained; raise score_weight or cross_entropy_weight"
         yield message, "method.score_weight", "method.cross_entropy_weight"
@@ -100,7 +135,11 @@ def reinforce_rules(recipe: Recipe) -> Broken:
     method, pairs = recipe.method, recipe.optim.records_per_step
     if not isinstance(method, RolloutConfig):
         return
-    size, bound, kind = method.num_generations, method.advantages.filter, method.advantages.normalisation
+    size, bound, kind = (
+        method.num_generations,
+        method.advantages.filter,
+        method.advantages.normalisation,
+    )
     if kind != "batch" and size == 1:
         message = (
             f"{kind} compares the judgements of one pair, and there is only 1; "
@@ -113,7 +152,12 @@ def reinforce_rules(recipe: Recipe) -> Broken:
             f"no advantage in a group of {size} exceeds {largest:.2f}, so a filter at {bound:g} never acts; set "
             "method.advantages.normalisation=batch as in the paper, method.advantages.filter=null, or more generations"
         )
-        yield message, "method.advantages.filter", "method.advantages.normalisation", "method.num_generations"
+        yield (
+            message,
+            "method.advantages.filter",
+            "method.advantages.normalisation",
+            "method.num_generations",
+        )
     clip = method.pre_clip
     if clip is not None and not clip.lowest < 1 < clip.highest:
         message = f"the bounds {clip.lowest:g} and {clip.highest:g} must enclose 1, the ratio before any update"
@@ -125,15 +169,24 @@ def reinforce_rules(recipe: Recipe) -> Broken:
 
 def policy_rules(recipe: Recipe) -> Broken:
     """Check a policy, and that nothing else is given questions: they hold no pair."""
-    method, evaluation, types = recipe.method, recipe.evaluation, [source.type for source in recipe.data.sources]
+    method, evaluation, types = (
+        recipe.method,
+        recipe.evaluation,
+        [source.type for source in recipe.data.sources],
+    )
     if not isinstance(method, PolicyConfig):
         if "questions" in types:
             message = (
-                f"questions hold no responses, which the method {method.type} learns from; take a source of preference pairs"
+                f"questions hold no responses, which the method {method.type} learns from; "
+                "take a source of preference pairs"
             )
             yield message, "data.sources", "method.type"
         for key in sorted({"questions", "samples"} & evaluation.model_fields_set):
-            yield f"the method {method.type} answers no questions; remove this key", f"evaluation.{key}", "method.type"
+            yield (
+                f"the method {method.type} answers no questions; remove this key",
+                f"evaluation.{key}",
+                "method.type",
+            )
         return
     if method.verified and (others := sorted({*types} - {*WITH_ANSWERS})):
         message = (
@@ -144,20 +197,30 @@ def policy_rules(recipe: Recipe) -> Broken:
     for number, term in enumerate(method.rewards):
         if isinstance(term, LengthTerm) and term.free_tokens >= method.max_new_tokens:
             message = f"{term.free_tokens} tokens are free and no answer is longer than {method.max_new_tokens}: it never costs"
-            yield f"{message}; lower it", f"method.rewards.{number}.free_tokens", "method.rewards", "method.max_new_tokens"
+            yield (
+                f"{message}; lower it",
+                f"method.rewards.{number}.free_tokens",
+                "method.rewards",
+                "method.max_new_tokens",
+            )
     if not any(term.weight for term in method.rewards):
         yield "all weights are 0: every answer would be paid alike; raise one", "method.rewards"
     for key in ("benchmarks", "protocol", "judging"):
         if dict(evaluation)[key] != EvaluationConfig.model_fields[key].get_default():
             message = "a policy answers questions and judges nothing; remove this key, and name evaluation.questions"
             yield message, f"evaluation.{key}", "method.type"
-    asked = [(f"evaluation.questions.{number}", source.type) for number, source in enumerate(evaluation.questions)]
+    asked = [
+        (f"evaluation.questions.{number}", source.type)
+        for number, source in enumerate(evaluation.questions)
+    ]
     asked += [("data.sources", kind) for kind in types if recipe.data.validation]
     for key, kind in asked:
         if kind not in WITH_ANSWERS:
             message = f"records of {kind} hold no known answer to compare with; take a source of type {' or '.join(WITH_ANSWERS)}"
             yield message, key, "data.validation", "method.type"
-    if double := sorted({name for name in recipe.question_sets if recipe.question_sets.count(name) > 1}):
+    if double := sorted(
+        {name for name in recipe.question_sets if recipe.question_sets.count(name) > 1}
+    ):
         message = f"the name {double[0]} occurs more than once and would overwrite its own figures; give each source a `name`"
         yield message, "evaluation.questions"
 
@@ -168,7 +231,8 @@ def optim_rules(recipe: Recipe) -> Broken:
     if (optim.epochs is None) == (optim.max_steps is None):
         both = "neither is" if optim.epochs is None else "both are"
         message = (
-            f"give either optim.epochs or optim.max_steps; {both} given (a value that a recipe extends is taken back by null)"
+            f"give either optim.epochs or optim.max_steps; {both} given "
+            "(a value that a recipe extends is taken back by null)"
         )
         yield message, "optim.max_steps", "optim.epochs"
     if not recipe.has_head and optim.head_learning_rate is not None:
@@ -176,9 +240,15 @@ def optim_rules(recipe: Recipe) -> Broken:
         yield message, "optim.head_learning_rate", "method.type"
     vision = ("optim.vision_learning_rate", "optim.lora", "backbone.freeze")
     if optim.vision_learning_rate is not None and optim.lora is not None:
-        yield "with LoRA the vision tower is not trained, so this rate would be unused; remove it or optim.lora", *vision
+        yield (
+            "with LoRA the vision tower is not trained, so this rate would be unused; remove it or optim.lora",
+            *vision,
+        )
     elif optim.vision_learning_rate is not None and {"vision_tower", "projector"} <= frozen:
-        yield "vision tower and projector are frozen, so this rate would be unused; remove it or thaw one of them", *vision
+        yield (
+            "vision tower and projector are frozen, so this rate would be unused; remove it or thaw one of them",
+            *vision,
+        )
     if optim.lora is not None and "language_model" in frozen:
         message = "the adapters sit in the language model, which backbone.freeze keeps fixed; remove one of the two"
         yield message, "optim.lora", "backbone.freeze"
@@ -214,25 +284,40 @@ def evaluation_rules(recipe: Recipe) -> Broken:
     evaluation, known = recipe.evaluation, recipe.held_out_figures
     names = [benchmark.name for benchmark in evaluation.benchmarks]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        message = f"{', '.join(twice)} is listed twice and would overwrite its own results; keep one"
+        message = (
+            f"{', '.join(twice)} is listed twice and would overwrite its own results; keep one"
+        )
         yield message, "evaluation.benchmarks"
     metric = evaluation.best_metric
     name, _, figure = (metric or "").partition("/")
     computed = name in names and (figure in ("accuracy", "macro") or figure.endswith("/accuracy"))
     if metric is not None and metric not in known and not computed:
-        possible = [f"{name}/{figure}" for name in names for figure in ("accuracy", "macro", "GROUP/accuracy")]
+        possible = [
+            f"{name}/{figure}"
+            for name in names
+            for figure in ("accuracy", "macro", "GROUP/accuracy")
+        ]
         message = (
             "the best checkpoint is chosen by benchmark/figure, with a benchmark of evaluation.benchmarks, or by a figure on the "
             f"records of data.validation; possible are {', '.join([*possible, *known]) or 'none: both are empty'}"
         )
         yield message, "evaluation.best_metric", "evaluation.benchmarks", "data.validation"
-    judging, votes = ("evaluation.judging", "evaluation.protocol", "method.type"), evaluation.protocol.votes
+    judging, votes = (
+        ("evaluation.judging", "evaluation.protocol", "method.type"),
+        evaluation.protocol.votes,
+    )
     if isinstance(recipe.method, PolicyConfig):
         return
     if recipe.has_head and "judging" in evaluation.model_fields_set:
-        yield f"the method {recipe.method.type} trains no judge that writes judgements; remove this section", *judging
+        yield (
+            f"the method {recipe.method.type} trains no judge that writes judgements; remove this section",
+            *judging,
+        )
     if not recipe.has_head and votes > 1 and not evaluation.judging.temperature:
-        yield f"{votes} greedy votes are all alike; set evaluation.judging.temperature=1.0, or 1 vote", *judging
+        yield (
+            f"{votes} greedy votes are all alike; set evaluation.judging.temperature=1.0, or 1 vote",
+            *judging,
+        )
 
 
 def language_model_rules(recipe: Recipe) -> Broken:

@@ -45,7 +45,12 @@ def recipe_schema() -> Schema:
     keys: dict[str, dict[str, Schema]] = {}
     for key, pointer in dotted(schema, "#", schema["definitions"]):
         keys.setdefault(key, {}).setdefault(json.dumps(at(schema, pointer)), {"$ref": pointer})
-    variant: Schema = {"type": "object", "additionalProperties": False, "properties": {}, "patternProperties": {}}
+    variant: Schema = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {},
+        "patternProperties": {},
+    }
     for key, found in keys.items():
         one = next(iter(found.values())) if len(found) == 1 else {"anyOf": [*found.values()]}
         if r"\d" in key:
@@ -53,10 +58,18 @@ def recipe_schema() -> Schema:
         else:
             variant["properties"][key.replace("\\", "")] = one
     schema["definitions"]["Variant"] = variant
-    runs = {"type": "object", "description": VARIANTS, "minProperties": 1, "additionalProperties": {"$ref": f"{REF}Variant"}}
+    runs = {
+        "type": "object",
+        "description": VARIANTS,
+        "minProperties": 1,
+        "additionalProperties": {"$ref": f"{REF}Variant"},
+    }
     variant["properties"]["extends"] = EXTENDS
     schema["properties"] |= {"extends": EXTENDS, "variants": runs}
-    return schema | {"if": {"anyOf": [{"required": ["extends"]}, {"required": ["variants"]}]}, "else": whole}
+    return schema | {
+        "if": {"anyOf": [{"required": ["extends"]}, {"required": ["variants"]}]},
+        "else": whole,
+    }
 
 
 def judge_schema(models: Sequence[type[BaseModel]]) -> Schema:
@@ -102,7 +115,11 @@ def in_draft_7(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     names = {"oneOf": "anyOf", "prefixItems": "items", "$defs": "definitions"}
-    return {names.get(key, key): in_draft_7(value) for key, value in node.items() if key not in ("discriminator", "title")}
+    return {
+        names.get(key, key): in_draft_7(value)
+        for key, value in node.items()
+        if key not in ("discriminator", "title")
+    }
 
 
 def description(section: type[BaseModel], key: str) -> str:
@@ -117,13 +134,19 @@ def description(section: type[BaseModel], key: str) -> str:
         return about(section)
     held = members(section.model_fields[key].annotation)
     if len(held) != 1:
-        raise KeyError(f"{section.__name__}.{key} has no docstring below it; write one: schema and reference are made of it")
+        raise KeyError(
+            f"{section.__name__}.{key} has no docstring below it; write one: schema and reference are made of it"
+        )
     return about(held[0])
 
 
 def about(section: type[BaseModel]) -> str:
     """Return the first paragraph of what a section is; of a data source, the file that is named for it says it."""
-    text = sys.modules[section.__module__].__doc__ if issubclass(section, SourceConfig) else section.__doc__
+    text = (
+        sys.modules[section.__module__].__doc__
+        if issubclass(section, SourceConfig)
+        else section.__doc__
+    )
     return " ".join(inspect.cleandoc(text or "").partition("\n\n")[0].split())
 
 
@@ -135,7 +158,9 @@ def docstrings(section: type[BaseModel]) -> dict[str, str]:
         (definition,) = ast.parse(inspect.getsource(section)).body
         for pair in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
             match pair:
-                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(
+                    value=ast.Constant(value=str(text))
+                ):
                     found[key] = " ".join(text.split())
     return found
 
@@ -148,8 +173,14 @@ def required(node: Schema, definitions: Schema) -> Schema:
         branches = [required(branch, definitions) for branch in node["anyOf"]]
         return {"anyOf": branches} if all(branches) else {}
     found = {key: node[key] for key in ("const", "required") if key in node}
-    below = {key: required(node["properties"][key], definitions) for key in node.get("required", ())}
-    return found | ({"properties": {key: one for key, one in below.items() if one}} if any(below.values()) else {})
+    below = {
+        key: required(node["properties"][key], definitions) for key in node.get("required", ())
+    }
+    return found | (
+        {"properties": {key: one for key, one in below.items() if one}}
+        if any(below.values())
+        else {}
+    )
 
 
 def loosen(node: Schema, definitions: Schema) -> None:
@@ -166,13 +197,20 @@ def loosen(node: Schema, definitions: Schema) -> None:
                 loosen(child, definitions)
 
 
-def dotted(node: Schema, pointer: str, definitions: Schema, path: str = "") -> Iterator[tuple[str, str]]:
+def dotted(
+    node: Schema, pointer: str, definitions: Schema, path: str = ""
+) -> Iterator[tuple[str, str]]:
     """Yield every key below `node` as a regular expression of its dotted form, list indices as digits, and a pointer to it."""
     if "$ref" in node:
-        yield from dotted(definitions[node["$ref"].removeprefix(REF)], node["$ref"], definitions, path)
+        yield from dotted(
+            definitions[node["$ref"].removeprefix(REF)], node["$ref"], definitions, path
+        )
     for number, branch in enumerate(node.get("anyOf", ())):
         yield from dotted(branch, f"{pointer}/anyOf/{number}", definitions, path)
-    below = {rf"{path}\.{key}" if path else key: f"properties/{key}" for key in node.get("properties", ())}
+    below = {
+        rf"{path}\.{key}" if path else key: f"properties/{key}"
+        for key in node.get("properties", ())
+    }
     if isinstance(node.get("items"), dict):
         below[rf"{path}\.\d+"] = "items"
     for key, step in below.items():

@@ -27,7 +27,9 @@ class AnswerReward:
 
     __name__ = "answer"
 
-    def __init__(self, config: PolicyConfig, rankers: Mapping[int, Ranker], encoder: Encoder) -> None:
+    def __init__(
+        self, config: PolicyConfig, rankers: Mapping[int, Ranker], encoder: Encoder
+    ) -> None:
         """Take the judge of each JudgeTerm by its place among `config.rewards`."""
         self.config, self.rankers, self.encoder = config, rankers, encoder
         references = {place: reference_of(Path(config.rewards[place].path)) for place in rankers}  # type: ignore[union-attr]
@@ -50,11 +52,16 @@ class AnswerReward:
     ) -> list[float]:
         """Return the rewards of answers, `num_generations` after one another to each question."""
         end = self.encoder.end_of_turn
-        read = [readable(self.encoder, ids[:-1] if ids[-1] == end else ids, ended=ids[-1] == end) for ids in completion_ids]
+        read = [
+            readable(self.encoder, ids[:-1] if ids[-1] == end else ids, ended=ids[-1] == end)
+            for ids in completion_ids
+        ]
         texts, whole = [text for text, _ in read], [one for _, one in read]
         truths = [prompt.asked.truth if prompt.asked else None for prompt in asked]
         parts = zip(texts, whole, truths, strict=True)
-        right = [truth is not None and ended and states(text, truth) for text, ended, truth in parts]
+        right = [
+            truth is not None and ended and states(text, truth) for text, ended, truth in parts
+        ]
         total = [0.0] * len(texts)
         columns: dict[str, list[Any]] = {}
         for place, term in enumerate(self.config.rewards):
@@ -63,15 +70,21 @@ class AnswerReward:
                 columns["judge" if "judge" not in columns else f"judge_{place}"] = scores
             elif isinstance(term, LengthTerm):
                 spare = self.config.max_new_tokens - term.free_tokens
-                found = [-min(max(len(ids) - term.free_tokens, 0) / spare, 1.0) for ids in completion_ids]
-                found = [price if ended else -1.0 for price, ended in zip(found, whole, strict=True)]
+                found = [
+                    -min(max(len(ids) - term.free_tokens, 0) / spare, 1.0) for ids in completion_ids
+                ]
+                found = [
+                    price if ended else -1.0 for price, ended in zip(found, whole, strict=True)
+                ]
             elif isinstance(term, FormatTerm):
                 matches = re.compile(term.pattern, re.DOTALL).fullmatch
                 found = [float(ended and matches(text) is not None) for text, ended in read]
                 columns["format"] = found
             else:
                 found = list(map(float, right))
-            total = [sum(pair) for pair in zip(total, (term.weight * one for one in found), strict=True)]
+            total = [
+                sum(pair) for pair in zip(total, (term.weight * one for one in found), strict=True)
+            ]
         columns["right"] = list(map(float, right))
         for name, values in columns.items():
             log_metric(f"rewards/{name}", sum(values) / len(values))
@@ -81,14 +94,22 @@ class AnswerReward:
         return total
 
     def _judged(
-        self, place: int, term: JudgeTerm, asked: Sequence[Prompt], texts: Sequence[str], right: Sequence[bool]
+        self,
+        place: int,
+        term: JudgeTerm,
+        asked: Sequence[Prompt],
+        texts: Sequence[str],
+        right: Sequence[bool],
     ) -> tuple[list[float], list[float]]:
         """Return the scores of a judge, and what its form makes of them; each rank asks for its own answers."""
         count = self.config.num_generations
         blocks = [slice(start, start + count) for start in range(0, len(texts), count)]
         questions = [prompt.asked for prompt in asked[::count] if prompt.asked is not None]
         with alone():
-            groups = [candidates(question, texts[own]) for question, own in zip(questions, blocks, strict=True)]
+            groups = [
+                candidates(question, texts[own])
+                for question, own in zip(questions, blocks, strict=True)
+            ]
             rankings = self.rankers[place].rank(groups)
         form, given = FORMS[term.form], self.references.get(place, {})
         scores: list[float] = []
@@ -97,7 +118,12 @@ class AnswerReward:
             block = list(ranking.scores)
             if term.shuffled:
                 random.Random(f"shuffled/{prompt.place}").shuffle(block)
-            context: dict[str, Any] = {"right": right[own], "mean": given.get("mean"), "std": given.get("std"), "clip": None}
+            context: dict[str, Any] = {
+                "right": right[own],
+                "mean": given.get("mean"),
+                "std": given.get("std"),
+                "clip": None,
+            }
             scores += block
             rewards += form.of(block, **{name: context[name] for name in form.needs})
         return scores, rewards

@@ -36,7 +36,9 @@ def compute_advantages(rewards: Tensor, group: int, config: AdvantageConfig) -> 
     if config.normalisation == "batch":
         advantages = (rewards - rewards.mean()) / (rewards.std(correction=0) + SMALL)
     elif config.normalisation == "group":
-        advantages = ((blocks - blocks.mean(1, keepdim=True)) / (blocks.std(1, keepdim=True) + SMALL)).flatten()
+        advantages = (
+            (blocks - blocks.mean(1, keepdim=True)) / (blocks.std(1, keepdim=True) + SMALL)
+        ).flatten()
     else:
         others = (blocks.sum(1, keepdim=True) - blocks) / (group - 1)
         advantages = (blocks - others).flatten() / (rewards.std(correction=0) + SMALL)

@@ -16,9 +16,22 @@ from eval.judges.generative import GenerativeJudge
 from models.backbone import load_encoder, load_language_model
 from models.config import BackboneConfig
 from models.distributed import rank, world_size
-from train.recipe.methods import IMPORTANCE_CAP, CheckpointJudge, RolloutConfig, ServerJudge, StableReinforceConfig
+from train.recipe.methods import (
+    IMPORTANCE_CAP,
+    CheckpointJudge,
+    RolloutConfig,
+    ServerJudge,
+    StableReinforceConfig,
+)
 from train.reinforce.losses import largest_advantage
-from train.reinforce.rewards import Consistencies, JudgementReward, by_model, by_rule, model_replies, server_replies
+from train.reinforce.rewards import (
+    Consistencies,
+    JudgementReward,
+    by_model,
+    by_rule,
+    model_replies,
+    server_replies,
+)
 from train.reinforce.rollouts import Prompts, RunPrompts
 from train.supervised.judgements import generative_judge
 from train.supervised.method import JudgeMethod, Method, training_arguments
@@ -70,7 +83,9 @@ class ReinforceMethod(Method):
                 f"a rank takes {pairs} of the {optim.records_per_step} pairs of a step, which {each} a pass do not divide; "
                 f"set it to a divisor of {pairs}"
             )
-            raise RecipeError("this start", [Problem("recipe", "method.pairs_per_pass", str(each), message)])
+            raise RecipeError(
+                "this start", [Problem("recipe", "method.pairs_per_pass", str(each), message)]
+            )
         rows, passes = each * config.num_generations, pairs // each
         arguments = training_arguments(
             self.recipe,
@@ -123,7 +138,11 @@ class ReinforceMethod(Method):
         from train.reinforce.trainer import StableReinforceTrainer
 
         config, lora = self.config, self.recipe.optim.lora
-        reference = load_language_model(self.recipe.backbone) if config.kl_coefficient and lora is None else None
+        reference = (
+            load_language_model(self.recipe.backbone)
+            if config.kl_coefficient and lora is None
+            else None
+        )
         reward, reader = self.reward()
         batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
         places = np.arange(batches * self.recipe.optim.records_per_step * config.steps_per_rollout)
@@ -143,7 +162,9 @@ class ReinforceMethod(Method):
         """Say so where no advantage of a rollout batch can reach the filter's bound."""
         config = self.config
         bound = config.advantages.filter
-        judgements = self.recipe.optim.records_per_step * config.steps_per_rollout * config.num_generations
+        judgements = (
+            self.recipe.optim.records_per_step * config.steps_per_rollout * config.num_generations
+        )
         largest = largest_advantage(judgements, config.num_generations, config.advantages)
         if config.advantages.filter_variant == "r1_released":
             largest = self.largest_reward
@@ -162,7 +183,9 @@ class StableReinforceMethod(ReinforceMethod, JudgeMethod):
 
     def prepare(self) -> None:
         """Take the records as prompts."""
-        self.prompts = Prompts(self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template)
+        self.prompts = Prompts(
+            self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template
+        )
 
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""
@@ -182,9 +205,14 @@ class StableReinforceMethod(ReinforceMethod, JudgeMethod):
         """Return who says whether a reasoning agrees with its answer, and the model that is asked on this machine, or None."""
         judge = self.config.rewards.consistency
         if isinstance(judge, ServerJudge):
-            return partial(by_model, partial(server_replies, judge, self.folder / "consistency")), None
+            return partial(
+                by_model, partial(server_replies, judge, self.folder / "consistency")
+            ), None
         if not isinstance(judge, CheckpointJudge):
             return by_rule, None
         backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
         model = load_language_model(backbone)
-        return partial(by_model, partial(model_replies, model, load_encoder(backbone), self.packed().token_budget)), model
+        return partial(
+            by_model,
+            partial(model_replies, model, load_encoder(backbone), self.packed().token_budget),
+        ), model

@@ -27,7 +27,9 @@ class PolicyMethod(ReinforceMethod):
     """Reinforcement learning of a policy by reward models and verifiers."""
 
     columns: ClassVar[Mapping[str, str]] = {
-        **{name: form for name, form in ReinforceMethod.columns.items() if name != "rewards/result"},
+        **{
+            name: form for name, form in ReinforceMethod.columns.items() if name != "rewards/result"
+        },
         "rewards/judge": "{:+.3f}",
         "rewards/right": "{:.3f}",
     }
@@ -44,7 +46,9 @@ class PolicyMethod(ReinforceMethod):
             for place, term in enumerate(self.config.rewards)
             if isinstance(term, JudgeTerm)
         }
-        self.questions = {source.label: load_questions(source, cache) for source in recipe.evaluation.questions}
+        self.questions = {
+            source.label: load_questions(source, cache) for source in recipe.evaluation.questions
+        }
         if len(self.mixture.validation):
             self.questions[HELD_OUT] = list(self.mixture.validation)
 
@@ -57,14 +61,18 @@ class PolicyMethod(ReinforceMethod):
         if not self.questions:
             return None
         config, ranker = self.config, next(iter(self.rankers.values()), None)
-        sampling = SamplingConfig(temperature=config.temperature, max_new_tokens=config.max_new_tokens)
+        sampling = SamplingConfig(
+            temperature=config.temperature, max_new_tokens=config.max_new_tokens
+        )
 
         def examine(model: nn.Module, folder: Path) -> dict[str, float]:
             figures: dict[str, float] = {}
             for name, questions in self.questions.items():
                 journal = Journal(name, self.console)
                 with whole_weights(model):
-                    answerer = Answerer(unwrapped(model), self.packed(), sampling, self.recipe.evaluation.samples)
+                    answerer = Answerer(
+                        unwrapped(model), self.packed(), sampling, self.recipe.evaluation.samples
+                    )
                     answers = answerer.answer(questions, journal)
                 if ranker is not None:
                     answers = scored(questions, answers, ranker, journal.of("scored"))

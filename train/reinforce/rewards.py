@@ -49,7 +49,9 @@ class Reward(NamedTuple):
 NOTHING = Reward(0.0, 0.0, 0.0, 0.0)
 
 
-def earned(judgement: Judgement, winner: Answer, consistency: Consistency, config: RewardsConfig) -> Reward:
+def earned(
+    judgement: Judgement, winner: Answer, consistency: Consistency, config: RewardsConfig
+) -> Reward:
     """Return the reward of a judgement of a pair whose better response is `winner`.
 
     `paper`: consistency counts 1 or 0. `r1_released`: +1, 0 or -1, as the released code scores it; that code also pays
@@ -58,7 +60,12 @@ def earned(judgement: Judgement, winner: Answer, consistency: Consistency, confi
     result = float(judgement.answer == winner)
     counted = float(consistency if config.variant == "r1_released" else max(consistency, 0))
     form = float(judgement.formatted)
-    return Reward(result, counted, form, result * (1 + config.consistency_weight * counted) + config.format_weight * form)
+    return Reward(
+        result,
+        counted,
+        form,
+        result * (1 + config.consistency_weight * counted) + config.format_weight * form,
+    )
 
 
 def by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
@@ -84,7 +91,9 @@ def reply(text: str) -> Consistency:
     return {"1": 1, "0": -1}.get(text.strip().rstrip("."), 0)  # type: ignore[return-value]
 
 
-def by_model(replies: Callable[[Sequence[str]], Sequence[str]], judgements: Sequence[Judgement]) -> list[Consistency]:
+def by_model(
+    replies: Callable[[Sequence[str]], Sequence[str]], judgements: Sequence[Judgement]
+) -> list[Consistency]:
     """Ask a model, whose `replies` to questions come in their order, about every judgement with a reasoning and an answer."""
     questions = [consistency_question(judgement) for judgement in judgements]
     found = iter(replies([question for question in questions if question is not None]))
@@ -105,7 +114,12 @@ def server_replies(judge: ServerJudge, cache: Path, questions: Sequence[str]) ->
             turn = {"role": "user", "content": question}
             try:
                 return client.answer(
-                    {"model": config.model, "messages": [turn], "temperature": 0.0, "max_tokens": REPLY_TOKENS}
+                    {
+                        "model": config.model,
+                        "messages": [turn],
+                        "temperature": 0.0,
+                        "max_tokens": REPLY_TOKENS,
+                    }
                 ).text
             except EndpointError:
                 return ""
@@ -113,9 +127,14 @@ def server_replies(judge: ServerJudge, cache: Path, questions: Sequence[str]) ->
         return list(pool.map(answer, questions))
 
 
-def model_replies(model: Any, encoder: Encoder, token_budget: int, questions: Sequence[str]) -> list[str]:
+def model_replies(
+    model: Any, encoder: Encoder, token_budget: int, questions: Sequence[str]
+) -> list[str]:
     """Return a language model's greedy replies; all ranks must call together."""
-    groups = [encoder.encode_conversations((), [(text("user", question),)], None, "") for question in questions]
+    groups = [
+        encoder.encode_conversations((), [(text("user", question),)], None, "")
+        for question in questions
+    ]
     greedy, seeds = SamplingConfig(max_new_tokens=REPLY_TOKENS), [[""]] * len(groups)
     written = generate_packed(model, encoder, groups, seeds, greedy, token_budget)
     return [encoder.tokenizer.decode(one.ids) for (one,) in written]
@@ -126,7 +145,9 @@ class JudgementReward:
 
     __name__ = "judgement"
 
-    def __init__(self, config: RewardsConfig, consistencies: Consistencies, encoder: Encoder) -> None:
+    def __init__(
+        self, config: RewardsConfig, consistencies: Consistencies, encoder: Encoder
+    ) -> None:
         self.config, self.consistencies, self.encoder = config, consistencies, encoder
 
     def __call__(
@@ -144,16 +165,23 @@ class JudgementReward:
         agree = self.consistencies(judgements)
         found = [
             earned(judgement, better, consistent, self.config) if ended else NOTHING
-            for judgement, better, consistent, ended in zip(judgements, winner, agree, whole, strict=True)
+            for judgement, better, consistent, ended in zip(
+                judgements, winner, agree, whole, strict=True
+            )
         ]
         parts: dict[str, list[Any]] = {
-            name: [getattr(one, name) for one in found] for name in ("result", "consistency", "format")
+            name: [getattr(one, name) for one in found]
+            for name in ("result", "consistency", "format")
         }
         for name, values in parts.items():
             log_metric(f"rewards/{name}", sum(values) / len(values))
         unread = [judgement.answer is None for judgement in judgements]
         log_metric("rollouts/unreadable", sum(unread) / len(unread))
         log_metric("rollouts/cut_off", 1 - sum(whole) / len(whole))
-        for name, values in {**parts, "winner": winner, "record": [prompt.record for prompt in asked]}.items():
+        for name, values in {
+            **parts,
+            "winner": winner,
+            "record": [prompt.record for prompt in asked],
+        }.items():
             log_extra(name, values)
         return [one.total for one in found]

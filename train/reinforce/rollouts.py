@@ -111,4 +111,6 @@ class Questions(RunPrompts):
 
     def load(self, index: int, place: int) -> Prompt:
         """Return a record's prompt."""
-        return self.mixture.load(index, lambda found: replace(self.encode(found, found.prompt, place), asked=found))
+        return self.mixture.load(
+            index, lambda found: replace(self.encode(found, found.prompt, place), asked=found)
+        )

@@ -25,7 +25,13 @@ from models.distributed import rank, sum_over_ranks
 from models.packing.groups import Continuation, Group
 from models.sampling import generate_packed, log_probabilities, to_write
 from train.recipe.methods import IMPORTANCE_CAP, RolloutConfig
-from train.reinforce.losses import compute_advantages, kl_divergence, policy_loss, pre_clipped, sequence_mean
+from train.reinforce.losses import (
+    compute_advantages,
+    kl_divergence,
+    policy_loss,
+    pre_clipped,
+    sequence_mean,
+)
 from train.reinforce.rollouts import Prompt, RunPrompts
 from train.reinforce.trl_hooks import check_trl
 from train.supervised.method import unwrapped
@@ -83,7 +89,9 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
                 for name, value in rollout.items()
                 if isinstance(value, Tensor) and value.shape[:1] == (count,)
             }
-            self._buffered_inputs = [{name: part[k] for name, part in parts.items()} for k in range(passes)]
+            self._buffered_inputs = [
+                {name: part[k] for name, part in parts.items()} for k in range(passes)
+            ]
         inputs: dict[str, Any] = self._buffered_inputs[self._step % passes]
         return inputs
 
@@ -102,17 +110,30 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         if method.kl_coefficient:
             rewards = rewards - self._kl_penalty(rollout)
         found = compute_advantages(rewards, count, method.advantages)
-        rollout["advantages"] = torch.split(found.advantages, len(rows))[self.accelerator.process_index]
-        self._logs["advantages"].extend(found.advantages.tolist())  # trl's own are not what is trained on; they fall out
-        weights = rollout.get("importance_sampling_ratio")  # (rollouts, T) of tokens, or (rollouts, 1) of judgements
+        rollout["advantages"] = torch.split(found.advantages, len(rows))[
+            self.accelerator.process_index
+        ]
+        self._logs["advantages"].extend(
+            found.advantages.tolist()
+        )  # trl's own are not what is trained on; they fall out
+        weights = rollout.get(
+            "importance_sampling_ratio"
+        )  # (rollouts, T) of tokens, or (rollouts, 1) of judgements
         if weights is not None:
             if method.importance_correction == "token_truncate":
-                self._note_shares({"importance/truncated_tokens": weights == IMPORTANCE_CAP}, rollout["completion_mask"])
+                self._note_shares(
+                    {"importance/truncated_tokens": weights == IMPORTANCE_CAP},
+                    rollout["completion_mask"],
+                )
             else:
-                self._note_shares({"importance/dropped_judgements": weights == 0}, torch.ones_like(weights))
+                self._note_shares(
+                    {"importance/dropped_judgements": weights == 0}, torch.ones_like(weights)
+                )
         self._note("filtered/advantages", found.filtered.float().mean())
         self._note("largest_advantage", found.advantages.abs().max())
-        self._note("rollouts/prompts_too_long", sum_over_ranks(rewards.new_tensor(self.prompts.too_long)))
+        self._note(
+            "rollouts/prompts_too_long", sum_over_ranks(rewards.new_tensor(self.prompts.too_long))
+        )
         return rollout
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -122,14 +143,23 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         return rewards
 
     def _get_per_token_logps_and_entropies(
-        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, batch_size: int, **rest: Any
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int,
+        **rest: Any,
     ) -> tuple[Tensor, None, None]:
         """Return the log-probabilities of a whole rollout batch; trl asks for those of the old policy here."""
         ids, mask = input_ids[:, -logits_to_keep:], attention_mask[:, -logits_to_keep:]
         return self._all_log_probabilities(model, ids, mask), None, None
 
     def _all_log_probabilities(self, model: Any, ids: Tensor, mask: Tensor) -> Tensor:
-        size, samples = self.args.per_device_train_batch_size, torch.arange(len(ids), device=ids.device)
+        size, samples = (
+            self.args.per_device_train_batch_size,
+            torch.arange(len(ids), device=ids.device),
+        )
         chunks = zip(*(torch.split(whole, size) for whole in (ids, mask, samples)), strict=True)
         return torch.cat([self._log_probabilities(model, *chunk) for chunk in chunks])
 
@@ -137,15 +167,23 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         """Return log-probabilities (B, T) of judgements by their place in the rollout batch, in one packed pass."""
         owners = [index // self.num_generations for index in samples.tolist()]
         groups = [prompt.group for prompt in self._asked]
-        return log_probabilities(model, self.encoder, groups, owners, ids, mask, self.method.temperature)
+        return log_probabilities(
+            model, self.encoder, groups, owners, ids, mask, self.method.temperature
+        )
 
     @torch.no_grad()
     def _kl_penalty(self, rollout: dict[str, Any]) -> Tensor:
         """Note the reference's log-probabilities in `rollout`; return what all ranks' rewards lose by the KL, (rollouts,)."""
         ids, mask, method = rollout["completion_ids"], rollout["completion_mask"], self.method
-        no_adapter = nullcontext() if self.reference else self.accelerator.unwrap_model(self.model).disable_adapter()
+        no_adapter = (
+            nullcontext()
+            if self.reference
+            else self.accelerator.unwrap_model(self.model).disable_adapter()
+        )
         with no_adapter:
-            rollout["reference"] = self._all_log_probabilities(self.reference or self.model, ids, mask)
+            rollout["reference"] = self._all_log_probabilities(
+                self.reference or self.model, ids, mask
+            )
         if method.kl_in == "loss":
             return torch.zeros_like(self._rewards, device=ids.device)
         old = rollout.get("old_per_token_logps")
@@ -168,22 +206,37 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
             kl = kl_divergence(log_p, inputs["reference"], method.kl_form)
             token_loss = token_loss + method.kl_coefficient * kl
             self._note_kl(kl.detach(), mask)
-        loss: Tensor = sequence_mean(token_loss, mask).mean() / self.current_gradient_accumulation_steps
-        asked = [self._asked[place] for place in sorted({sample // self.num_generations for sample in inputs["sample"].tolist()})]
-        shown = {**inputs, "prompts": asked, "records": [prompt.record for prompt in asked], "log_probabilities": log_p.detach()}
+        loss: Tensor = (
+            sequence_mean(token_loss, mask).mean() / self.current_gradient_accumulation_steps
+        )
+        asked = [
+            self._asked[place]
+            for place in sorted(
+                {sample // self.num_generations for sample in inputs["sample"].tolist()}
+            )
+        ]
+        shown = {
+            **inputs,
+            "prompts": asked,
+            "records": [prompt.record for prompt in asked],
+            "log_probabilities": log_p.detach(),
+        }
         self.passes.append({**shown, "loss": loss.detach()})
         self._note_ratios(log_ratio.detach(), log_p.detach(), mask, inputs["advantages"])
         return loss
 
     @torch.no_grad()
-    def _note_ratios(self, log_ratio: Tensor, log_p: Tensor, mask: Tensor, advantages: Tensor) -> None:
+    def _note_ratios(
+        self, log_ratio: Tensor, log_p: Tensor, mask: Tensor, advantages: Tensor
+    ) -> None:
         """Log shares of tokens that are pre-clipped and clipped, the entropy that the samples estimate, and the largest ratio."""
         method, weights = self.method, advantages[:, None]
         high = method.epsilon if method.epsilon_high is None else method.epsilon_high
         ratio = log_ratio.exp()
         shares = {
             "clipped/pre_clip": pre_clipped(log_ratio, method.pre_clip) != log_ratio,
-            "clipped/ppo": ((ratio > 1 + high) & (weights > 0)) | ((ratio < 1 - method.epsilon) & (weights < 0)),
+            "clipped/ppo": ((ratio > 1 + high) & (weights > 0))
+            | ((ratio < 1 - method.epsilon) & (weights < 0)),
             "entropy": -log_p,
         }
         self._note_shares(shares, mask)
@@ -191,12 +244,18 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
 
     def _note_shares(self, values: Mapping[str, Tensor], mask: Tensor) -> None:
         """Log the means of `values` where `mask` is 1, over all ranks."""
-        sums = sum_over_ranks(torch.stack([mask.sum().float(), *((value.float() * mask).sum() for value in values.values())]))
+        sums = sum_over_ranks(
+            torch.stack(
+                [mask.sum().float(), *((value.float() * mask).sum() for value in values.values())]
+            )
+        )
         for name, value in zip(values, sums[1:], strict=True):
             self._note(name, value / sums[0])
 
     def _note_kl(self, kl: Tensor, mask: Tensor) -> None:
-        self._note("kl", sum_over_ranks(sequence_mean(kl, mask).mean()) / self.accelerator.num_processes)
+        self._note(
+            "kl", sum_over_ranks(sequence_mean(kl, mask).mean()) / self.accelerator.num_processes
+        )
 
     def _note(self, name: str, value: Tensor) -> None:
         self._metrics["train"][name].append(float(value))
@@ -207,7 +266,9 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if rank() == 0:
             self.encoder.image_processor.save_pretrained(folder)
-        asked = [replace(prompt, asked=None) for prompt in self._asked]  # they are paid for: no reward looks at them again
+        asked = [
+            replace(prompt, asked=None) for prompt in self._asked
+        ]  # they are paid for: no reward looks at them again
         state = {"step": self._step, "buffer": self._buffered_inputs, "prompts": asked}
         torch.save(state, folder / ROLLOUTS.format(rank=rank()))
 
@@ -217,7 +278,10 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         if checkpoint is not None:
             state = stored_rollouts(Path(checkpoint))
             self._step, self._asked = state["step"], state["prompts"]
-            self._buffered_inputs = [{name: value.to(self.args.device) for name, value in one.items()} for one in state["buffer"]]
+            self._buffered_inputs = [
+                {name: value.to(self.args.device) for name, value in one.items()}
+                for one in state["buffer"]
+            ]
 
 
 def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
@@ -230,7 +294,15 @@ def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals([Prompt, Group, Continuation, Image]):
             state = torch.load(file, weights_only=True, map_location="cpu")
         return {name: state[name] for name in ("step", "buffer", "prompts")}
-    except (pickle.UnpicklingError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise CheckpointError(
             f"{file} is damaged, or no buffer of rollouts: {type(error).__name__}: {str(error)[:200]}. A run goes on with the "
             "judgements that it had sampled: copy the file again, or give an earlier checkpoint, output.resume=PATH."
@@ -251,15 +323,23 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
     model.eval()
     with whole_weights(trainer.model_wrapped):
         groups = [to_write(prompt.group, count) for prompt in asked]
-        seeds = [[f"{trainer.args.seed}/{prompt.place}/{n}" for n in range(count)] for prompt in asked]
-        written = generate_packed(unwrapped(model), trainer.encoder, groups, seeds, sampling, trainer.token_budget)
+        seeds = [
+            [f"{trainer.args.seed}/{prompt.place}/{n}" for n in range(count)] for prompt in asked
+        ]
+        written = generate_packed(
+            unwrapped(model), trainer.encoder, groups, seeds, sampling, trainer.token_budget
+        )
     model.train(training)
     end = trainer.eos_token_ids[0]
-    completions = [[*one.ids] if one.truncated else [*one.ids, end] for found in written for one in found]
+    completions = [
+        [*one.ids] if one.truncated else [*one.ids, end] for found in written for one in found
+    ]
     return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": None}
 
 
-def _by_vllm(trainer: StableReinforceTrainer, prompt_ids: list[list[int]]) -> tuple[list[list[int]], list[list[float | None]]]:
+def _by_vllm(
+    trainer: StableReinforceTrainer, prompt_ids: list[list[int]]
+) -> tuple[list[list[int]], list[list[float | None]]]:
     """Sample through trl's vLLM client or engine; it has the policy's current weights by then.
 
     An image is a run of pads between its vision_start and vision_end. trl's client wants the whole run; an engine in this
@@ -269,9 +349,14 @@ def _by_vllm(trainer: StableReinforceTrainer, prompt_ids: list[list[int]]) -> tu
     images = [list(prompt.images) or None for prompt in asked]
     pad, given = trainer.encoder.vision.image, prompt_ids
     if trainer.vllm_mode == "colocate":
-        given = [[token for i, token in enumerate(ids) if token != pad or ids[i - 1] != pad] for ids in prompt_ids]
+        given = [
+            [token for i, token in enumerate(ids) if token != pad or ids[i - 1] != pad]
+            for ids in prompt_ids
+        ]
     count = trainer.num_generations
-    used, completions, log_p, _ = trainer.vllm_generation.generate(given, images if any(images) else None, count)
+    used, completions, log_p, _ = trainer.vllm_generation.generate(
+        given, images if any(images) else None, count
+    )
     for prompt, wanted, found in zip(asked, prompt_ids, used, strict=True):
         if found != wanted:
             raise RuntimeError(

@@ -10,7 +10,14 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "_generate_and_score_completions": ("self", "inputs"),
     "_calculate_rewards": ("self", "inputs", "prompts", "completions", "completion_ids_list"),
     "_compute_loss": ("self", "model", "inputs"),
-    "_get_per_token_logps_and_entropies": ("self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
+    "_get_per_token_logps_and_entropies": (
+        "self",
+        "model",
+        "input_ids",
+        "attention_mask",
+        "logits_to_keep",
+        "batch_size",
+    ),
     "_save_checkpoint": ("self", "model", "trial"),
     "_load_optimizer_and_scheduler": ("self", "checkpoint"),
 }
@@ -21,8 +28,18 @@ READ: dict[str, tuple[str, ...]] = {
     "_generate": ("rollout_func", "completion_ids", "logprobs"),
     "_generate_single_turn": ("_, completion_ids, logprobs, _ = self.vllm_generation.generate(",),
     "_generate_and_score_completions": (
-        *("_get_per_token_logps_and_entropies", "old_per_token_logps, _, _ =", "_calculate_rewards"),
-        *('"completion_ids"', '"completion_mask"', '"advantages"', '"old_per_token_logps"', '"importance_sampling_ratio"'),
+        *(
+            "_get_per_token_logps_and_entropies",
+            "old_per_token_logps, _, _ =",
+            "_calculate_rewards",
+        ),
+        *(
+            '"completion_ids"',
+            '"completion_mask"',
+            '"advantages"',
+            '"old_per_token_logps"',
+            '"importance_sampling_ratio"',
+        ),
     ),
 }
 """What the source of a method must mention, as these overrides read or replace it."""
@@ -34,10 +51,14 @@ def check_trl(trainer: type) -> None:
     for name, wanted in HOOKS.items():
         given = tuple(inspect.signature(methods[name]).parameters) if name in methods else ()
         if given[: len(wanted)] != wanted:
-            problems.append(f"GRPOTrainer.{name} takes ({', '.join(given)}), expected ({', '.join(wanted)})")
+            problems.append(
+                f"GRPOTrainer.{name} takes ({', '.join(given)}), expected ({', '.join(wanted)})"
+            )
     for name, words in READ.items():
         source = inspect.getsource(methods[name]) if name in methods else ""
-        problems += [f"GRPOTrainer.{name} does not mention {word!r}" for word in words if word not in source]
+        problems += [
+            f"GRPOTrainer.{name} does not mention {word!r}" for word in words if word not in source
+        ]
     if problems:
         raise RuntimeError(
             f"trl {metadata.version('trl')}: {'; '.join(problems)}. StableReinforce overrides these parts of GRPOTrainer and "

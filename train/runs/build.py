@@ -20,7 +20,12 @@ from train.runs.evaluation import evaluation
 from train.runs.extension import continuation
 from train.runs.methods import METHODS
 from train.runs.model import make_model
-from train.runs.provenance import check_data_matches, check_resume_matches, data_fingerprints, write_provenance
+from train.runs.provenance import (
+    check_data_matches,
+    check_resume_matches,
+    data_fingerprints,
+    write_provenance,
+)
 from train.supervised.checkpoints import find_resume
 
 PATIENCE = 10.0
@@ -42,7 +47,9 @@ def run(launch: Launch) -> bool:
     except (UserError, IncompleteCheckpointError) as error:
         first = os.environ["LOCAL_RANK"] == "0"
         if not first:
-            time.sleep(PATIENCE)  # a launcher ends the other ranks with the first one that ends: it must have said why
+            time.sleep(
+                PATIENCE
+            )  # a launcher ends the other ranks with the first one that ends: it must have said why
         print(error if first else f"rank {rank()}: {error}", file=sys.stderr, flush=True)
         raise SystemExit(2) from None
     try:
@@ -54,14 +61,21 @@ def run(launch: Launch) -> bool:
         raise SystemExit(1) from None
     except UserError as error:
         # A loader's worker hands its error over with the traceback before it.
-        print(f"rank {rank()}: {str(error).rpartition(f'{type(error).__name__}: ')[2].strip()}", file=sys.stderr)
+        print(
+            f"rank {rank()}: {str(error).rpartition(f'{type(error).__name__}: ')[2].strip()}",
+            file=sys.stderr,
+        )
         raise SystemExit(1) from None
     finished: bool = trainer.state.global_step >= trainer.state.max_steps
     if rank() == 0 and finished:
-        summarise(Path(launch.recipe.output.folder), console, baselines=launch.recipe.evaluation.baselines)
+        summarise(
+            Path(launch.recipe.output.folder), console, baselines=launch.recipe.evaluation.baselines
+        )
     elif rank() == 0:
         step, steps = trainer.state.global_step, trainer.state.max_steps
-        console.print(f"SIGUSR1: checkpoint-{step} of {steps:,} steps is complete, the run ends; continue with --resume")
+        console.print(
+            f"SIGUSR1: checkpoint-{step} of {steps:,} steps is complete, the run ends; continue with --resume"
+        )
     return finished
 
 
@@ -78,7 +92,11 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
         check_data_matches(data_fingerprints(method.mixture), resume)
     arguments = method.arguments()
     arguments.eval_on_start &= resume is None
-    if resume is not None and (words := continuation(recipe.optim, arguments, resume)) and rank() == 0:
+    if (
+        resume is not None
+        and (words := continuation(recipe.optim, arguments, resume))
+        and rank() == 0
+    ):
         console.print(words, highlight=False, soft_wrap=True)
     model = make_model(recipe)  # after the arguments: ZeRO-3 shards weights while they are loaded
     trainer = method.trainer(

@@ -32,31 +32,55 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, console: Console, columns: Mapping[str, str]) -> None:
         self.columns = columns
-        shown = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        shown = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         self.progress = Progress(*shown, console=console)
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Open the bar at the step from which the run starts or resumes."""
         if state.is_world_process_zero:
             self.progress.start()
-            self.task = self.progress.add_task("steps", total=state.max_steps, completed=state.global_step)
+            self.task = self.progress.add_task(
+                "steps", total=state.max_steps, completed=state.global_step
+            )
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Move the bar."""
         if state.is_world_process_zero:
             self.progress.update(self.task, completed=state.global_step)
 
     def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, float], **rest: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float],
+        **rest: Any,
     ) -> None:
         """Print those of the columns that this line holds."""
-        shown = [f"{name} {form.format(logs[name])}" for name, form in self.columns.items() if logs.get(name) is not None]
-        dropped = [f"{name} {value:.0f}" for name, value in logs.items() if name.startswith("dropped/")]
+        shown = [
+            f"{name} {form.format(logs[name])}"
+            for name, form in self.columns.items()
+            if logs.get(name) is not None
+        ]
+        dropped = [
+            f"{name} {value:.0f}" for name, value in logs.items() if name.startswith("dropped/")
+        ]
         if state.is_world_process_zero and shown:
             line = f"step {state.global_step:>6}  " + "  ".join(shown + dropped)
             self.progress.console.print(line, highlight=False, soft_wrap=True)
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Close the bar."""
         if state.is_world_process_zero:
             self.progress.stop()
@@ -68,16 +92,22 @@ class LogFile(TrainerCallback):  # type: ignore[misc]
     The last step has a line whatever `log_every_steps` says.
     """
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Begin with what the checkpoint knows."""
         if state.is_world_process_zero:
             write_json_lines(Path(args.output_dir) / LOG, state.log_history)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Ask for the last line."""
         control.should_log |= state.global_step >= state.max_steps
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Add the line that Trainer has just added to its history."""
         if state.is_world_process_zero:
             with (Path(args.output_dir) / LOG).open("a", encoding="utf-8") as file:
@@ -91,12 +121,15 @@ def summarise(folder: Path, console: Console, *, baselines: bool) -> None:
         return
     chosen = chosen_checkpoint(folder)
     if results := read_results(chosen):
-        console.print(results_table(results, title=f"{folder}: best is {chosen.name}", baselines=baselines))
+        console.print(
+            results_table(results, title=f"{folder}: best is {chosen.name}", baselines=baselines)
+        )
     places = {
         "weights": chosen,
         "figures and predictions": chosen / "eval",
         "recipe, versions, data": folder / "provenance.json",
-        "other checkpoints": ", ".join(path.name for path in found if path.name != chosen.name) or "none",
+        "other checkpoints": ", ".join(path.name for path in found if path.name != chosen.name)
+        or "none",
     }
     for name, place in places.items():
         console.print(f"{name:<25}{place}", highlight=False, soft_wrap=True)

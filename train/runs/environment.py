@@ -147,7 +147,9 @@ def start(argv: Sequence[str], entry: Entry, description: str) -> None:
         dry_run(launch)
         return
     recipe, repository = launch.recipe, launch.recipe.output.push_to_hub
-    environment = run_environment(seed=recipe.seed, deterministic=recipe.deterministic, deepspeed=recipe.deepspeed != NONE)
+    environment = run_environment(
+        seed=recipe.seed, deterministic=recipe.deterministic, deepspeed=recipe.deepspeed != NONE
+    )
     with ended_by_signals(), environment:
         # torch, transformers and DeepSpeed take seconds that a dry run should not.
         from huggingface_hub import HfApi
@@ -162,4 +164,6 @@ def start(argv: Sequence[str], entry: Entry, description: str) -> None:
         pushes = run(launch) and pushes
     # An upload may take longer than ranks wait for one another, so it comes when they have parted.
     if pushes:
-        print(f"{push(Path(recipe.output.folder), str(repository), HfApi())} is on the hub as {repository}")
+        print(
+            f"{push(Path(recipe.output.folder), str(repository), HfApi())} is on the hub as {repository}"
+        )

@@ -50,10 +50,15 @@ def evaluation(method: Method) -> Evaluate | None:
     recipe, folder, console = method.recipe, method.folder, method.console
     if not isinstance(method, JudgeMethod):
         examine = method.examination()
-        return examine and (lambda model, step: examine(model, evaluation_folder(folder, step).with_name(ANSWERS)))
+        return examine and (
+            lambda model, step: examine(model, evaluation_folder(folder, step).with_name(ANSWERS))
+        )
     if not recipe.evaluates:
         return None
-    suite, held_out = Suite.load(recipe.evaluation.benchmarks, recipe.evaluation.protocol), HeldOut.load(method)
+    suite, held_out = (
+        Suite.load(recipe.evaluation.benchmarks, recipe.evaluation.protocol),
+        HeldOut.load(method),
+    )
     if held_out and rank() == 0:
         held_out.write(folder)
     if held_out and f"{HELD_OUT}/accuracy" in recipe.held_out_figures:
@@ -63,12 +68,21 @@ def evaluation(method: Method) -> Evaluate | None:
         judge, started = method.judge(model), perf_counter()
         with method.whole_weights(model) if isinstance(judge, WritingJudge) else nullcontext():
             results = suite.run(judge, evaluation_folder(folder, step), console)
-        pairs, seconds = sum(result.micro.n for result in results.values()), perf_counter() - started
+        pairs, seconds = (
+            sum(result.micro.n for result in results.values()),
+            perf_counter() - started,
+        )
         if rank() == 0 and results:
-            console.print(results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines))
+            console.print(
+                results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines)
+            )
         spent = judge.spent if isinstance(judge, WritingJudge) else JudgingCost()
         cost = spent.figures() if spent.judgements else {}
-        cost |= {"seconds_per_pair": seconds / pairs, "tokens_per_pair": spent.tokens / pairs} if pairs else {}
+        cost |= (
+            {"seconds_per_pair": seconds / pairs, "tokens_per_pair": spent.tokens / pairs}
+            if pairs
+            else {}
+        )
         figures = headline(results) | {f"judging/{name}": value for name, value in cost.items()}
         if held_out and isinstance(method, SupervisedMethod):
             figures[HELD_OUT_LOSS] = loss = held_out.loss(model, method)
@@ -110,7 +124,11 @@ class HeldOut:
         policy = mixture.config.bad_records
         if errors:
             message = f"{len(errors):,} of {count:,} held-out records cannot be used. The first: {next(iter(errors.values()))}"
-            if policy.policy == "strict" or len(errors) == count or len(errors) > max(1, policy.limit * count):
+            if (
+                policy.policy == "strict"
+                or len(errors) == count
+                or len(errors) > max(1, policy.limit * count)
+            ):
                 raise UserError(message)
             if rank() == 0:
                 method.console.print(message, markup=False, highlight=False)
@@ -118,7 +136,9 @@ class HeldOut:
 
     def write(self, folder: Path) -> None:
         """Write the records into a run's folder."""
-        write_json_lines(folder / FILE, (as_row(record, record.rationale) for record in self.records))
+        write_json_lines(
+            folder / FILE, (as_row(record, record.rationale) for record in self.records)
+        )
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
         """Return the records as a benchmark whose groups are the sources."""
@@ -133,23 +153,39 @@ class HeldOut:
         All ranks must call together. `model` may be wrapped, and must be in eval mode.
         """
         packed, objective = method.packed(), method.objective
-        used = [i for i, record in enumerate(self.records) if not method.needs_rationale or record.rationale is not None]
+        used = [
+            i
+            for i, record in enumerate(self.records)
+            if not method.needs_rationale or record.rationale is not None
+        ]
 
         def run(batch: PackedBatch, indices: Sequence[int]) -> list[dict[str, float]]:
             """Return the sums of a row for its first item, and nothing for the others."""
             inside = [self.records[index] for index in indices]
             margins = torch.tensor([record.margin or 0.0 for record in inside])
-            lengths = torch.tensor([length for record in inside for length in response_tokens(packed.encoder, record)])
+            lengths = torch.tensor(
+                [length for record in inside for length in response_tokens(packed.encoder, record)]
+            )
             counts = torch.tensor(batch.group_sizes)
-            numbers = lengths, torch.zeros(len(inside), dtype=torch.bool), torch.arange(int(counts.sum())), counts
+            numbers = (
+                lengths,
+                torch.zeros(len(inside), dtype=torch.bool),
+                torch.arange(int(counts.sum())),
+                counts,
+            )
             row = PackedRow(batch, margins, *numbers).to(packed.device)
             loss, sums = objective.loss(model, row, torch.ones(2, device=packed.device))
-            found = {name: float(value) for name, value in sums.items()} | {"loss": float(loss), "records": float(row.records)}
+            found = {name: float(value) for name, value in sums.items()} | {
+                "loss": float(loss),
+                "records": float(row.records),
+            }
             return [found if number == 0 else {} for number in range(row.records)]
 
         total: defaultdict[str, float] = defaultdict(float)
         encode = partial(encode_held_out, method.encode, self.records)
-        with Journal(HELD_OUT_LOSS, method.console).judging(list(map(str, used)), dict[str, float], len(used)) as judging:
+        with Journal(HELD_OUT_LOSS, method.console).judging(
+            list(map(str, used)), dict[str, float], len(used)
+        ) as judging:
             for part in run_packed(packed, used, encode, run, judging=judging):
                 for name, value in part.items():
                     total[name] += value

@@ -32,8 +32,16 @@ def continuation(optim: OptimConfig, arguments: TrainingArguments, checkpoint: P
             f"run: output.folder=NEW and, to begin from these weights, backbone.path={checkpoint}."
         )
     if now == before:
-        return "" if done < now else f"{checkpoint} is the last of {before:,} steps; for more, raise {key} and give --resume"
-    old, new, warm = share(optim, arguments, before, done), share(optim, arguments, now, done), optim.warmup_steps(now)
+        return (
+            ""
+            if done < now
+            else f"{checkpoint} is the last of {before:,} steps; for more, raise {key} and give --resume"
+        )
+    old, new, warm = (
+        share(optim, arguments, before, done),
+        share(optim, arguments, now, done),
+        optim.warmup_steps(now),
+    )
     course = [f"{new:.1%} at step {done + 1:,}"]
     course += [f"100% at step {warm + 1:,}, after the warm-up"] if done < warm else []
     course += [f"0% after step {now:,}"] if optim.schedule != "constant" else []
@@ -48,5 +56,7 @@ def continuation(optim: OptimConfig, arguments: TrainingArguments, checkpoint: P
 def share(optim: OptimConfig, arguments: TrainingArguments, steps: int, done: int) -> float:
     """Return the learning rate of the step after `done` as a share of the highest, in a run of `steps`."""
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    schedule = get_scheduler(arguments.lr_scheduler_type, optimizer, optim.warmup_steps(steps), steps)
+    schedule = get_scheduler(
+        arguments.lr_scheduler_type, optimizer, optim.warmup_steps(steps), steps
+    )
     return float(schedule.lr_lambdas[0](done))

@@ -1,6 +1,12 @@
 """Which object a method's section of a recipe stands for."""
 
-from train.recipe.methods import CriticConfig, LanguageModelConfig, NaiveConfig, PolicyConfig, StableReinforceConfig
+from train.recipe.methods import (
+    CriticConfig,
+    LanguageModelConfig,
+    NaiveConfig,
+    PolicyConfig,
+    StableReinforceConfig,
+)
 from train.reinforce.method import StableReinforceMethod
 from train.reinforce.policy import PolicyMethod
 from train.supervised.critic import CriticMethod

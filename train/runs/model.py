@@ -23,20 +23,30 @@ def make_model(recipe: Recipe) -> nn.Module:
     without DeepSpeed the trained weights themselves are fp32, and autocast computes in bf16.
     """
     lora, masters = recipe.optim.lora, recipe.deepspeed != NONE
-    backbone = recipe.backbone if masters or lora else recipe.backbone.model_copy(update={"dtype": "float32"})
+    backbone = (
+        recipe.backbone
+        if masters or lora
+        else recipe.backbone.model_copy(update={"dtype": "float32"})
+    )
     nf4 = lora is not None and lora.quantise == "nf4"
     model: Any
     if isinstance(recipe.method, CriticConfig):
         model = load_critic(backbone, recipe.head, critique=recipe.method.writing, nf4=nf4)
     else:
-        model = load_scalar(backbone, recipe.head, nf4=nf4) if recipe.has_head else load_language_model(backbone, nf4=nf4)
+        model = (
+            load_scalar(backbone, recipe.head, nf4=nf4)
+            if recipe.has_head
+            else load_language_model(backbone, nf4=nf4)
+        )
     if not masters and recipe.backbone.dtype == "bfloat16":
         compute_in_half(model, device())
     if recipe.optim.activation_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if recipe.optim.compile == "layers":
         compile_layers(model.model)
-    found: nn.Module = model if lora is None else add_adapters(model, lora, head=recipe.has_head, masters=masters)
+    found: nn.Module = (
+        model if lora is None else add_adapters(model, lora, head=recipe.has_head, masters=masters)
+    )
     return found
 
 

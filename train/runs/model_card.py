@@ -88,7 +88,9 @@ def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: 
     reference = reference_scores(checkpoint) if recipe.has_head else None
     if recipe.has_head and (checkpoint / "config.json").is_file():
         write_reference(checkpoint, reference)
-    write_whole(checkpoint / CARD, model_card(recipe, data, step, read_results(checkpoint), reference))
+    write_whole(
+        checkpoint / CARD, model_card(recipe, data, step, read_results(checkpoint), reference)
+    )
     write_whole(checkpoint / JUDGE_CARD, judge_card(recipe.resolved()).model_dump_json(indent=1))
 
 
@@ -105,10 +107,20 @@ def reference_scores(checkpoint: Path) -> dict[str, Any] | None:
     log = json.loads(state.read_text(encoding="utf-8"))["log_history"] if state.is_file() else []
     logged = next((line for line in reversed(log) if line.get("num_rewards")), None)
     if scores:
-        found = {"mean": fmean(scores), "std": pstdev(scores), "n": len(scores), "source": f"{', '.join(names)} at this save"}
+        found = {
+            "mean": fmean(scores),
+            "std": pstdev(scores),
+            "n": len(scores),
+            "source": f"{', '.join(names)} at this save",
+        }
     elif logged is not None:
         mean, std, n = (logged[name] for name in ("reward_mean", "reward_spread", "num_rewards"))
-        found = {"mean": mean, "std": std, "n": int(n), "source": f"training records up to step {logged['step']}"}
+        found = {
+            "mean": mean,
+            "std": std,
+            "n": int(n),
+            "source": f"training records up to step {logged['step']}",
+        }
     else:
         return None
     return found if found["std"] else None
@@ -120,9 +132,17 @@ def write_reference(folder: Path, reference: Mapping[str, Any] | None) -> None:
     `mean` and `std` also stand where OpenRLHF writes and reads its own.
     """
     file = folder / "config.json"
-    config = {name: value for name, value in json.loads(file.read_text(encoding="utf-8")).items() if name not in ("mean", "std")}
+    config = {
+        name: value
+        for name, value in json.loads(file.read_text(encoding="utf-8")).items()
+        if name not in ("mean", "std")
+    }
     also = {name: reference[name] for name in ("mean", "std")} if reference else {}
-    write_whole(file, json.dumps({**config, "reference_scores": reference, **also}, indent=2, ensure_ascii=False) + "\n")
+    write_whole(
+        file,
+        json.dumps({**config, "reference_scores": reference, **also}, indent=2, ensure_ascii=False)
+        + "\n",
+    )
 
 
 def model_card(
@@ -135,7 +155,9 @@ def model_card(
     """Return the card of a checkpoint, in Markdown with the hub's metadata; `step` (`5 of 20`) stands in its title."""
     title = f"# {Path(recipe.output.folder).name}, step {step}"
     what = f"Trained from {recipe.backbone.path}; {recipe.method.summary}."
-    rows = [f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in data.items()]
+    rows = [
+        f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in data.items()
+    ]
     sources = "\n".join(["| source | rows | fingerprint |", "|---|---|---|", *rows])
     parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe)]
     parts += [SCALE.format(**reference)] if reference else []
@@ -148,23 +170,36 @@ def metadata(recipe: Recipe) -> str:
     path = recipe.backbone.path
     base = [f"base_model: {path}"] if "/" in path and not Path(path).expanduser().exists() else []
     library = "transformers" if recipe.optim.lora is None else "peft"
-    return "\n".join(["---", f"library_name: {library}", *base, "tags: [reward-model, vision-language]", "---"])
+    return "\n".join(
+        ["---", f"library_name: {library}", *base, "tags: [reward-model, vision-language]", "---"]
+    )
 
 
 def read_results(checkpoint: Path) -> dict[str, Result]:
     """Return a checkpoint's results by benchmark; empty where it was never evaluated."""
-    return {path.stem: Result.model_validate_json(path.read_text("utf-8")) for path in sorted(checkpoint.glob("eval/*.json"))}
+    return {
+        path.stem: Result.model_validate_json(path.read_text("utf-8"))
+        for path in sorted(checkpoint.glob("eval/*.json"))
+    }
 
 
 def figures(results: Mapping[str, Result]) -> list[str]:
     """Return one table of all benchmarks and groups, and what must be known to compare them."""
     if not results:
         return ["No benchmark was evaluated at this step."]
-    lines = ["| benchmark | accuracy in % [95 % interval] | n | ties | ties half | unparsable |", f"|{'---|' * 6}"]
+    lines = [
+        "| benchmark | accuracy in % [95 % interval] | n | ties | ties half | unparsable |",
+        f"|{'---|' * 6}",
+    ]
     for result in results.values():
         for name, found in {f"**{result.benchmark}**": result.micro, **result.groups}.items():
-            lines.append(f"| {name} | {percent(found)} | {found.n} | {found.ties} | {shown(found)} | {found.unparsable} |")
-    notes = [f"{result.benchmark} ({result.origin}): {'; '.join((result.label, *result.notes))}" for result in results.values()]
+            lines.append(
+                f"| {name} | {percent(found)} | {found.n} | {found.ties} | {shown(found)} | {found.unparsable} |"
+            )
+    notes = [
+        f"{result.benchmark} ({result.origin}): {'; '.join((result.label, *result.notes))}"
+        for result in results.values()
+    ]
     return ["\n".join(lines), "\n".join(f"- {note}" for note in notes)]
 
 
@@ -174,8 +209,17 @@ def use(recipe: Recipe) -> list[str]:
     settings = recipe.resolved()
     template = judge_card(settings).template
     if template is not None and settings["method"].get("target") != "lessons":
-        turns = ask(template, [text("user", "{the question}", 1)], "{the first response}", "{the second response}")
-        system = [] if recipe.backbone.system_prompt is None else [text("system", recipe.backbone.system_prompt)]
+        turns = ask(
+            template,
+            [text("user", "{the question}", 1)],
+            "{the first response}",
+            "{the second response}",
+        )
+        system = (
+            []
+            if recipe.backbone.system_prompt is None
+            else [text("system", recipe.backbone.system_prompt)]
+        )
         messages = json.dumps([*system, *turns], indent=1, ensure_ascii=False)
         limit = JudgingConfig.model_fields["max_new_tokens"].default
         found.append(JUDGE_PROMPT.format(messages=messages, max_new_tokens=f"{limit:,}"))
@@ -200,5 +244,10 @@ def push(folder: Path, repository: str, hub: Any) -> Path:
     """Upload the best checkpoint of the run in `folder`, the newest where none was chosen; return which. `hub` is an HfApi."""
     checkpoint = chosen_checkpoint(folder)
     message = f"{checkpoint.name} of {folder.name}"
-    hub.upload_folder(repo_id=repository, folder_path=checkpoint, commit_message=message, ignore_patterns=FOR_RESUME)
+    hub.upload_folder(
+        repo_id=repository,
+        folder_path=checkpoint,
+        commit_message=message,
+        ignore_patterns=FOR_RESUME,
+    )
     return checkpoint

@@ -87,7 +87,11 @@ def recipe_yaml(recipe: Recipe) -> str:
 def data_fingerprints(mixture: Mixture) -> DataFingerprints:
     """Return what identifies the data of every source."""
     return {
-        part.source.name: {"revision": part.source.revision, "fingerprint": part.content, "rows": len(part.source)}
+        part.source.name: {
+            "revision": part.source.revision,
+            "fingerprint": part.content,
+            "rows": len(part.source),
+        }
         for part in mixture.parts
     }
 
@@ -96,7 +100,10 @@ def commit(clone: Path) -> dict[str, Any]:
     """Return the git commit of `clone` and whether files differ from it; the commit is None outside a clone."""
     git = partial(subprocess.run, cwd=clone, capture_output=True, text=True, check=True)
     try:
-        head, status = (git(["git", *words]).stdout for words in (("rev-parse", "HEAD"), ("status", "--porcelain")))
+        head, status = (
+            git(["git", *words]).stdout
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         return {"commit": None, "dirty": None, "reason": str(error)}
     return {"commit": head.strip(), "dirty": bool(status), "changed": status.strip().splitlines()}
@@ -106,14 +113,18 @@ def hardware() -> dict[str, Any]:
     """Return the machine as this process sees it; the devices are those of this node."""
     import torch
 
-    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    devices = [
+        torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
+    ]
     return {
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
-        "devices": [{"name": device.name, "memory_bytes": device.total_memory} for device in devices],
+        "devices": [
+            {"name": device.name, "memory_bytes": device.total_memory} for device in devices
+        ],
         "cuda": torch.version.cuda,
     }
 
@@ -133,7 +144,9 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
         launch = read_json(folder / "provenance.json")[-1]
         started, then = leaves(launch["recipe"]), int(launch["hardware"]["world_size"])
     except (OSError, ValueError, YAMLError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{UNREADABLE.format(folder, checkpoint.name)} ({type(error).__name__}: {error}). {RESTORE}") from error
+        raise UserError(
+            f"{UNREADABLE.format(folder, checkpoint.name)} ({type(error).__name__}: {error}). {RESTORE}"
+        ) from error
     if other := changed(started, before):
         raise UserError(
             f"{UNREADABLE.format(folder, checkpoint.name)}: recipe.yaml was cut off or changed since, for provenance.json has "
@@ -150,11 +163,21 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
         if key in before or key.rpartition(".")[0] not in sections
     ]
     settings = checkpoint / "config.json"
-    if recipe.head.read == "last_token" and settings.exists() and "assistant_turn" not in read_json(settings):
-        changes.append("  head.read: last_token then meant the response's last own token, which is not offered any more")
+    if (
+        recipe.head.read == "last_token"
+        and settings.exists()
+        and "assistant_turn" not in read_json(settings)
+    ):
+        changes.append(
+            "  head.read: last_token then meant the response's last own token, which is not offered any more"
+        )
     rollouts = isinstance(recipe.method, RolloutConfig)
     if (recipe.deepspeed != NONE or rollouts) and then != ranks:
-        what = "the rollout buffer is" if recipe.deepspeed == NONE else "DeepSpeed's optimizer states are"
+        what = (
+            "the rollout buffer is"
+            if recipe.deepspeed == NONE
+            else "DeepSpeed's optimizer states are"
+        )
         changes.append(f"  ranks: {then} -> {ranks} ({what} stored by rank)")
     if changes:
         raise UserError(
@@ -198,5 +221,9 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, str]:
     """Return the values of nested mappings, as JSON, by their dotted keys; a list counts as a value."""
     found: dict[str, str] = {}
     for key, value in tree.items():
-        found |= leaves(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: json.dumps(value)}
+        found |= (
+            leaves(value, f"{path}{key}.")
+            if isinstance(value, Mapping)
+            else {path + key: json.dumps(value)}
+        )
     return found

@@ -48,10 +48,19 @@ from train.supervised.optimizer import compile_layers, make_optimizer, restore_l
 from train.supervised.steps import PairEncoder, Step, StepDataset, TrainingExample
 from train.supervised.trainer import first
 
-STOCK, UNSHARED, SHARED, COMPILED = "stock, padded", "packed, not shared", "packed, shared", "packed, shared, compiled"
+STOCK, UNSHARED, SHARED, COMPILED = (
+    "stock, padded",
+    "packed, not shared",
+    "packed, shared",
+    "packed, shared, compiled",
+)
 APART = "packed, shared by a pair"
 JUDGEMENTS = 8
-TRAINING, INFERENCE, LOG_PROBABILITIES = "training", "inference", f"log-probabilities of {JUDGEMENTS}"
+TRAINING, INFERENCE, LOG_PROBABILITIES = (
+    "training",
+    "inference",
+    f"log-probabilities of {JUDGEMENTS}",
+)
 TWO_PAIRS = "training, two pairs a prompt"
 """What is measured: forward and backward; scores; log-probabilities of JUDGEMENTS judgements over the prompt of every pair;
 forward and backward of as many pairs, of which every two have one prompt."""
@@ -88,7 +97,11 @@ def measure(call: Callable[[], Any], device: torch.device, repeats: int) -> tupl
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
     times = [seconds(call, device) for _ in range(repeats)]
-    peak = torch.cuda.max_memory_allocated(device) if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = (
+        torch.cuda.max_memory_allocated(device)
+        if cuda
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
     return statistics.median(times), peak / GIB
 
 
@@ -101,11 +114,19 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 def unique_work(model: CriticRewardModel, groups: Sequence[Group]) -> float:
     """Return the multiply-adds that `groups` cannot do without: every token and patch once, through its layers' matrices."""
-    language = sum(parameter.numel() for parameter in model.model.language_model.layers.parameters())
-    vision = sum(
-        parameter.numel() for parameter in model.model.get_submodule(family_of(model.config.model_type).tower).parameters()
+    language = sum(
+        parameter.numel() for parameter in model.model.language_model.layers.parameters()
     )
-    return float(sum(group.tokens for group in groups) * language + sum(group.patches for group in groups) * vision)
+    vision = sum(
+        parameter.numel()
+        for parameter in model.model.get_submodule(
+            family_of(model.config.model_type).tower
+        ).parameters()
+    )
+    return float(
+        sum(group.tokens for group in groups) * language
+        + sum(group.patches for group in groups) * vision
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +158,18 @@ class Bench:
 
     def run(self, what: str, variant: str, checkpointing: bool = False) -> SpeedResult:
         """Measure one variant, in as few rows as fit."""
-        work = unique_work(self.model, self.groups) * (1 if what in (INFERENCE, LOG_PROBABILITIES) else 3)
+        work = unique_work(self.model, self.groups) * (
+            1 if what in (INFERENCE, LOG_PROBABILITIES) else 3
+        )
         for rows in (2**power for power in range(len(self.groups).bit_length())):
             try:
                 if checkpointing:
-                    self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-                median, peak = measure(self.call(what, variant, rows), self.model.device, self.repeats)
+                    self.model.gradient_checkpointing_enable(
+                        gradient_checkpointing_kwargs={"use_reentrant": False}
+                    )
+                median, peak = measure(
+                    self.call(what, variant, rows), self.model.device, self.repeats
+                )
             except torch.OutOfMemoryError:
                 continue
             finally:
@@ -157,7 +184,9 @@ class Bench:
         """Return what is measured, in `rows` equal shares."""
         training = what in (TRAINING, TWO_PAIRS)
         self.model.train(training)
-        forwards = [self.forward(what, variant, self.groups[number::rows]) for number in range(rows)]
+        forwards = [
+            self.forward(what, variant, self.groups[number::rows]) for number in range(rows)
+        ]
 
         def step() -> None:
             for forward in forwards:
@@ -165,7 +194,9 @@ class Bench:
                     found = forward()
                 if training:
                     chosen, rejected = found.view(-1, 2).unbind(1)
-                    torch.autograd.backward(pair_loss(chosen, rejected).sum() / (self.each * len(self.groups)))
+                    torch.autograd.backward(
+                        pair_loss(chosen, rejected).sum() / (self.each * len(self.groups))
+                    )
 
         return step
 
@@ -179,7 +210,9 @@ class Bench:
             padded, ends = padded_inputs(groups, vision)
             inputs = {name: value.to(model.device) for name, value in padded.items()}
             last = torch.arange(len(ends), device=model.device), ends.to(model.device)
-            return lambda: model.scores(model.model(**inputs, use_cache=False).last_hidden_state[last])
+            return lambda: model.scores(
+                model.model(**inputs, use_cache=False).last_hidden_state[last]
+            )
         set_attention(model)
         embed_patches(model)
         if variant == COMPILED:
@@ -191,18 +224,34 @@ class Bench:
         return lambda: model(**batch.joint_inputs())[0]
 
 
-def variants(options: argparse.Namespace, sizes: Sequence[PairSize], console: Console) -> tuple[Table, dict[str, Any]]:
+def variants(
+    options: argparse.Namespace, sizes: Sequence[PairSize], console: Console
+) -> tuple[Table, dict[str, Any]]:
     """Measure all variants on pairs of `sizes`; compiled ones last, as a compiler may be missing.
 
     Each gets a line at once: they take minutes, and what is measured should not be lost to what comes.
     """
     rate, results = matrix_rate(options.device, options.dtype), []
-    model: CriticRewardModel = build(CriticRewardModel, options.shape, options.device, options.dtype)
+    model: CriticRewardModel = build(
+        CriticRewardModel, options.shape, options.device, options.dtype
+    )
     vision = vision_tokens(model.config)
-    pairs = Bench(model, [pair_group(size, vision, seed) for seed, size in enumerate(sizes)], rate, options.repeats)
-    judgements = replace(pairs, groups=[judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)])
+    pairs = Bench(
+        model,
+        [pair_group(size, vision, seed) for seed, size in enumerate(sizes)],
+        rate,
+        options.repeats,
+    )
+    judgements = replace(
+        pairs,
+        groups=[
+            judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)
+        ],
+    )
     tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
-    runs = [(pairs, what, variant, on) for what, on in tasks for variant in (STOCK, UNSHARED, SHARED)]
+    runs = [
+        (pairs, what, variant, on) for what, on in tasks for variant in (STOCK, UNSHARED, SHARED)
+    ]
     twos = replace(pairs, groups=two_pairs(pairs.groups), each=2)
     runs += [(twos, TWO_PAIRS, variant, False) for variant in (APART, SHARED)]
     runs += [(judgements, LOG_PROBABILITIES, variant, False) for variant in (UNSHARED, SHARED)]
@@ -213,7 +262,9 @@ def variants(options: argparse.Namespace, sizes: Sequence[PairSize], console: Co
         console.print(f"{what}{', checkpointing' if on else ''}, {variant}: {speed}", style="dim")
         results.append(one)
     results = compared(results)
-    shown = table(results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", options.device.type == "cuda")
+    shown = table(
+        results, f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s", options.device.type == "cuda"
+    )
     return shown, {"multiply_adds_per_second": rate, "results": [asdict(one) for one in results]}
 
 
@@ -226,8 +277,12 @@ def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
     found = []
     for one in results:
         shared_less = APART if one.what == TWO_PAIRS else UNSHARED
-        bases = (speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, shared_less))
-        stock, unshared = (one.pairs_per_second / base if one.pairs_per_second and base else None for base in bases)
+        bases = (
+            speed.get((one.what, one.checkpointing, variant)) for variant in (STOCK, shared_less)
+        )
+        stock, unshared = (
+            one.pairs_per_second / base if one.pairs_per_second and base else None for base in bases
+        )
         found.append(replace(one, times_stock=stock, times_unshared=unshared))
     return found
 
@@ -238,8 +293,15 @@ def table(results: Sequence[SpeedResult], title: str, cuda: bool) -> Table:
     figures = ("checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared")
     shown = Table("", "variant", *(Column(name, justify="right") for name in figures), title=title)
     for one in results:
-        cells = ["on" if one.checkpointing else "off", str(one.rows), cell(one.pairs_per_second, absent="does not fit")]
-        cells += [cell(one.mfu, "{:.1%}"), *map(cell, (one.peak_gib, one.times_stock, one.times_unshared))]
+        cells = [
+            "on" if one.checkpointing else "off",
+            str(one.rows),
+            cell(one.pairs_per_second, absent="does not fit"),
+        ]
+        cells += [
+            cell(one.mfu, "{:.1%}"),
+            *map(cell, (one.peak_gib, one.times_stock, one.times_unshared)),
+        ]
         shown.add_row(one.what, one.variant, *cells)
     return shown
 
@@ -257,9 +319,16 @@ class Synthetic:
         for index, size in enumerate(sizes):
             noise, file = Image.effect_noise((14 * size.width, 14 * size.height), 60), io.BytesIO()
             noise.convert("RGB").save(file, "JPEG", quality=90)
-            turn: Any = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": WORD * size.question}]}
+            turn: Any = {
+                "role": "user",
+                "content": [{"type": "image"}, {"type": "text", "text": WORD * size.question}],
+            }
             chosen, rejected = (WORD * length for length in size.responses)
-            self.records.append(Preference(str(index), (turn,), chosen, rejected, (file.getvalue(),), source="synthetic"))
+            self.records.append(
+                Preference(
+                    str(index), (turn,), chosen, rejected, (file.getvalue(),), source="synthetic"
+                )
+            )
 
     def __len__(self) -> int:
         return len(self.records)
@@ -282,7 +351,9 @@ def steps_of(config: Any, sizes: Sequence[PairSize], per_step: int) -> StepDatas
     encoder = Encoder(train_tokenizer([WORD * 20] * 50), image_processor, sees, config)
     config.image_token_id = encoder.vision.image
     records, steps = Synthetic(sizes, PairEncoder(encoder, "end_of_turn")), len(sizes) // per_step
-    return StepDataset(records, encoder.pack, records_per_step=per_step, steps=steps, token_budget=2**30)
+    return StepDataset(
+        records, encoder.pack, records_per_step=per_step, steps=steps, token_budget=2**30
+    )
 
 
 def load(data: StepDataset) -> tuple[list[Step], float]:
@@ -293,14 +364,19 @@ def load(data: StepDataset) -> tuple[list[Step], float]:
     return ready, len(data) * data.records_per_step / (time.process_time() - start)
 
 
-def step_speed(model: ScalarRewardModel, sizes: Sequence[PairSize], per_step: int, workers: int) -> dict[str, float]:
+def step_speed(
+    model: ScalarRewardModel, sizes: Sequence[PairSize], per_step: int, workers: int
+) -> dict[str, float]:
     """Train `model` on the pairs of `sizes`, once with all steps at hand and once through the loader.
 
     The optimizer is the trainer's own, with its states in the dtype of the weights: bf16 weights, gradients and both
     moments of 7B take 62 GB, so that the step fits on one device.
     """
     data = steps_of(model.config, sizes, per_step)
-    optimizer = make_optimizer(model.train(), OptimConfig(learning_rate=1e-6, records_per_step=per_step, max_steps=len(data)))
+    optimizer = make_optimizer(
+        model.train(),
+        OptimConfig(learning_rate=1e-6, records_per_step=per_step, max_steps=len(data)),
+    )
     objective, device = PairwiseScores(NaiveConfig(type="naive")), model.device
 
     def train(steps: Iterable[Step]) -> None:
@@ -317,7 +393,9 @@ def step_speed(model: ScalarRewardModel, sizes: Sequence[PairSize], per_step: in
     ready, images_per_second = load(data)
     train(ready[:1])
     pure = seconds(lambda: train(ready), device)
-    loader = DataLoader(data, batch_size=1, collate_fn=first, num_workers=workers, pin_memory=device.type == "cuda")
+    loader = DataLoader(
+        data, batch_size=1, collate_fn=first, num_workers=workers, pin_memory=device.type == "cuda"
+    )
     pairs = len(data) * per_step
     return {
         "pure_pairs_per_second": pairs / pure,

@@ -19,7 +19,10 @@ from models.families.table import PUBLISHED, family_of
 from models.packing.groups import Continuation, Group, VisionTokens
 from models.portable.reward import ScoreLinear
 
-SHAPES = {"3b": PUBLISHED["Qwen/Qwen2.5-VL-3B-Instruct"], "7b": PUBLISHED["Qwen/Qwen2.5-VL-7B-Instruct"]}
+SHAPES = {
+    "3b": PUBLISHED["Qwen/Qwen2.5-VL-3B-Instruct"],
+    "7b": PUBLISHED["Qwen/Qwen2.5-VL-7B-Instruct"],
+}
 EMBEDDED = "embedded"
 FIRST_WORD = 7
 """Ids below are the embedded backbone's special tokens, so no text holds one."""
@@ -88,7 +91,9 @@ def pair_group(size: PairSize, vision: VisionTokens, seed: int) -> Group:
     generator = torch.Generator().manual_seed(seed)
     tokens = [vision.image] * (size.height * size.width // vision.merge_size**2)
     prompt = [*vision.marked(tokens), *_words(size.question, generator)]
-    responses = tuple(Continuation(_words(length, generator), read=(length - 1,)) for length in size.responses)
+    responses = tuple(
+        Continuation(_words(length, generator), read=(length - 1,)) for length in size.responses
+    )
     pixels = torch.randn(size.height * size.width, vision.patch_size, generator=generator)
     return Group(tuple(prompt), responses, pixels, ((1, size.height, size.width),))
 
@@ -97,14 +102,19 @@ def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements
     """Return the prompt of `size` with sampled judgements of the longer response's length, all of whose tokens are learned."""
     generator = torch.Generator().manual_seed(seed)
     length = max(size.responses)
-    made = [Continuation(_words(length, generator), loss_tokens=tuple(range(length))) for _ in range(judgements)]
+    made = [
+        Continuation(_words(length, generator), loss_tokens=tuple(range(length)))
+        for _ in range(judgements)
+    ]
     return replace(pair_group(size, vision, seed), continuations=tuple(made))
 
 
 def two_pairs(pairs: Sequence[Group]) -> list[Group]:
     """Return half as many groups of two pairs each: one of `pairs` with the responses of the next."""
     both = zip(pairs[::2], pairs[1::2] or pairs, strict=False)
-    return [replace(one, continuations=one.continuations + other.continuations) for one, other in both]
+    return [
+        replace(one, continuations=one.continuations + other.continuations) for one, other in both
+    ]
 
 
 def unshared(groups: Sequence[Group], count: int = 1) -> list[Group]:
@@ -116,7 +126,9 @@ def unshared(groups: Sequence[Group], count: int = 1) -> list[Group]:
     ]
 
 
-def padded_inputs(groups: Sequence[Group], vision: VisionTokens) -> tuple[dict[str, Tensor], Tensor]:
+def padded_inputs(
+    groups: Sequence[Group], vision: VisionTokens
+) -> tuple[dict[str, Tensor], Tensor]:
     """Return the stock model's keyword arguments for all conversations of `groups`, right-padded, and where each one ends.
 
     B conversations of L tokens at most: `input_ids` and `attention_mask` are (B, L), the images repeated for each; the ends
@@ -130,7 +142,9 @@ def padded_inputs(groups: Sequence[Group], vision: VisionTokens) -> tuple[dict[s
         "input_ids": rows,
         "attention_mask": (torch.arange(rows.shape[1]) < lengths[:, None]).long(),
         "mm_token_type_ids": (rows == vision.image).int(),
-        "pixel_values": torch.cat([group.pixel_values for group in singles if group.pixel_values is not None]),
+        "pixel_values": torch.cat(
+            [group.pixel_values for group in singles if group.pixel_values is not None]
+        ),
         "image_grid_thw": torch.tensor([grid for group in singles for grid in group.grids]),
     }
     return inputs, lengths - 1
@@ -138,7 +152,11 @@ def padded_inputs(groups: Sequence[Group], vision: VisionTokens) -> tuple[dict[s
 
 def vision_tokens(config: Any) -> VisionTokens:
     """Return how images stand in a row of a model of `config`."""
-    ids = 1, config.image_token_id, 2  # which marks stand around an image costs nothing; 0 may be padding, whose embedding is 0
+    ids = (
+        1,
+        config.image_token_id,
+        2,
+    )  # which marks stand around an image costs nothing; 0 may be padding, whose embedding is 0
     return family_of(config.model_type).vision_tokens(config.vision_config, ids)
 
 

@@ -37,7 +37,13 @@ MEASURED_STEP = 1
 class RowBudget:
     """Cuts rows to the present budget, which may rise to `ceiling` as far as the memory of the second step allows."""
 
-    def __init__(self, steps: StepDataset, device: torch.device, ceiling: int, tell: Callable[[str], None] = print) -> None:
+    def __init__(
+        self,
+        steps: StepDataset,
+        device: torch.device,
+        ceiling: int,
+        tell: Callable[[str], None] = print,
+    ) -> None:
         self.steps, self.device, self.ceiling, self.tell = steps, device, ceiling, tell
         leave_to_libraries(device)
         self.grows = steps.token_budget < ceiling and device.type == "cuda"
@@ -46,7 +52,9 @@ class RowBudget:
 
     def fit(self, rows: Sequence[PackedRow]) -> list[PackedRow]:
         """Return the rows, largest first, with those that are over the budget (packed before it fell) cut into smaller ones."""
-        cut = [part for row in rows for part in split(row, self.steps.pack, self.steps.token_budget)]
+        cut = [
+            part for row in rows for part in split(row, self.steps.pack, self.steps.token_budget)
+        ]
         return sorted(cut, key=lambda row: -row.batch.cost)
 
     def lower(self, rows: Sequence[PackedRow]) -> None:
@@ -54,14 +62,18 @@ class RowBudget:
 
         Raises: UserError on all ranks if every row holds but one record.
         """
-        largest = max_over_ranks(max((row.batch.cost for row in rows if row.records > 1), default=0), self.device)
+        largest = max_over_ranks(
+            max((row.batch.cost for row in rows if row.records > 1), default=0), self.device
+        )
         if not largest:
             raise UserError(too_large(max((row.batch.cost for row in rows), default=0)))
         self.grows = False
         self.steps.token_budget = min(self.steps.token_budget, largest) // 2
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._say(f"out of memory: token budget lowered to {self.steps.token_budget:,}, the step is computed again")
+        self._say(
+            f"out of memory: token budget lowered to {self.steps.token_budget:,}, the step is computed again"
+        )
 
     @contextmanager
     def watch(self, row: PackedRow, number: int) -> Iterator[None]:
@@ -77,7 +89,11 @@ class RowBudget:
         before = torch.cuda.memory_allocated(self.device)
         yield
         used = torch.cuda.max_memory_allocated(self.device) - before
-        free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device) - before
+        free = (
+            torch.cuda.mem_get_info(self.device)[0]
+            + torch.cuda.memory_reserved(self.device)
+            - before
+        )
         kept = KEPT_FREE * torch.cuda.get_device_properties(self.device).total_memory
         self.found.append(int(row.batch.cost * max(free - kept, 0) / used))
 
@@ -101,7 +117,9 @@ class RowBudget:
         self.grows = False
         self.steps.token_budget = max(self.steps.token_budget, min(smallest, self.ceiling))
         asked = "" if self.ceiling == NO_LIMIT else f" of {self.ceiling:,}"
-        self._say(f"token budget {self.steps.token_budget:,}{asked}, from the memory of step {self.begun}")
+        self._say(
+            f"token budget {self.steps.token_budget:,}{asked}, from the memory of step {self.begun}"
+        )
 
     def _say(self, message: str) -> None:
         if rank() == 0:
@@ -152,13 +170,29 @@ def split(row: PackedRow, pack: Pack, budget: int) -> list[PackedRow]:
     """Return `row` as rows within `budget`, itself if it is, or holds but one record."""
     if row.batch.cost <= budget or row.records < 2:
         return [row]
-    of_all = [(number, group, one) for number, group in enumerate(unpack(row.batch)) for one in group.continuations]
+    of_all = [
+        (number, group, one)
+        for number, group in enumerate(unpack(row.batch))
+        for one in group.continuations
+    ]
     counts, records = row.counts.tolist(), []
-    lengths = torch.split(row.response_tokens, counts if len(row.response_tokens) else [0] * row.records)
-    numbers = zip(torch.split(row.places, counts), row.margins.tolist(), lengths, row.own_critiques.tolist(), strict=True)
+    lengths = torch.split(
+        row.response_tokens, counts if len(row.response_tokens) else [0] * row.records
+    )
+    numbers = zip(
+        torch.split(row.places, counts),
+        row.margins.tolist(),
+        lengths,
+        row.own_critiques.tolist(),
+        strict=True,
+    )
     for places, margin, tokens, written in numbers:
         found = [of_all[place] for place in places.tolist()]
         number, group, _ = found[0]
         own = replace(group, continuations=tuple(one for _, _, one in found))
-        records.append(TrainingExample(own, margin, tuple(tokens.tolist()), own_critiques=written, prompt=number))
+        records.append(
+            TrainingExample(
+                own, margin, tuple(tokens.tolist()), own_critiques=written, prompt=number
+            )
+        )
     return make_rows(records, pack, budget)

@@ -39,16 +39,23 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         """`write_cards` takes a checkpoint's folder and its step as `5 of 20`."""
         self.keep, self.write_cards = keep, write_cards
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """On resume, set the link, in case a kill came between a save and its link, and the intervals to what is asked for now.
 
         Trainer takes them from the checkpoint.
         """
         state.compute_steps(args, state.max_steps)
         if state.is_world_process_zero and state.best_model_checkpoint:
-            point_link(Path(args.output_dir) / BEST, Path(args.output_dir) / Path(state.best_model_checkpoint).name)
+            point_link(
+                Path(args.output_dir) / BEST,
+                Path(args.output_dir) / Path(state.best_model_checkpoint).name,
+            )
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Mark on all ranks, once every rank has written its part; link and remove on the first."""
         barrier()
         folder = Path(args.output_dir)
@@ -77,13 +84,23 @@ def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
     if whole:
         needed = sum(path.stat().st_size for path in whole[-1].rglob("*") if path.is_file())
     else:
-        sizes = [(getattr(one, "ds_numel", one.numel()), one) for one in model.parameters()]  # ZeRO-3 leaves a part of one
-        needed = sum(size * (one.element_size() + OPTIMIZER_BYTES * one.requires_grad) for size, one in sizes)
-    last = f"The last complete checkpoint is {whole[-1]}" if whole else "There is no complete checkpoint of this run yet"
+        sizes = [
+            (getattr(one, "ds_numel", one.numel()), one) for one in model.parameters()
+        ]  # ZeRO-3 leaves a part of one
+        needed = sum(
+            size * (one.element_size() + OPTIMIZER_BYTES * one.requires_grad) for size, one in sizes
+        )
+    last = (
+        f"The last complete checkpoint is {whole[-1]}"
+        if whole
+        else "There is no complete checkpoint of this run yet"
+    )
     advice = f"{last}. Make room (output.keep_checkpoints says how many stay), then start again with --resume."
     folder.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(folder).free) < needed:
-        raise UserError(f"{folder}: a checkpoint takes about {needed:,} bytes, {free:,} are free. Nothing was saved. {advice}")
+        raise UserError(
+            f"{folder}: a checkpoint takes about {needed:,} bytes, {free:,} are free. Nothing was saved. {advice}"
+        )
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -91,7 +108,9 @@ def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if not full and free > needed // 100:
             raise
-        raise UserError(f"{folder}: the disk was full while a checkpoint was saved, {free:,} bytes are free. {advice}") from error
+        raise UserError(
+            f"{folder}: the disk was full while a checkpoint was saved, {free:,} bytes are free. {advice}"
+        ) from error
 
 
 def point_link(link: Path, target: Path) -> None:
@@ -104,7 +123,11 @@ def point_link(link: Path, target: Path) -> None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoint folders of a run, oldest first, whole or not."""
-    found = [(int(match[1]), path) for path in folder.glob("checkpoint-*") if (match := NAME.fullmatch(path.name))]
+    found = [
+        (int(match[1]), path)
+        for path in folder.glob("checkpoint-*")
+        if (match := NAME.fullmatch(path.name))
+    ]
     return [path for _, path in sorted(found)]
 
 
@@ -138,13 +161,21 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
                 "Give a checkpoint-N folder of a finished save, or `auto`."
             )
         if lines := damage(path):
-            others = ", ".join(one.name for one in whole_checkpoints(path.parent) if one.name != path.name) or "none"
+            others = (
+                ", ".join(
+                    one.name for one in whole_checkpoints(path.parent) if one.name != path.name
+                )
+                or "none"
+            )
             raise UserError(
                 f"output.resume: {path} is damaged: {'; '.join(lines)}. Copy these files again, or give another checkpoint "
                 f"(of this run: {others})."
             )
         if rank() == 0:
-            console.print(f"continuing from {path}, which is trusted like code: DeepSpeed unpickles its states", soft_wrap=True)
+            console.print(
+                f"continuing from {path}, which is trusted like code: DeepSpeed unpickles its states",
+                soft_wrap=True,
+            )
         return path
     if rank() == 0:
         for path in [path for path in checkpoints(folder) if path not in whole]:
@@ -173,5 +204,9 @@ def set_aside(damaged: dict[Path, str], console: Console) -> None:
     """Rename damaged checkpoints, so that their steps can be saved again, and say what is wrong with each."""
     for path, lines in damaged.items():
         names = (f"damaged-{path.name}{f'-{number}' if number else ''}" for number in count())
-        aside = path.rename(next(place for name in names if not (place := path.with_name(name)).exists()))
-        console.print(f"{path.name} is damaged and set aside as {aside.name}: {lines}", highlight=False)
+        aside = path.rename(
+            next(place for name in names if not (place := path.with_name(name)).exists())
+        )
+        console.print(
+            f"{path.name} is damaged and set aside as {aside.name}: {lines}", highlight=False
+        )

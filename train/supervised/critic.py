@@ -34,7 +34,13 @@ from models.encoder import Encoder
 from train.recipe.methods import CriticConfig
 from train.supervised.method import SupervisedMethod, unwrapped
 from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
-from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, TrainingExample, shared_costs
+from train.supervised.steps import (
+    MixtureRecords,
+    PackedRow,
+    StepDataset,
+    TrainingExample,
+    shared_costs,
+)
 from train.supervised.whole_weights import whole_weights
 
 Critiques = Callable[[Preference], Sequence[str] | None]
@@ -71,7 +77,13 @@ class CriticEncoder:
             record.images, conversations, "end_of_turn", record.identity, with_loss=with_loss
         )
         prompt = record.prompt, record.images
-        return TrainingExample(group, record.margin or 0.0, record=record.identity, prompt=prompt, own_critiques=own is not None)
+        return TrainingExample(
+            group,
+            record.margin or 0.0,
+            record=record.identity,
+            prompt=prompt,
+            own_critiques=own is not None,
+        )
 
 
 class JointCritique(Objective):
@@ -80,7 +92,9 @@ class JointCritique(Objective):
     def __init__(self, config: CriticConfig) -> None:
         self.config = config
 
-    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(
+        self, model: nn.Module, row: PackedRow, totals: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return both losses, each over its own total of the step, weighted as the recipe says."""
         scores, log_probabilities = model(**row.batch.joint_inputs())
         nll = -log_probabilities.sum()
@@ -93,9 +107,17 @@ class JointCritique(Objective):
         margins = row.margins if self.config.margin else None
         ranking = pair_loss(chosen, rejected, margins, self.config.zero_coefficient).sum()
         weight = self.config.score_weight if self.step >= self.config.score_warmup_steps else 0.0
-        sums = {"nll": nll.detach(), "labels": totals.new_tensor(len(row.batch.labels)), "ranking": ranking.detach()}
+        sums = {
+            "nll": nll.detach(),
+            "labels": totals.new_tensor(len(row.batch.labels)),
+            "ranking": ranking.detach(),
+        }
         right = critique_sums(pairs.detach(), last, row)
-        return critique + weight * ranking / totals[0], {**sums, **right, **score_sums(chosen.detach(), rejected.detach())}
+        return critique + weight * ranking / totals[0], {
+            **sums,
+            **right,
+            **score_sums(chosen.detach(), rejected.detach()),
+        }
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return both losses, the critiques' perplexity, accuracy by critique, and the figures of the scored pairs."""
@@ -110,7 +132,10 @@ class JointCritique(Objective):
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return both losses as the recipe weighs them, the score's without its warm-up: checkpoints are compared by it."""
-        critique, ranking = sums["nll"] / max(sums["labels"], 1.0), sums["ranking"] / max(sums["records"], 1.0)
+        critique, ranking = (
+            sums["nll"] / max(sums["labels"], 1.0),
+            sums["ranking"] / max(sums["records"], 1.0),
+        )
         return self.config.cross_entropy_weight * critique + self.config.score_weight * ranking
 
 
@@ -120,7 +145,9 @@ def critique_sums(pairs: Tensor, last: Tensor, row: PackedRow) -> dict[str, Tens
     `pairs` (P, 2) fp32 are the scores of all pairs of the row, `last` (records,) int64 those that are trained on.
     """
     right = pairs[:, 0] > pairs[:, 1]
-    learned = right.new_zeros(sum(row.batch.group_sizes)).index_fill_(0, row.batch.label_owners, True)
+    learned = right.new_zeros(sum(row.batch.group_sizes)).index_fill_(
+        0, row.batch.label_owners, True
+    )
     true = learned[row.places].view(-1, 2)[:, 0]
     own = torch.zeros_like(right).index_fill_(0, last[row.own_critiques], True)
     return {
@@ -208,11 +235,15 @@ class CritiqueStore:
 class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     """Writes the critiques of a window when its first step is next."""
 
-    def __init__(self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write) -> None:
+    def __init__(
+        self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write
+    ) -> None:
         self.store, self.steps, self.mixture, self.write = store, steps, mixture, write
         store.end = len(steps)
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Write the window in which the run starts or resumes, unless it resumes inside it."""
         if rank() == 0:
             # A run that starts again must not train on what another one wrote here.
@@ -223,7 +254,9 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         barrier()
         self.on_step_end(args, state, control, **rest)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Write the next window before its first step is asked for."""
         step, model = state.global_step, rest["model"]
         window = self.store.window(step)
@@ -239,7 +272,11 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         model.eval()
         verdicts = self.write(model, examples)
         model.train(training)
-        found = {one.key: verdict.critiques for one, verdict in zip(examples, verdicts, strict=True) if verdict.critiques}
+        found = {
+            one.key: verdict.critiques
+            for one, verdict in zip(examples, verdicts, strict=True)
+            if verdict.critiques
+        }
         if rank() == 0:
             write_whole(path, json.dumps(found))
 
@@ -259,7 +296,9 @@ class CriticMethod(SupervisedMethod):
             self.store = CritiqueStore(self.folder / "critiques", config, self.recipe.seed)
             self.prepare_step = self.store.load
         self.encode = CriticEncoder(self.encoder, config.writing.request)
-        self.records = MixtureRecords(self.mixture, replace(self.encode, written=self.store), config.pairs_together)
+        self.records = MixtureRecords(
+            self.mixture, replace(self.encode, written=self.store), config.pairs_together
+        )
         self.costs = shared_costs(self.mixture)
         self.objective = JointCritique(config)
 
@@ -267,7 +306,9 @@ class CriticMethod(SupervisedMethod):
         """Return the critic that writes its own critiques, greedily."""
         return CriticJudge(
             model=unwrapped(model),
-            encode=CritiqueEncoder(self.encoder, "own", self.config.writing.request, forgiving=forgiving),
+            encode=CritiqueEncoder(
+                self.encoder, "own", self.config.writing.request, forgiving=forgiving
+            ),
             packed=self.packed(),
             sampling=SamplingConfig(max_new_tokens=self.config.critique_max_tokens),
         )

@@ -30,7 +30,10 @@ def mark_complete(checkpoint: Path) -> None:
     for part in gather({name: _entry(checkpoint / name) for name in _own(_files(checkpoint))}):
         entries |= part
     if rank() == 0:
-        write_whole(checkpoint / COMPLETE, json.dumps({"folder": checkpoint.name, "files": entries}, indent=1, sort_keys=True))
+        write_whole(
+            checkpoint / COMPLETE,
+            json.dumps({"folder": checkpoint.name, "files": entries}, indent=1, sort_keys=True),
+        )
 
 
 def damage(checkpoint: Path) -> list[str]:
@@ -43,7 +46,9 @@ def damage(checkpoint: Path) -> list[str]:
         return []
     try:
         mark = json.loads(text)
-        noted: dict[str, Entry] = {name: (int(size), str(digest)) for name, (size, digest) in mark["files"].items()}
+        noted: dict[str, Entry] = {
+            name: (int(size), str(digest)) for name, (size, digest) in mark["files"].items()
+        }
         folder = str(mark["folder"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{COMPLETE} cannot be read: {type(error).__name__}: {error}"]
@@ -57,13 +62,20 @@ def damage(checkpoint: Path) -> list[str]:
 def _files(checkpoint: Path) -> list[str]:
     """Return what a run reads when it continues: not figures and not the model card, which later commands may write again."""
     names = [str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*") if path.is_file()]
-    return sorted(name for name in names if not name.startswith("eval/") and name not in (COMPLETE, "README.md"))
+    return sorted(
+        name
+        for name in names
+        if not name.startswith("eval/") and name not in (COMPLETE, "README.md")
+    )
 
 
 def _own(names: list[str]) -> list[str]:
     """Return those of `names` that this rank reads."""
     shared = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    owners = [int(match[1]) % world_size() if (match := OF_A_RANK.search(name)) else n % shared for n, name in enumerate(names)]
+    owners = [
+        int(match[1]) % world_size() if (match := OF_A_RANK.search(name)) else n % shared
+        for n, name in enumerate(names)
+    ]
     return [name for name, owner in zip(names, owners, strict=True) if owner == rank()]
 
 
@@ -76,6 +88,10 @@ def _compare(path: Path, noted: Entry) -> str:
         size = path.stat().st_size
         if size != noted[0]:
             return f"{path.name} has {size:,} bytes, {noted[0]:,} were written"
-        return "" if content_digest(path) == noted[1] else f"{path.name} has other contents than were written"
+        return (
+            ""
+            if content_digest(path) == noted[1]
+            else f"{path.name} has other contents than were written"
+        )
     except OSError as error:
         return f"{path.name}: {error.strerror}"

@@ -24,7 +24,9 @@ from train.supervised.steps import Costs, MixtureRecords, TrainingExample, expec
 Indices = npt.NDArray[np.int64]
 
 
-def with_winners(records: npt.NDArray[np.integer], seed: int, epoch: int, *, both: bool = False) -> Indices:
+def with_winners(
+    records: npt.NDArray[np.integer], seed: int, epoch: int, *, both: bool = False
+) -> Indices:
     """Return `2 * record + side` for an epoch's record indices: on side 0 the winner is shown first, on side 1 second.
 
     Exactly half of the records (the larger half of an odd number) have the winner first, drawn again for each epoch: one of
@@ -46,7 +48,9 @@ def judged(record: Preference, side: int) -> tuple[tuple[str, str], str | None]:
     """Return the responses with the winner first (`side` 0) or second (1), and the record's rationale for that order."""
     if side == 0:
         return (record.chosen, record.rejected), record.rationale
-    return (record.rejected, record.chosen), None if record.rationale is None else swapped(record.rationale)
+    return (record.rejected, record.chosen), None if record.rationale is None else swapped(
+        record.rationale
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ class JudgementEncoder:
         answer: Answer = 1 if side == 0 else 2
         request = ask(self.template, record.prompt, *shown)
         conversation = (*request, text("assistant", write_judgement(rationale, answer)))
-        group = self.encoder.encode_conversations(record.images, [conversation], None, record.identity, with_loss=1)
+        group = self.encoder.encode_conversations(
+            record.images, [conversation], None, record.identity, with_loss=1
+        )
         return TrainingExample(group, record=record.identity)
 
 
@@ -86,7 +92,9 @@ class JudgementRecords(MixtureRecords):
 
     def order(self, epoch: int) -> Indices:
         """Return the indices of an epoch, the same on every rank."""
-        return with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch, both=self.both)
+        return with_winners(
+            self.mixture.order(epoch), self.mixture.config.seed, epoch, both=self.both
+        )
 
 
 def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> GenerativeJudge:
@@ -115,7 +123,9 @@ class LanguageModelMethod(SupervisedMethod):
             self.records = Lessons(config, self.recipe.data.sources[0], self.encoder)
         else:
             self.records = JudgementRecords(self.mixture, self.encode, both=config.both_orders)
-            self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))  # by index: once for either response shown first
+            self.costs = Costs(
+                np.repeat(expected_costs(self.mixture), 2)
+            )  # by index: once for either response shown first
 
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""

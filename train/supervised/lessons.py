@@ -53,13 +53,17 @@ class Lessons:
             self._conversation(turn, index + number, index * questions + number, len(images))
             for number, turn in enumerate(lesson.turns)
         ]
-        return TrainingExample(self.encoder.encode(images, conversations, read=None), record=f"lesson:{index}")
+        return TrainingExample(
+            self.encoder.encode(images, conversations, read=None), record=f"lesson:{index}"
+        )
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:
         """Return the indices of epoch `epoch`: the world is endless, so every epoch is new."""
         return np.arange(epoch * self.count, (epoch + 1) * self.count)
 
-    def _conversation(self, turn: Turn, text_number: int, verdict_number: int, images: int) -> tuple[Span, ...]:
+    def _conversation(
+        self, turn: Turn, text_number: int, verdict_number: int, images: int
+    ) -> tuple[Span, ...]:
         """Render a question with its stated answer, and the verdict on it in the form whose turn it is.
 
         A share of 0.25 takes every fourth number.
@@ -70,7 +74,9 @@ class Lessons:
             # The verdict in a turn of its own, which alone is learned: on the answer, or on it and another, shown in both orders.
             form = int((verdict_number + 1) * asked_share) % 4
             if form % 2 == 0:
-                return self.encoder.render(with_critique((question,), turn.answer, REQUEST, turn.critique), loss=True)
+                return self.encoder.render(
+                    with_critique((question,), turn.answer, REQUEST, turn.critique), loss=True
+                )
             stated_first = form == 1
             shown = (turn.answer, turn.other) if stated_first else (turn.other, turn.answer)
             verdict = text("assistant", compare_in_short(turn.right == stated_first))

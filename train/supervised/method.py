@@ -37,7 +37,11 @@ from train.supervised.whole_weights import whole_weights
 
 def device() -> torch.device:
     """Return the device of this rank."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
 
 
 def unwrapped(model: Any) -> Any:
@@ -67,7 +71,12 @@ class Method(ABC):
     """What a console line shows, in this order, of all that is logged."""
 
     def __init__(self, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        self.recipe, self.config, self.encoder, self.console = recipe, recipe.method, encoder, console
+        self.recipe, self.config, self.encoder, self.console = (
+            recipe,
+            recipe.method,
+            encoder,
+            console,
+        )
         self.folder, self.mixture = Path(recipe.output.folder), self.open_mixture()
         self.prepare()
 
@@ -80,7 +89,9 @@ class Method(ABC):
         mixture = Mixture(self.recipe.data, self.encoder.image_tokens)
         for part in mixture.parts:
             if part.left_out and rank() == 0:
-                reasons = ", ".join(f"{reason} {count:,}" for reason, count in part.left_out.items())
+                reasons = ", ".join(
+                    f"{reason} {count:,}" for reason, count in part.left_out.items()
+                )
                 lost = f"{sum(part.left_out.values()):,} of {len(part.source):,}"
                 message = f"{part.config.label}: {lost} records left out: {reasons}"
                 self.console.print(message, markup=False, highlight=False)
@@ -155,8 +166,12 @@ class SupervisedMethod(JudgeMethod):
         most, left = ceiling(asked, self.folder), lowered(self.folder)
         if left and rank() == 0:
             file = self.folder / LOWERED
-            self.console.print(f"token budget at most {left:,}: an earlier start ran out of memory ({file}; remove it to forget)")
-        begins_low = asked == "auto" or (stage(self.recipe.deepspeed) == 3 and device().type == "cuda")
+            self.console.print(
+                f"token budget at most {left:,}: an earlier start ran out of memory ({file}; remove it to forget)"
+            )
+        begins_low = asked == "auto" or (
+            stage(self.recipe.deepspeed) == 3 and device().type == "cuda"
+        )
         return min(most, FIRST_BUDGET) if begins_low else most
 
     def arguments(self) -> TrainingArguments:
@@ -165,7 +180,9 @@ class SupervisedMethod(JudgeMethod):
 
     def trainer(self, **trainer: Any) -> Trainer:
         """Return the packed trainer."""
-        return PackedTrainer(objective=self.objective, steps=self.steps, optim=self.recipe.optim, **trainer)
+        return PackedTrainer(
+            objective=self.objective, steps=self.steps, optim=self.recipe.optim, **trainer
+        )
 
 
 def training_arguments(
@@ -188,7 +205,9 @@ def training_arguments(
         "per_device_train_batch_size": 1,
         "learning_rate": optim.learning_rate,
         # Trainer's "constant" knows no warm-up.
-        "lr_scheduler_type": "constant_with_warmup" if optim.schedule == "constant" else optim.schedule,
+        "lr_scheduler_type": "constant_with_warmup"
+        if optim.schedule == "constant"
+        else optim.schedule,
         "warmup_steps": optim.warmup_steps(steps),
         "max_grad_norm": optim.max_grad_norm,
         "weight_decay": optim.weight_decay,
@@ -209,7 +228,11 @@ def training_arguments(
         "ddp_broadcast_buffers": False,  # they are constants, and a step that is computed again must not wait for them
         "disable_tqdm": True,
         "log_level_replica": "error",
-        "report_to": [*compress(("wandb", "tensorboard"), (output.wandb_project is not None, output.tensorboard))],
+        "report_to": [
+            *compress(
+                ("wandb", "tensorboard"), (output.wandb_project is not None, output.tensorboard)
+            )
+        ],
         "seed": recipe.seed,
         "full_determinism": recipe.deterministic,
     }

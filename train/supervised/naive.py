@@ -17,7 +17,9 @@ class NaiveMethod(SupervisedMethod):
 
     def prepare(self) -> None:
         """Take pairs, and compare them."""
-        self.encode = PairEncoder(self.encoder, self.recipe.head.read, self.config.length_normalisation)
+        self.encode = PairEncoder(
+            self.encoder, self.recipe.head.read, self.config.length_normalisation
+        )
         self.records = MixtureRecords(self.mixture, self.encode, self.config.pairs_together)
         self.costs = shared_costs(self.mixture)
         self.objective = PairwiseScores(self.config)

@@ -25,7 +25,9 @@ class Objective(ABC):
     """What `mean_loss` is a mean over."""
 
     @abstractmethod
-    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(
+        self, model: nn.Module, row: PackedRow, totals: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the row's loss divided by the `PackedRow.totals` of the whole step, and sums to report (detached scalars).
 
         A filler row must run the model like any other and give a loss of exactly zero.
@@ -48,7 +50,9 @@ def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
     return scores / torch.log(lengths.to(scores.dtype) + 1.0)
 
 
-def pair_loss(chosen: Tensor, rejected: Tensor, margin: Tensor | None = None, zero_weight: float = 0.0) -> Tensor:
+def pair_loss(
+    chosen: Tensor, rejected: Tensor, margin: Tensor | None = None, zero_weight: float = 0.0
+) -> Tensor:
     """Return the loss of every pair: Bradley-Terry, -log sigmoid(chosen - rejected - margin), plus the zero-coefficient term.
 
     `chosen`, `rejected` and `margin` are (pairs,) fp32; so is the result. Plain Bradley-Terry is BaseReward's loss
@@ -95,13 +99,19 @@ class PairwiseScores(Objective):
     def __init__(self, config: NaiveConfig) -> None:
         self.config = config
 
-    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(
+        self, model: nn.Module, row: PackedRow, totals: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the row's pair losses over the step's pairs."""
         scores: Tensor = model(**row.batch.score_inputs())
         if not row.records:
             return scores.sum() * 0.0, {}
         scores = scores.index_select(0, row.places)
-        used = length_normalised(scores, row.response_tokens) if self.config.length_normalisation else scores
+        used = (
+            length_normalised(scores, row.response_tokens)
+            if self.config.length_normalisation
+            else scores
+        )
         margins = row.margins if self.config.margin else None
         chosen, rejected = used.view(-1, 2).unbind(1)
         losses = pair_loss(chosen, rejected, margins, self.config.zero_coefficient)
@@ -118,11 +128,16 @@ class LanguageModelling(Objective):
 
     unit = "labels"
 
-    def loss(self, model: nn.Module, row: PackedRow, totals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(
+        self, model: nn.Module, row: PackedRow, totals: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the row's negative log-likelihood over the step's learned tokens."""
         log_probabilities: Tensor = model(**row.batch.label_inputs())
         loss = -log_probabilities.sum()
-        return loss / totals[1], {"nll": loss.detach(), "labels": totals.new_tensor(len(row.batch.labels))}
+        return loss / totals[1], {
+            "nll": loss.detach(),
+            "labels": totals.new_tensor(len(row.batch.labels)),
+        }
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the perplexity of the learned tokens."""

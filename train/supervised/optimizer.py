@@ -42,7 +42,9 @@ def part_of(name: str) -> str:
     return "head" if "head" in parts else "vision" if VISION & set(parts) else "language"
 
 
-def parameter_groups(named: Iterable[tuple[str, nn.Parameter]], config: OptimConfig) -> list[dict[str, Any]]:
+def parameter_groups(
+    named: Iterable[tuple[str, nn.Parameter]], config: OptimConfig
+) -> list[dict[str, Any]]:
     """Sort the trainable parameters into groups by learning rate and decay; a group is named after what is in it.
 
     Vectors (norms, biases) are never decayed, as in Hugging Face's Trainer.
@@ -115,7 +117,9 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
 
     control: TrainerControl
 
-    def __init__(self, *, optim: OptimConfig, evaluate: Evaluate | None = None, **trainer: Any) -> None:
+    def __init__(
+        self, *, optim: OptimConfig, evaluate: Evaluate | None = None, **trainer: Any
+    ) -> None:
         if not hasattr(Trainer, "_get_grad_norm"):
             raise RuntimeError(
                 f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, which is where a run checks that its "
@@ -135,16 +139,30 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
             self.optimizer = make_optimizer(model or self.model, self.optim)
         return self.optimizer
 
-    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> dict[str, float]:
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
         """Judge the benchmarks with the model as it stands, on all ranks together; Trainer then tracks the best and saves."""
-        model, training, begin = self.model_wrapped, self.model_wrapped.training, time.perf_counter()
+        model, training, begin = (
+            self.model_wrapped,
+            self.model_wrapped.training,
+            time.perf_counter(),
+        )
         model.eval()
         with torch.no_grad():
-            found = self.evaluate_benchmarks(model, self.state.global_step) if self.evaluate_benchmarks else {}
+            found = (
+                self.evaluate_benchmarks(model, self.state.global_step)
+                if self.evaluate_benchmarks
+                else {}
+            )
         model.train(training)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        Trainer.log(self, dict(metrics))  # trl's would write its table of the last rollouts once more, or an empty one
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        Trainer.log(
+            self, dict(metrics)
+        )  # trl's would write its table of the last rollouts once more, or an empty one
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
         if self.since is not None:
             self.since += time.perf_counter() - begin
         return metrics
@@ -159,18 +177,39 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         self.passes = []
         loss = torch.stack([one["loss"].double() for one in passes]).sum()
         asked = float(SAVE_AND_END.is_set())
-        here = torch.stack([loss, *(torch.as_tensor(x, dtype=torch.float64, device=loss.device) for x in (norm, asked))])
+        here = torch.stack(
+            [
+                loss,
+                *(
+                    torch.as_tensor(x, dtype=torch.float64, device=loss.device)
+                    for x in (norm, asked)
+                ),
+            ]
+        )
         total, norms, asked = sum_over_ranks(here).tolist()
         if not (isfinite(total) and 0 <= norms < inf):
             step, folder = self.state.global_step + 1, Path(self.args.output_dir)
             ranks = gather((float(loss), [record for one in passes for record in one["records"]]))
-            guilty = [number for number, (its, _) in enumerate(ranks) if not isfinite(its)] or range(len(ranks))
+            guilty = [
+                number for number, (its, _) in enumerate(ranks) if not isfinite(its)
+            ] or range(len(ranks))
             if rank() in guilty:
                 folder.mkdir(parents=True, exist_ok=True)
                 torch.save(_plain(passes), folder / f"non-finite-step-{step}-rank-{rank()}.pt")
-            lines = [f"  rank {number}: loss {ranks[number][0]:g}, records {', '.join(ranks[number][1])}" for number in guilty]
-            message = "\n".join([f"Not finite at step {step}: gradient norm {float(norm):g}, and", *lines, advice(folder)])
-            raise NonFiniteError(f"{message} The batches are in {folder}/non-finite-step-{step}-rank-*.pt.")
+            lines = [
+                f"  rank {number}: loss {ranks[number][0]:g}, records {', '.join(ranks[number][1])}"
+                for number in guilty
+            ]
+            message = "\n".join(
+                [
+                    f"Not finite at step {step}: gradient norm {float(norm):g}, and",
+                    *lines,
+                    advice(folder),
+                ]
+            )
+            raise NonFiniteError(
+                f"{message} The batches are in {folder}/non-finite-step-{step}-rank-*.pt."
+            )
         if asked:
             self.control.should_save = self.control.should_training_stop = True
         return norm
@@ -204,7 +243,9 @@ def _plain(value: Any) -> Any:
 class FiniteWeights(TrainerCallback):  # type: ignore[misc]
     """Checks the weights before they are evaluated and saved."""
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
         """Check them after a step that ends with a save."""
         if control.should_save:
             refuse_weights(rest["model"], state.global_step, Path(args.output_dir))
@@ -213,11 +254,19 @@ class FiniteWeights(TrainerCallback):  # type: ignore[misc]
 @torch.no_grad()
 def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
     """Raise NonFiniteError on all ranks if the part of a parameter that one of them holds is not finite."""
-    held = {name: getattr(one, "ds_tensor", one) for name, one in model.named_parameters()}  # ZeRO-3's part of a parameter
-    floating = {name: one.detach() for name, one in held.items() if one.is_floating_point() and one.numel()}
+    held = {
+        name: getattr(one, "ds_tensor", one) for name, one in model.named_parameters()
+    }  # ZeRO-3's part of a parameter
+    floating = {
+        name: one.detach() for name, one in held.items() if one.is_floating_point() and one.numel()
+    }
     # The largest absolute value is NaN if one value is, and takes no memory beside the parameter.
-    largest = torch.stack([torch.linalg.vector_norm(one, inf).float().to("cpu") for one in floating.values()])
-    found = gather([name for name, fine in zip(floating, largest.isfinite().tolist(), strict=True) if not fine])
+    largest = torch.stack(
+        [torch.linalg.vector_norm(one, inf).float().to("cpu") for one in floating.values()]
+    )
+    found = gather(
+        [name for name, fine in zip(floating, largest.isfinite().tolist(), strict=True) if not fine]
+    )
     wrong = sorted({name for names in found for name in names})
     if wrong:
         more = f" and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
@@ -230,7 +279,11 @@ def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
 def advice(folder: Path) -> str:
     """Return which checkpoint is left, and what to do."""
     whole = whole_checkpoints(folder)
-    last = f"The last good checkpoint is {whole[-1]}" if whole else "There is no good checkpoint of this run yet"
+    last = (
+        f"The last good checkpoint is {whole[-1]}"
+        if whole
+        else "There is no good checkpoint of this run yet"
+    )
     return (
         f"Nothing of this step was saved. {last}. Look at the records, then continue with --resume, or begin another run with a "
         "lower learning rate (in RL, or with method.pre_clip on)."

@@ -24,5 +24,8 @@ def ended_by_signals() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            print("\nInterrupted. What is complete stays as it is: continue from it with --resume.", file=sys.stderr)
+            print(
+                "\nInterrupted. What is complete stays as it is: continue from it with --resume.",
+                file=sys.stderr,
+            )
         raise SystemExit(130) from None

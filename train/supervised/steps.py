@@ -24,7 +24,14 @@ from data.mixture import Mixture
 from data.preference import Preference, text
 from models.config import Read
 from models.encoder import Encoder
-from models.packing.groups import PATCH_COST, Group, PackedBatch, balance_over_ranks, join, pack_first_fit
+from models.packing.groups import (
+    PATCH_COST,
+    Group,
+    PackedBatch,
+    balance_over_ranks,
+    join,
+    pack_first_fit,
+)
 
 
 class Records(Protocol):
@@ -87,7 +94,9 @@ class PackedRow(NamedTuple):
 
     def to(self, device: torch.device) -> PackedRow:
         """Return the row with its tensors on `device`."""
-        return PackedRow(self.batch.to(device, non_blocking=True), *(numbers.to(device) for numbers in self[1:]))
+        return PackedRow(
+            self.batch.to(device, non_blocking=True), *(numbers.to(device) for numbers in self[1:])
+        )
 
 
 class Step(TypedDict):
@@ -118,7 +127,9 @@ def one_group(same: Sequence[TrainingExample]) -> tuple[Group, list[int]]:
     return replace(whole, continuations=tuple(distinct.values())), [numbers[key] for key in keys]
 
 
-def by_prompt(encoded: Sequence[TrainingExample], budget: float = inf) -> list[list[TrainingExample]]:
+def by_prompt(
+    encoded: Sequence[TrainingExample], budget: float = inf
+) -> list[list[TrainingExample]]:
     """Return neighbours of one prompt together, as long as their group keeps to `budget`."""
     found: list[list[TrainingExample]] = []
     for one in encoded:
@@ -141,7 +152,9 @@ def make_row(encoded: Sequence[TrainingExample], pack: Pack) -> PackedRow:
     return PackedRow(
         batch=pack(groups),
         margins=torch.tensor([one.margin for one in encoded], dtype=torch.float32),
-        response_tokens=torch.tensor([n for one in encoded for n in one.response_tokens], dtype=torch.int64),
+        response_tokens=torch.tensor(
+            [n for one in encoded for n in one.response_tokens], dtype=torch.int64
+        ),
         own_critiques=torch.tensor([one.own_critiques for one in encoded], dtype=torch.bool),
         places=torch.tensor(places, dtype=torch.int64),
         counts=torch.tensor([len(one.group.continuations) for one in encoded], dtype=torch.int64),
@@ -166,7 +179,9 @@ class Costs:
     prompts: npt.NDArray[np.integer] | None = None
     """Numbers that are equal for records of one prompt, (len,); None where each is computed by itself."""
 
-    def of_sets(self, drawn: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
+    def of_sets(
+        self, drawn: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
         """Return cost and number of each set of neighbours of one prompt in `drawn`."""
         costs = self.records[drawn]
         if self.prompts is None or self.images is None or not len(drawn):
@@ -230,7 +245,9 @@ class StepDataset(Dataset[Step]):
         """Return the record indices of this rank in optimizer step `step`: ranks need not ask one another."""
         drawn = np.array(self.global_indices(range(step, step + 1)), np.int64)
         alike = np.ones(len(drawn))
-        costs, sizes = (alike, alike.astype(np.int64)) if self.costs is None else self.costs.of_sets(drawn)
+        costs, sizes = (
+            (alike, alike.astype(np.int64)) if self.costs is None else self.costs.of_sets(drawn)
+        )
         dealt = balance_over_ranks(costs.tolist(), self.world_size, sizes.tolist())
         mine: list[int] = drawn[dealt[self.rank]].tolist()
         return mine
@@ -250,7 +267,10 @@ class StepDataset(Dataset[Step]):
         if self.prepare is not None:
             self.prepare(step)
         encoded = [self.records[index] for index in self.indices(step)]
-        rows, records = make_rows(encoded, self.pack, self.token_budget), [one.record for one in encoded]
+        rows, records = (
+            make_rows(encoded, self.pack, self.token_budget),
+            [one.record for one in encoded],
+        )
         return {"rows": rows, "records": records, "skipped": sum(one.skipped for one in encoded)}
 
 
@@ -279,7 +299,9 @@ class MixtureRecords:
         """Return an encoded record, with the number of unusable ones that this process met for the first time on the way."""
         before = len(self.mixture.skipped)
         encoded = self.mixture.load(index, lambda record: self.encode(record, side))
-        prompt = None if encoded.prompt is None else (int(self.mixture.prompts[index]), encoded.prompt)
+        prompt = (
+            None if encoded.prompt is None else (int(self.mixture.prompts[index]), encoded.prompt)
+        )
         return replace(encoded, skipped=len(self.mixture.skipped) - before, prompt=prompt)
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:
@@ -290,7 +312,9 @@ class MixtureRecords:
 def expected_costs(mixture: Mixture) -> npt.NDArray[np.float32]:
     """Return what each training record will take of a token budget, (len,), before anything is read or decoded."""
     text_tokens, image_tokens = mixture.lengths().T
-    return np.asarray(text_tokens + image_tokens + PATCH_COST * PATCHES_PER_TOKEN * image_tokens, dtype=np.float32)
+    return np.asarray(
+        text_tokens + image_tokens + PATCH_COST * PATCHES_PER_TOKEN * image_tokens, dtype=np.float32
+    )
 
 
 def shared_costs(mixture: Mixture) -> Costs:
@@ -311,13 +335,23 @@ class PairEncoder:
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
         """Decode the images and encode both responses; raises RecordError as decoding and encoding do."""
         self.encoder.refuse_control_tokens(record)
-        conversations = [(*record.prompt, text("assistant", response)) for response in (record.chosen, record.rejected)]
-        group = self.encoder.encode_conversations(record.images, conversations, self.read, record.identity)
+        conversations = [
+            (*record.prompt, text("assistant", response))
+            for response in (record.chosen, record.rejected)
+        ]
+        group = self.encoder.encode_conversations(
+            record.images, conversations, self.read, record.identity
+        )
         lengths = response_tokens(self.encoder, record) if self.lengths else ()
         prompt = record.prompt, record.images
-        return TrainingExample(group, record.margin or 0.0, lengths, record=record.identity, prompt=prompt)
+        return TrainingExample(
+            group, record.margin or 0.0, lengths, record=record.identity, prompt=prompt
+        )
 
 
 def response_tokens(encoder: Encoder, record: Preference) -> tuple[int, ...]:
     """Return the tokens of both responses, chosen first, by themselves."""
-    return tuple(len(encoder.tokenizer(one, add_special_tokens=False)["input_ids"]) for one in (record.chosen, record.rejected))
+    return tuple(
+        len(encoder.tokenizer(one, add_special_tokens=False)["input_ids"])
+        for one in (record.chosen, record.rejected)
+    )

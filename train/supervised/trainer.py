@@ -53,7 +53,9 @@ class PackedTrainer(FiniteTrainer):
         super().__init__(train_dataset=steps, **trainer)
         self.objective, self.steps = objective, steps
         self.folder = Path(self.args.output_dir)
-        self.budget = RowBudget(steps, self.args.device, ceiling(self.optim.token_budget, self.folder))
+        self.budget = RowBudget(
+            steps, self.args.device, ceiling(self.optim.token_budget, self.folder)
+        )
         self._sums: defaultdict[str, Tensor | float] = defaultdict(float)
         self._rates: dict[str, float] = {}
 
@@ -69,7 +71,9 @@ class PackedTrainer(FiniteTrainer):
             pin_memory=torch.cuda.is_available(),
         )
 
-    def training_step(self, model: nn.Module, inputs: Step, num_items_in_batch: Tensor | None = None) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: Step, num_items_in_batch: Tensor | None = None
+    ) -> Tensor:
         """Run this rank's rows of one optimizer step, and gradients of the step's mean loss; see the module docstring."""
         model.train()
         self.since = self.since or time.perf_counter()
@@ -93,12 +97,18 @@ class PackedTrainer(FiniteTrainer):
         """
         device, sums = self.args.device, self._sums.copy()
         alone = self.args.world_size == 1
-        wanted = len(rows) + (not self.is_deepspeed_enabled and not alone and self.budget.unproven(rows[-1]))
+        wanted = len(rows) + (
+            not self.is_deepspeed_enabled and not alone and self.budget.unproven(rows[-1])
+        )
         rows = rows + [make_row([], self.steps.pack)] * (max_over_ranks(wanted, device) - len(rows))
-        totals = sum_over_ranks(torch.stack([row.totals() for row in rows]).sum(0).to(device)).clamp_min(1.0)
+        totals = sum_over_ranks(
+            torch.stack([row.totals() for row in rows]).sum(0).to(device)
+        ).clamp_min(1.0)
         if self.is_deepspeed_enabled and not self._fits(rows[0], totals):
             return None
-        torch.manual_seed(step_seed(self.args.seed, self.state.global_step, self.args.process_index))
+        torch.manual_seed(
+            step_seed(self.args.seed, self.state.global_step, self.args.process_index)
+        )
         total = torch.zeros((), device=device)
         failed = False
         for number, row in enumerate(rows):
@@ -132,7 +142,11 @@ class PackedTrainer(FiniteTrainer):
                 with self.compute_loss_context_manager():
                     loss, _ = self.objective.loss(self.model, row.to(self.args.device), totals)
                 # Every layer has small parameters (norms, adapters), so a backward pass for them reaches all layers.
-                small = [one for one in self.model.parameters() if one.requires_grad and one.numel() <= SMALL]
+                small = [
+                    one
+                    for one in self.model.parameters()
+                    if one.requires_grad and one.numel() <= SMALL
+                ]
                 torch.autograd.grad(loss, small, allow_unused=True)
                 del held
             except torch.OutOfMemoryError:
@@ -145,7 +159,10 @@ class PackedTrainer(FiniteTrainer):
         kept = self.args.world_size if shared else 1
         missing = [one for one in self.model.parameters() if one.requires_grad and one.grad is None]
         return [
-            torch.empty(one.numel() // kept, dtype=torch.float32 if shared else one.dtype, device=one.device) for one in missing
+            torch.empty(
+                one.numel() // kept, dtype=torch.float32 if shared else one.dtype, device=one.device
+            )
+            for one in missing
         ]
 
     def _row(self, model: nn.Module, row: PackedRow, totals: Tensor, *, last: bool) -> Tensor:
@@ -157,10 +174,18 @@ class PackedTrainer(FiniteTrainer):
             with self.compute_loss_context_manager():
                 loss, sums = self.objective.loss(model, row.to(self.args.device), totals)
             # Ranks average their gradients, and the loss is already divided by the pairs of all ranks.
-            accelerator.backward(loss * self.args.world_size, **({"scale_wrt_gas": False} if deepspeed else {}))
-        row_sums: dict[str, Tensor | float] = {**sums, "records": row.records, "tokens": row.batch.tokens}
+            accelerator.backward(
+                loss * self.args.world_size, **({"scale_wrt_gas": False} if deepspeed else {})
+            )
+        row_sums: dict[str, Tensor | float] = {
+            **sums,
+            "records": row.records,
+            "tokens": row.batch.tokens,
+        }
         for name, value in row_sums.items():
-            self._sums[name] = self._sums[name] + value  # anew: a step that runs out of memory takes back its sums
+            self._sums[name] = (
+                self._sums[name] + value
+            )  # anew: a step that runs out of memory takes back its sums
         return loss.detach().mul(self.args.world_size)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
@@ -169,7 +194,10 @@ class PackedTrainer(FiniteTrainer):
         Raises: IncompleteCheckpointError.
         """
         tied = set(self.model.all_tied_weights_keys)
-        found = {"missing_keys": set(load_result.missing_keys) - tied, "unexpected_keys": load_result.unexpected_keys}
+        found = {
+            "missing_keys": set(load_result.missing_keys) - tied,
+            "unexpected_keys": load_result.unexpected_keys,
+        }
         refuse_incomplete("the checkpoint to resume from", {**found, "mismatched_keys": ()})
 
     def floating_point_ops(self, inputs: Any) -> int:
@@ -180,7 +208,11 @@ class PackedTrainer(FiniteTrainer):
         """Add the method's figures, speed and learning rates, all summed over ranks, to Trainer's own line."""
         if "loss" in logs:
             # Trainer's own learning rate is that of the first group, which may be the vision tower's.
-            logs = {**logs, "learning_rate": self._rates.get("language", logs["learning_rate"]), **self._figures()}
+            logs = {
+                **logs,
+                "learning_rate": self._rates.get("language", logs["learning_rate"]),
+                **self._figures(),
+            }
         super().log(logs, start_time)
 
     def _figures(self) -> dict[str, float]:

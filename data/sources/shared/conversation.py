@@ -28,7 +28,9 @@ def user_turn(prompt: str | list[Any]) -> list[Any]:
 
 def with_images(prompt: tuple[Message, ...], images: int) -> tuple[Message, ...]:
     """Return `prompt` with `images` image parts before the first text of the user (TRL's rule)."""
-    first = next((position for position, message in enumerate(prompt) if message["role"] == "user"), None)
+    first = next(
+        (position for position, message in enumerate(prompt) if message["role"] == "user"), None
+    )
     if images == 0 or first is None:
         return prompt
     places: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
@@ -50,7 +52,9 @@ def marked(turns: Sequence[Message], images: int) -> tuple[Message, ...]:
     if found == 0:
         return with_images(tuple(turns), images)
     if found != images:
-        raise RecordError(f"the prompt holds {MARKER} {found} times for {images} images; required is one for each, or none.")
+        raise RecordError(
+            f"the prompt holds {MARKER} {found} times for {images} images; required is one for each, or none."
+        )
     return tuple(map(_placed, turns))
 
 
@@ -68,7 +72,9 @@ def response(turns: Any) -> str:
         return turns
     if not isinstance(turns, list) or len(turns) != 1:
         found = f"{len(turns)} turns" if isinstance(turns, list) else f"a {type(turns).__name__}"
-        raise RecordError(f"a response is {found}; required is a text or exactly one assistant turn.")
+        raise RecordError(
+            f"a response is {found}; required is a text or exactly one assistant turn."
+        )
     message = _message(turns[0])
     if message["role"] != "assistant" or placeholders([message]):
         found = f"a turn of the {message['role']} with {placeholders([message])} images"
@@ -79,7 +85,10 @@ def response(turns: Any) -> str:
 def split_prefix(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:
     """Return how many turns (or characters) two conversations (or texts) share at their beginning."""
     pairs = zip(chosen, rejected, strict=False)
-    return next((position for position, (one, other) in enumerate(pairs) if one != other), min(len(chosen), len(rejected)))
+    return next(
+        (position for position, (one, other) in enumerate(pairs) if one != other),
+        min(len(chosen), len(rejected)),
+    )
 
 
 def implicit(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str, str]:
@@ -89,7 +98,9 @@ def implicit(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str, str]:
     """
     for name, turns in (("chosen", chosen), ("rejected", rejected)):
         if not isinstance(turns, list) or not turns:
-            raise RecordError(f"{name!r} is {type(turns).__name__}; required is a list of turns that begins with the prompt.")
+            raise RecordError(
+                f"{name!r} is {type(turns).__name__}; required is a list of turns that begins with the prompt."
+            )
     shared = min(split_prefix(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
     return chosen[:shared], response(chosen[shared:]), response(rejected[shared:])
 
@@ -97,7 +108,9 @@ def implicit(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str, str]:
 def sharegpt(turns: Any) -> list[Message]:
     """Return turns of {from, value} as messages of text."""
     if not isinstance(turns, list):
-        raise RecordError(f"the conversation is a {type(turns).__name__}; required is a list of turns.")
+        raise RecordError(
+            f"the conversation is a {type(turns).__name__}; required is a list of turns."
+        )
     return [text(_role(turn, "from", SHAREGPT_ROLES), field(turn, "value", str)) for turn in turns]
 
 
@@ -111,14 +124,22 @@ def _message(turn: Any) -> Message:
     if isinstance(content, str):
         return text(role, content)
     if not isinstance(content, list):
-        raise RecordError(f"the content of a turn is a {type(content).__name__}; required is a text or a list of parts.")
+        raise RecordError(
+            f"the content of a turn is a {type(content).__name__}; required is a text or a list of parts."
+        )
     parts: list[TextPart | ImagePart] = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind not in ("image", "text"):
             advice = f" {ADVICE}" if kind in PARTS else ""
-            raise RecordError(f"a part of a turn is of type {kind!r}; required is 'text' or 'image'.{advice}")
-        parts.append({"type": "image"} if kind == "image" else {"type": "text", "text": field(part, "text", str)})
+            raise RecordError(
+                f"a part of a turn is of type {kind!r}; required is 'text' or 'image'.{advice}"
+            )
+        parts.append(
+            {"type": "image"}
+            if kind == "image"
+            else {"type": "text", "text": field(part, "text", str)}
+        )
     return {"role": role, "content": parts}
 
 

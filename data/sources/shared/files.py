@@ -70,9 +70,13 @@ class SourceRow:
         try:
             found = parse_json(self.text(name))
         except RecordError as error:
-            raise RecordError(f"{name!r} is no JSON that is read: {error} Required is a {kind.__name__}.") from error
+            raise RecordError(
+                f"{name!r} is no JSON that is read: {error} Required is a {kind.__name__}."
+            ) from error
         if not isinstance(found, kind):
-            raise RecordError(f"{name!r} is a JSON {type(found).__name__}; required is a {kind.__name__}.")
+            raise RecordError(
+                f"{name!r} is a JSON {type(found).__name__}; required is a {kind.__name__}."
+            )
         return found
 
     def image(self, value: Any) -> EncodedImage:
@@ -85,7 +89,11 @@ class SourceRow:
         if isinstance(value, str) and is_video_name(value):
             raise ImageError(f"{self.identity}: the image {value!r} is a video. {ADVICE}")
         if isinstance(value, str) and value:
-            return from_data_uri(value, self.identity) if value.startswith("data:") else self.images.find(value, self.identity)
+            return (
+                from_data_uri(value, self.identity)
+                if value.startswith("data:")
+                else self.images.find(value, self.identity)
+            )
         if isinstance(value, dict) and (value.get("bytes") or value.get("path")):
             return self.image(value.get("bytes") or value["path"])
         raise ImageError(
@@ -99,7 +107,9 @@ class SourceRow:
         """
         value = self.columns.get(name)
         if not isinstance(value, dict) or not value.get("bytes"):
-            raise ImageError(f"{self.identity}: {name!r} is {_kind(value)}; required is an image struct with its bytes.")
+            raise ImageError(
+                f"{self.identity}: {name!r} is {_kind(value)}; required is an image struct with its bytes."
+            )
         return self.image(value["bytes"])
 
     def all_images(self, values: Any) -> tuple[EncodedImage, ...]:
@@ -138,9 +148,13 @@ class FilesConfig(SourceConfig):
     @model_validator(mode="after")
     def _place_given(self) -> FilesConfig:
         if self.path is None and self.hub is None:
-            raise ValueError(f"source {self.label!r}: give `path` (a local file or folder) or `hub` (a data set's id)")
+            raise ValueError(
+                f"source {self.label!r}: give `path` (a local file or folder) or `hub` (a data set's id)"
+            )
         if self.path is not None and self.revision is not None:
-            raise ValueError(f"source {self.label!r}: `revision` is for the hub; a local `path` has none")
+            raise ValueError(
+                f"source {self.label!r}: `revision` is for the hub; a local `path` has none"
+            )
         return self
 
     @property
@@ -161,7 +175,12 @@ class FilesConfig(SourceConfig):
         """Open the files as one table."""
         located = self.locate()
         tables = [path for path in located.files if not is_archive(path)]
-        return TableSource(self, located.revision, open_rows(tables, cache, self.COLUMNS), self.open_images(located, cache))
+        return TableSource(
+            self,
+            located.revision,
+            open_rows(tables, cache, self.COLUMNS),
+            self.open_images(located, cache),
+        )
 
     def look(self) -> None:
         """Raise UserError if local files are missing or of a kind that is not read; opens none of them, nor asks the hub."""
@@ -200,7 +219,9 @@ class FilesConfig(SourceConfig):
                 "files). A local copy must have the names of the data set's repository."
             )
         if self.path is not None and (problem := shards_problem(found)):
-            raise UserError(f"source {self.label!r}: {problem} (To read one of them alone, let `path` name that file.)")
+            raise UserError(
+                f"source {self.label!r}: {problem} (To read one of them alone, let `path` name that file.)"
+            )
         return LocatedFiles(found, folder, "local" if self.path else folder.name)
 
 
@@ -221,7 +242,9 @@ class ImageFilesConfig(FilesConfig):
 
     def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
         """Return what the recipe names, or the data set's own archives or folder."""
-        return open_images(self._named() or list(filter(is_archive, located.files)) or [located.root], cache)
+        return open_images(
+            self._named() or list(filter(is_archive, located.files)) or [located.root], cache
+        )
 
     def _named(self) -> list[Path]:
         if self.images is None:
@@ -246,7 +269,14 @@ class TableSource:
 
     generated = False
 
-    def __init__(self, config: FilesConfig, revision: str, rows: Rows, images: Images, name: str | None = None) -> None:
+    def __init__(
+        self,
+        config: FilesConfig,
+        revision: str,
+        rows: Rows,
+        images: Images,
+        name: str | None = None,
+    ) -> None:
         self.config, self.revision, self.rows, self.images = config, revision, rows, images
         self.name, self.licence = name or config.label, config.licence_of_files()
 
@@ -292,7 +322,9 @@ def shards_problem(files: Sequence[Path]) -> str | None:
     sets: dict[tuple[Path, str, str], list[tuple[int, int]]] = {}
     for path in files:
         if match := SHARD.fullmatch(path.name):
-            sets.setdefault((path.parent, match[1], path.suffix), []).append((int(match[2]), int(match[3])))
+            sets.setdefault((path.parent, match[1], path.suffix), []).append(
+                (int(match[2]), int(match[3]))
+            )
     for (folder, name, suffix), found in sets.items():
         total = max(of for _, of in found)
         if sorted(found) != [(number, total) for number in range(total)]:
@@ -309,7 +341,11 @@ def _fetched(hub: str, revision: str | None, patterns: Sequence[str]) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub, repo_type="dataset", revision=revision, allow_patterns=list(patterns)))
+        return Path(
+            snapshot_download(
+                hub, repo_type="dataset", revision=revision, allow_patterns=list(patterns)
+            )
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
             f"the data set {hub} cannot be fetched from the hub ({type(error).__name__}: {error}). "
@@ -323,12 +359,18 @@ def field(columns: Any, name: str, kind: type | UnionType) -> Any:
     Raises: RecordError if `columns` is no object, or its value is missing, not of type `kind`, or a number beyond every float.
     """
     if not isinstance(columns, dict):
-        raise RecordError(f"an entry is a {type(columns).__name__}; required is an object with {name!r}.")
+        raise RecordError(
+            f"an entry is a {type(columns).__name__}; required is an object with {name!r}."
+        )
     if name not in columns:
-        raise RecordError(f"there is no {name!r}; found are {', '.join(map(repr, sorted(columns)))}.")
+        raise RecordError(
+            f"there is no {name!r}; found are {', '.join(map(repr, sorted(columns)))}."
+        )
     value = columns[name]
     kinds = get_args(kind) or (kind,)
-    if not isinstance(value, kind) or (isinstance(value, bool) and not {bool, object} & {*kinds}):  # True is an int to Python
+    if not isinstance(value, kind) or (
+        isinstance(value, bool) and not {bool, object} & {*kinds}
+    ):  # True is an int to Python
         required = " or ".join(one.__name__ for one in kinds)
     elif isinstance(value, int) and abs(value) > sys.float_info.max:
         required = f"a number of at most {sys.float_info.max:.4g}"

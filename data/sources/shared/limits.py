@@ -23,8 +23,19 @@ class Limits(Section):
 
     def check(self, record: Preference) -> Preference:
         """Return `record` unchanged; raise RecordError for one beyond a limit."""
-        notes = (record.chosen_critique, record.rejected_critique, record.rationale, record.source, record.category)
-        written = (*texts(record.prompt), record.chosen, record.rejected, *(note for note in notes if note is not None))
+        notes = (
+            record.chosen_critique,
+            record.rejected_critique,
+            record.rationale,
+            record.source,
+            record.category,
+        )
+        written = (
+            *texts(record.prompt),
+            record.chosen,
+            record.rejected,
+            *(note for note in notes if note is not None),
+        )
         self.refuse("characters", sum(map(len, written)))
         self.refuse("turns", len(record.prompt))
         self.refuse("parts", sum(len(message["content"]) for message in record.prompt))

@@ -40,16 +40,25 @@ class PairsConfig(FilesConfig):
         completions = structs(row.value("completions", list | dict))
         scored = [(mean_rating(one), field(one, "response", str)) for one in completions]
         if len(scored) > RESPONSES:
-            raise RecordError(f"the row holds {len(scored)} responses; expected are at most {RESPONSES}.")
+            raise RecordError(
+                f"the row holds {len(scored)} responses; expected are at most {RESPONSES}."
+            )
         rated = [(score, text) for score, text in scored if score is not None]
         pairs = list(combinations(rated, 2))
         if self.pairs == "hardest":
-            pairs = [(max(rated, key=itemgetter(0)), min(rated, key=itemgetter(0)))] if pairs else []
+            pairs = (
+                [(max(rated, key=itemgetter(0)), min(rated, key=itemgetter(0)))] if pairs else []
+            )
         if row.slot >= len(pairs):
-            raise LeftOut("no_pair", f"{len(rated)} of {len(scored)} responses have a score; there is no pair {row.slot}.")
+            raise LeftOut(
+                "no_pair",
+                f"{len(rated)} of {len(scored)} responses have a score; there is no pair {row.slot}.",
+            )
         (one, first), (other, second) = pairs[row.slot]
         chosen, rejected = (first, second) if one > other else (second, first)
-        return replace(blank, chosen=chosen, rejected=rejected, margin=gap(one, other, self.minimum_gap))
+        return replace(
+            blank, chosen=chosen, rejected=rejected, margin=gap(one, other, self.minimum_gap)
+        )
 
 
 def gap(one: float, other: float, minimum: float) -> float:
@@ -72,9 +81,14 @@ def structs(value: Any) -> list[dict[str, Any]]:
     """
     if isinstance(value, list) and all(isinstance(one, dict) for one in value):
         return value
-    if isinstance(value, dict) and len({len(one) for one in value.values() if isinstance(one, list)}) == 1:
+    if (
+        isinstance(value, dict)
+        and len({len(one) for one in value.values() if isinstance(one, list)}) == 1
+    ):
         return [dict(zip(value, one, strict=True)) for one in zip(*value.values(), strict=True)]
-    raise RecordError(f"a {type(value).__name__}; required is a list of objects, or an object of lists of one length.")
+    raise RecordError(
+        f"a {type(value).__name__}; required is a list of objects, or an object of lists of one length."
+    )
 
 
 def mean_rating(completion: dict[str, Any]) -> float | None:

@@ -23,7 +23,16 @@ def read(folder: Path, text: str) -> tuple[Any, list[str]]:
 
 @pytest.mark.parametrize(
     ("written", "value"),
-    [("1e-5", 1e-5), ("3.0e-6", 3e-6), ("off", "off"), ("no", "no"), ("true", True), ("null", None), ("0o10", 8), ("'1'", "1")],
+    [
+        ("1e-5", 1e-5),
+        ("3.0e-6", 3e-6),
+        ("off", "off"),
+        ("no", "no"),
+        ("true", True),
+        ("null", None),
+        ("0o10", 8),
+        ("'1'", "1"),
+    ],
 )
 def test_scalars_are_those_of_yaml_1_2(tmp_path: Path, written: str, value: object) -> None:
     found, problems = read(tmp_path, f"a: {written}")
@@ -38,7 +47,10 @@ def test_a_date_is_a_string(tmp_path: Path) -> None:
 
 def test_every_value_knows_its_line(tmp_path: Path) -> None:
     tree = Reader().recipe(write(tmp_path, "a:\n  b: 1\n\n  c:\n    - 2\n    - d: 3\n"))
-    lines = {path: tree.nearest(path).where.rpartition(":")[2] for path in [("a",), ("a", "b"), ("a", "c"), ("a", "c", 1, "d")]}
+    lines = {
+        path: tree.nearest(path).where.rpartition(":")[2]
+        for path in [("a",), ("a", "b"), ("a", "c"), ("a", "c", 1, "d")]
+    }
     assert lines == {("a",): "1", ("a", "b"): "2", ("a", "c"): "4", ("a", "c", 1, "d"): "6"}
 
 
@@ -52,7 +64,15 @@ def test_all_duplicate_keys_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [1", "a: 1\n b: 2\n", "a: *missing", "- 1\n- 2\n", "a: !!python/name:os.system x", "? [a]\n: 1"]
+    "text",
+    [
+        "a: [1",
+        "a: 1\n b: 2\n",
+        "a: *missing",
+        "- 1\n- 2\n",
+        "a: !!python/name:os.system x",
+        "? [a]\n: 1",
+    ],
 )
 def test_text_that_is_no_recipe_is_reported(tmp_path: Path, text: str) -> None:
     assert len(read(tmp_path, text)[1]) == 1
@@ -81,7 +101,11 @@ def test_overrides_are_recipes_of_one_key() -> None:
     tree = Located.of({"a": {"b": 1, "c": 2}, "l": [{"w": 1}, {"w": 2}]})
     for text in ("a.b=1e-6", "l.1.w=off", "new={x: [1, 2]}", "a.c="):
         tree = lay(tree, reader.override(text))
-    assert tree.plain() == {"a": {"b": 1e-6, "c": None}, "l": [{"w": 1}, {"w": "off"}], "new": {"x": [1, 2]}}
+    assert tree.plain() == {
+        "a": {"b": 1e-6, "c": None},
+        "l": [{"w": 1}, {"w": "off"}],
+        "new": {"x": [1, 2]},
+    }
     assert not reader.problems
 
 
@@ -100,7 +124,14 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" fo
     ("text", "reason"),
     [
         (LAUGHS, f"more than {VALUES:,}"),
-        ("a: &a [x, x, x, x, x, x, x, x, x]\nb: &b [" + "*a, " * 900 + "]\nc: [" + "*b, " * 900 + "]", f"more than {VALUES:,}"),
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x]\nb: &b ["
+            + "*a, " * 900
+            + "]\nc: ["
+            + "*b, " * 900
+            + "]",
+            f"more than {VALUES:,}",
+        ),
         ("a: [" + "1, " * (VALUES + 1) + "]", f"more than {VALUES:,}"),
         ("a: &a [*a]", "nested more than"),
         ("a: &a {b: *a}", "nested more than"),
@@ -131,12 +162,21 @@ def test_only_regular_files_of_a_small_size_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "two").write_bytes(b"a: \xff")
-    for path in (tmp_path / "pipe", tmp_path / "loop", tmp_path, tmp_path / "none", Path("/dev/zero"), tmp_path / "two"):
+    for path in (
+        tmp_path / "pipe",
+        tmp_path / "loop",
+        tmp_path,
+        tmp_path / "none",
+        Path("/dev/zero"),
+        tmp_path / "two",
+    ):
         reader = Reader()
         reader.recipe(path)
         assert "cannot be read" in reader.problems[0].message
     reader = Reader()
-    assert reader.recipe(Path("/proc/self/status")).plain() == {}  # states no size, so that nothing of it is read
+    assert (
+        reader.recipe(Path("/proc/self/status")).plain() == {}
+    )  # states no size, so that nothing of it is read
 
 
 def test_a_chain_of_recipes_has_an_end(tmp_path: Path) -> None:
@@ -147,7 +187,10 @@ def test_a_chain_of_recipes_has_an_end(tmp_path: Path) -> None:
     assert f"more than {CHAIN} recipes" in reader.problems[0].message
 
 
-@pytest.mark.parametrize("text", [".".join(["a"] * 5000) + "=1", "a=" + "x" * SIZE, "a=" + "9" * 6000, "a=" + "[" * 20_000])
+@pytest.mark.parametrize(
+    "text",
+    [".".join(["a"] * 5000) + "=1", "a=" + "x" * SIZE, "a=" + "9" * 6000, "a=" + "[" * 20_000],
+)
 def test_an_override_has_limits_too(text: str) -> None:
     reader = Reader()
     reader.override(text)
@@ -157,7 +200,9 @@ def test_an_override_has_limits_too(text: str) -> None:
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda child: st.lists(child, max_size=3) | st.dictionaries(st.sampled_from("abcd"), child, max_size=2),
+    lambda child: (
+        st.lists(child, max_size=3) | st.dictionaries(st.sampled_from("abcd"), child, max_size=2)
+    ),
     max_leaves=5,
 )
 TREES = st.dictionaries(st.sampled_from("abcd"), ANY, max_size=4)
@@ -165,13 +210,17 @@ TREES = st.dictionaries(st.sampled_from("abcd"), ANY, max_size=4)
 
 @settings(deadline=None)
 @given(base=TREES, patch=TREES)
-def test_what_is_laid_over_wins_and_the_rest_stays(base: dict[str, Any], patch: dict[str, Any]) -> None:
+def test_what_is_laid_over_wins_and_the_rest_stays(
+    base: dict[str, Any], patch: dict[str, Any]
+) -> None:
     merged = lay(Located.of(base), Located.of(patch)).plain()
     assert merged.keys() == base.keys() | patch.keys()
     for key, value in merged.items():
         if key not in patch:
             assert value == base[key]
-        elif key not in base or not (isinstance(patch[key], dict) and isinstance(base[key], dict | list)):
+        elif key not in base or not (
+            isinstance(patch[key], dict) and isinstance(base[key], dict | list)
+        ):
             assert value == patch[key]
 
 

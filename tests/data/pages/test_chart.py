@@ -32,7 +32,11 @@ def test_ticks_are_round_inside_and_told_apart(one: float, other: float) -> None
 @pytest.mark.parametrize(
     ("axis", "written", "label"),
     [
-        (Axis.numbers([-2.4e-4, 1e-5], "step"), ["−2.5", "−2.0", "−1.5", "−1.0", "−0.5", "0.0"], "step ×10⁻⁴"),
+        (
+            Axis.numbers([-2.4e-4, 1e-5], "step"),
+            ["−2.5", "−2.0", "−1.5", "−1.0", "−0.5", "0.0"],
+            "step ×10⁻⁴",
+        ),
         (Axis.numbers([0, 4200]), ["0", "1,000", "2,000", "3,000", "4,000"], ""),
         (Axis.shares([0.0, 0.0022]), ["0.00 %", "0.05 %", "0.10 %", "0.15 %", "0.20 %"], ""),
         (Axis.shares([0.46, 0.91]), ["50 %", "60 %", "70 %", "80 %", "90 %"], ""),
@@ -47,14 +51,27 @@ def test_the_numbers_at_an_axis(axis: Axis, written: list[str], label: str) -> N
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(0.0, "0"), (12000.0, "12,000"), (0.05, "0.05"), (2e-5, "2e-5"), (-0.5, "−0.5"), (1.0, "1"), (83.11412, "83.11")],
+    [
+        (0.0, "0"),
+        (12000.0, "12,000"),
+        (0.05, "0.05"),
+        (2e-5, "2e-5"),
+        (-0.5, "−0.5"),
+        (1.0, "1"),
+        (83.11412, "83.11"),
+    ],
 )
 def test_numbers_are_short(value: float, written: str) -> None:
     assert plain(value) == written
 
 
 def test_shares_are_percentages() -> None:
-    assert [percent(share) for share in (0.0, 0.5, 0.125, 1.0)] == ["0 %", "50 %", "12.5 %", "100 %"]
+    assert [percent(share) for share in (0.0, 0.5, 0.125, 1.0)] == [
+        "0 %",
+        "50 %",
+        "12.5 %",
+        "100 %",
+    ]
 
 
 def test_texts_in_a_chart_are_escaped() -> None:
@@ -67,7 +84,9 @@ def test_texts_in_a_chart_are_escaped() -> None:
 
 
 def test_long_numbers_have_room() -> None:
-    narrow, wide = (Chart("", Axis.numbers([0, 1]), Axis.numbers([low, low + 0.1])) for low in (0, 100_000))
+    narrow, wide = (
+        Chart("", Axis.numbers([0, 1]), Axis.numbers([low, low + 0.1])) for low in (0, 100_000)
+    )
     assert wide.left - narrow.left == 7 * len("100,00")
 
 
@@ -77,7 +96,9 @@ def colours(scheme: str) -> dict[str, str]:
 
 def luminance(colour: str) -> float:
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -86,7 +107,9 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("scheme", STYLE.split("@media (prefers-color-scheme: dark)")[:2], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "scheme", STYLE.split("@media (prefers-color-scheme: dark)")[:2], ids=["light", "dark"]
+)
 def test_contrast_meets_wcag_aa(scheme: str) -> None:
     found = colours(scheme.partition("\n* {")[0])
     assert len(found) == 18

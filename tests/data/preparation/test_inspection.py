@@ -24,8 +24,14 @@ def mine(folder: Path) -> Path:
     def asked(place: int) -> list[dict[str, str]]:
         return [{"role": "user", "content": f"Which\x1b[2J colour, {place % 30}?"}]
 
-    said = {name: [{"role": "assistant", "content": f"{name} one"}] for name in ("chosen", "rejected")}
-    rows = [{"images": ["red.png", "blue.png"], "prompt": asked(place), "margin": 0.5, "id": place} | said for place in range(40)]
+    said = {
+        name: [{"role": "assistant", "content": f"{name} one"}] for name in ("chosen", "rejected")
+    }
+    rows = [
+        {"images": ["red.png", "blue.png"], "prompt": asked(place), "margin": 0.5, "id": place}
+        | said
+        for place in range(40)
+    ]
     rows[1] |= {"rejected": said["chosen"]}
     rows[3] |= {"images": ["gone.png"]}
     rows[4] |= {"images": ["lost.png"]}
@@ -38,13 +44,18 @@ def test_it_says_what_a_file_is_and_prints_a_recipe_that_runs(tmp_path: Path) ->
     about, recipe = text.split(
         "A recipe to start from; save it as my-data.yaml, then: deepspeed train/rm.py my-data.yaml --dry-run\n"
     )
-    assert about.startswith(f"{path}: 40 rows in the format `trl` (docs/data_formats.md)\ncolumns that are not read: id\n")
+    assert about.startswith(
+        f"{path}: 40 rows in the format `trl` (docs/data_formats.md)\ncolumns that are not read: id\n"
+    )
     assert (
         "\ntrl:0\n  user:     [image of 60 x 40 pixels] [image of 32 x 90 pixels] Which\ufffd[2J colour, 0?\n"
         "  chosen:   chosen one\n  rejected: rejected one\n  margin:   0.5\n\ntrl:2\n"
     ) in about
     assert about.count("  chosen:") == 3
-    assert "37 of 40 records would be trained on; dropped: bad_image 2, identical 1\nbad: trl:3: the image 'gone.png' is" in about
+    assert (
+        "37 of 40 records would be trained on; dropped: bad_image 2, identical 1\nbad: trl:3: the image 'gone.png' is"
+        in about
+    )
     assert "`images: FOLDER`" in about
     assert "… and 1 more record with the same fault" in about
     saved = tmp_path / "my-data.yaml"
@@ -56,7 +67,10 @@ def test_it_says_what_a_file_is_and_prints_a_recipe_that_runs(tmp_path: Path) ->
     read = read_recipe(saved)
     assert read.output.folder == "runs/my-data"
     assert read.optim.records_per_step * 20 <= 37 < read.optim.records_per_step * 40
-    assert (read.evaluation.best_metric, read.output.save_every_steps) == ("held_out/accuracy", 37 // 4)
+    assert (read.evaluation.best_metric, read.output.save_every_steps) == (
+        "held_out/accuracy",
+        37 // 4,
+    )
 
 
 def test_without_its_images_it_says_how_to_name_them_and_prints_no_recipe(tmp_path: Path) -> None:

@@ -17,13 +17,17 @@ from data.sources.table import SOURCES
 from tests.data.mixtures import mixture, row
 from tests.data.sources.fixtures import RED, image_struct, write_images, write_jsonl, write_parquet
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data_formats.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data_formats.md").read_text(
+    encoding="utf-8"
+)
 SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 
 def samples(kind: str) -> list[dict[str, Any]]:
     return [
-        json.loads(line) for block in re.findall(r"```json\n(.*?)```", SECTIONS[kind], re.DOTALL) for line in block.splitlines()
+        json.loads(line)
+        for block in re.findall(r"```json\n(.*?)```", SECTIONS[kind], re.DOTALL)
+        for line in block.splitlines()
     ]
 
 
@@ -36,7 +40,9 @@ class Anywhere:
 
 
 def test_the_page_documents_every_type_and_no_other() -> None:
-    assert sorted(SECTIONS) == sorted(get_args(kind.model_fields["type"].annotation)[0] for kind in SOURCES)
+    assert sorted(SECTIONS) == sorted(
+        get_args(kind.model_fields["type"].annotation)[0] for kind in SOURCES
+    )
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -46,22 +52,38 @@ def test_every_row_on_the_page_is_read_by_its_adapter(kind: str) -> None:
     found = samples(kind)
     for place, columns in enumerate(found):
         record = validate(config.convert(SourceRow(f"{kind}:{place}", columns, Anywhere())))
-        assert (record.chosen, record.rejected) in {("A cat.", "A dog."), ("Hello.", "No."), ("Black.", "White."), ("2", "3")}
+        assert (record.chosen, record.rejected) in {
+            ("A cat.", "A dog."),
+            ("Hello.", "No."),
+            ("Black.", "White."),
+            ("2", "3"),
+        }
         assert columns.keys() >= set(config.COLUMNS)
     default = FILES[kind].model_fields["hub"].default
     assert (default or kind) in SECTIONS[kind] + kind
-    assert kind in FORMATS or config.licence_of_files().replace("not stated", "licence not stated") in SECTIONS[kind]
+    assert (
+        kind in FORMATS
+        or config.licence_of_files().replace("not stated", "licence not stated") in SECTIONS[kind]
+    )
     assert (" images" in SECTIONS[kind].lower()) or "Images:" in SECTIONS[kind]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "mmpr"])
 def test_a_file_of_each_type_is_recognised_or_read_alike(kind: str, tmp_path: Path) -> None:
     for sample in samples(kind):
-        found = recognise(str(write_jsonl(tmp_path / f"{kind}.jsonl", [sample] * 3)), tmp_path / "cache")
+        found = recognise(
+            str(write_jsonl(tmp_path / f"{kind}.jsonl", [sample] * 3)), tmp_path / "cache"
+        )
         if found.type != kind:  # a general format, or a sibling, that makes the same record
             record = configured(**found.settings).convert(SourceRow("a:0", sample, Anywhere()))
-            mine = configured(**found.settings | {"type": kind}).convert(SourceRow("a:0", sample, Anywhere()))
-            assert (record.prompt, record.chosen, record.rejected) == (mine.prompt, mine.chosen, mine.rejected)
+            mine = configured(**found.settings | {"type": kind}).convert(
+                SourceRow("a:0", sample, Anywhere())
+            )
+            assert (record.prompt, record.chosen, record.rejected) == (
+                mine.prompt,
+                mine.chosen,
+                mine.rejected,
+            )
             assert kind not in FORMATS
 
 
@@ -71,7 +93,9 @@ def test_columns_that_nobody_reads_are_named(tmp_path: Path) -> None:
     assert (found.type, list(found.unread)) == ("trl", ["score"])
     own = [row(str(number), category="x") for number in range(40)]
     own[7] = row("7", catgory="x")
-    assert recognise(str(write_jsonl(tmp_path / "b.jsonl", own)), tmp_path / "cache").type == "project"
+    assert (
+        recognise(str(write_jsonl(tmp_path / "b.jsonl", own)), tmp_path / "cache").type == "project"
+    )
 
 
 def test_a_folder_whose_files_are_called_otherwise_is_read_too(tmp_path: Path) -> None:
@@ -97,21 +121,29 @@ def test_a_file_that_two_formats_read_differently_is_not_guessed(tmp_path: Path)
     lines = "\n".join(f"- {{type: {kind}, path: {path}}}" for kind in ("ms_swift", "trl"))
     with pytest.raises(UserError, match=rf"(?s)fits several formats.*\n{re.escape(lines)}"):
         recognise(str(path), tmp_path / "cache")
-    path = write_jsonl(tmp_path / "b.jsonl", [both | {"margin": 1.0, "images": ["a.png"], "image": "a.png"}] * 2)
+    path = write_jsonl(
+        tmp_path / "b.jsonl", [both | {"margin": 1.0, "images": ["a.png"], "image": "a.png"}] * 2
+    )
     with pytest.raises(UserError, match="fits several"):
         recognise(str(path), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_wrong_type_in_a_recipe_is_answered_with_the_line_to_write(suffix: str, tmp_path: Path) -> None:
+def test_a_wrong_type_in_a_recipe_is_answered_with_the_line_to_write(
+    suffix: str, tmp_path: Path
+) -> None:
     write_images(tmp_path, a=RED)
     rows = [sample | {"images": ["a.png"]} for sample in samples("ms_swift")[:1]] * 20
     path = tmp_path / f"mine.{suffix}"
     (write_jsonl if suffix == "jsonl" else write_parquet)(path, rows)
     line = re.escape(f"- {{type: ms_swift, path: {path}}}")
-    with pytest.raises(UserError, match=rf"is in the format `ms_swift`, not `trl`\. Write in a recipe: {line}\n"):
+    with pytest.raises(
+        UserError, match=rf"is in the format `ms_swift`, not `trl`\. Write in a recipe: {line}\n"
+    ):
         mixture(tmp_path, [{"type": "trl", "path": str(path)}])
     with pytest.raises(UserError) as caught:
-        mixture(tmp_path, [{"type": "ms_swift", "path": str(path), "images": str(tmp_path / "cache")}])
+        mixture(
+            tmp_path, [{"type": "ms_swift", "path": str(path), "images": str(tmp_path / "cache")}]
+        )
     assert "is not there" in str(caught.value)
     assert "is in the format" not in str(caught.value)

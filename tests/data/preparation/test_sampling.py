@@ -12,7 +12,9 @@ from data.preparation.sampling import Pool, apportion, bring_together, draw, quo
 from data.sources.project import ProjectConfig
 
 
-def pool(size: int, weight: float = 1, repeat: float = 1, text_only: bool | None = None, start: int = 0) -> Pool:
+def pool(
+    size: int, weight: float = 1, repeat: float = 1, text_only: bool | None = None, start: int = 0
+) -> Pool:
     config = ProjectConfig(type="project", path="s", weight=weight, repeat=repeat)
     return Pool(config, text_only, np.arange(start, start + size, dtype=np.int32))
 
@@ -43,11 +45,16 @@ def test_quotas_are_equal_up_to_the_limits(limits: list[int], total: int) -> Non
     given_out = quotas(total, limits)
     assert sum(given_out) == total
     largest = max(given_out)
-    assert all(number >= largest - 1 or number == limit for number, limit in zip(given_out, limits, strict=True))
+    assert all(
+        number >= largest - 1 or number == limit
+        for number, limit in zip(given_out, limits, strict=True)
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=60), st.integers(1, 7))
-def test_records_of_a_prompt_follow_one_another_and_a_record_is_in_a_set_once(drawn: list[tuple[int, int]], most: int) -> None:
+def test_records_of_a_prompt_follow_one_another_and_a_record_is_in_a_set_once(
+    drawn: list[tuple[int, int]], most: int
+) -> None:
     """A record is (its number, its prompt); a run is the next `most` of a prompt, where the first was drawn."""
     order = np.array([number * 6 + prompt for number, prompt in drawn], np.int32)
     left = [int(index) for index in order]
@@ -55,7 +62,11 @@ def test_records_of_a_prompt_follow_one_another_and_a_record_is_in_a_set_once(dr
     while left:
         run: list[int] = []
         for place, index in enumerate(left):
-            if index % 6 == left[0] % 6 and index not in [left[one] for one in run] and len(run) < most:
+            if (
+                index % 6 == left[0] % 6
+                and index not in [left[one] for one in run]
+                and len(run) < most
+            ):
                 run.append(place)
         expected += [left[place] for place in run]
         left = [index for place, index in enumerate(left) if place not in run]
@@ -67,8 +78,20 @@ def test_records_of_a_prompt_follow_one_another_and_a_record_is_in_a_set_once(dr
 
 
 def test_a_record_that_is_drawn_again_stands_in_another_set() -> None:
-    assert bring_together(np.array([1, 1, 5, 2, 2]), np.array([0, 0, 9, 0, 0]), 4).tolist() == [1, 2, 1, 2, 5]
-    assert bring_together(np.array([3, 4, 3, 3, 4]), np.array([0, 1, 0, 0, 1]), 4).tolist() == [3, 4, 3, 3, 4]
+    assert bring_together(np.array([1, 1, 5, 2, 2]), np.array([0, 0, 9, 0, 0]), 4).tolist() == [
+        1,
+        2,
+        1,
+        2,
+        5,
+    ]
+    assert bring_together(np.array([3, 4, 3, 3, 4]), np.array([0, 1, 0, 0, 1]), 4).tolist() == [
+        3,
+        4,
+        3,
+        3,
+        4,
+    ]
 
 
 def test_shares_follow_size_weight_repeat_and_temperature() -> None:

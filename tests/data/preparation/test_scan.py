@@ -35,16 +35,23 @@ ROOT = Path(__file__).resolve().parents[3]
 def records(folder: Path, count: int) -> Source:
     write_images(folder, one=png("red", (60, 40)), two=png("blue", (300, 500)))
     images: tuple[list[str], ...] = ([], ["one.png"], ["two.png", "one.png"])
-    rows: list[Any] = [{"prompt": f"q {n}", "chosen": f"a {n}", "rejected": "b", "images": images[n % 3]} for n in range(count)]
+    rows: list[Any] = [
+        {"prompt": f"q {n}", "chosen": f"a {n}", "rejected": "b", "images": images[n % 3]}
+        for n in range(count)
+    ]
     rows[count // 2] = {"prompt": "?", "chosen": "a", "rejected": 3, "images": []}
-    return open_source(folder / "cache", type="project", path=str(write_jsonl(folder / "a.jsonl", rows)))
+    return open_source(
+        folder / "cache", type="project", path=str(write_jsonl(folder / "a.jsonl", rows))
+    )
 
 
 def read(source: Source, cache: Path, workers: int = 1) -> RowIndex:
     return scan(source, BadRecordConfig(), cache, workers)
 
 
-def test_one_process_and_several_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_and_several_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(preparation, "BLOCK", 100)
     source = records(tmp_path, 1050)
     one, several = read(source, tmp_path / "one"), read(source, tmp_path / "several", workers=2)
@@ -55,17 +62,27 @@ def test_one_process_and_several_find_the_same(tmp_path: Path, monkeypatch: pyte
     for row in (0, 1, 2, 525, 526, 1049):
         assert one.rows[row] == index_rows(source, [row]).rows[0]
     assert one.folder is not None
-    assert {path.name for path in one.folder.iterdir()} == {"rows.npy", "sizes.npy", "summary.json", "lock"}
+    assert {path.name for path in one.folder.iterdir()} == {
+        "rows.npy",
+        "sizes.npy",
+        "summary.json",
+        "lock",
+    }
 
 
 def test_a_strict_recipe_refuses_what_an_earlier_reading_skipped(tmp_path: Path) -> None:
     source = records(tmp_path, 300)
     assert read(source, tmp_path / "cache").skipped == 1
-    with pytest.raises(UserError, match=r"(?s)1 of 300 rows are bad so far; the recipe allows 0.*'rejected' is int 3"):
+    with pytest.raises(
+        UserError,
+        match=r"(?s)1 of 300 rows are bad so far; the recipe allows 0.*'rejected' is int 3",
+    ):
         scan(source, BadRecordConfig(policy="strict"), tmp_path / "cache", 1)
 
 
-def test_a_finished_reading_is_not_repeated_and_a_changed_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_reading_is_not_repeated_and_a_changed_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = records(tmp_path, 300)
     first = read(source, tmp_path / "cache")
     monkeypatch.setattr(preparation, "index_rows", None)  # reading again would fail
@@ -73,7 +90,9 @@ def test_a_finished_reading_is_not_repeated_and_a_changed_file_is(tmp_path: Path
     monkeypatch.undo()
     path = tmp_path / "a.jsonl"
     path.write_text(path.read_text().replace('"a 7"', '"other"'))
-    second = read(open_source(tmp_path / "cache", type="project", path=str(path)), tmp_path / "cache")
+    second = read(
+        open_source(tmp_path / "cache", type="project", path=str(path)), tmp_path / "cache"
+    )
     assert len(second.rows) == len(first.rows)
     assert second.content != first.content
 
@@ -83,7 +102,9 @@ def test_a_change_that_leaves_size_and_time_as_they_were_is_seen(tmp_path: Path)
     path, status = tmp_path / "a.jsonl", (tmp_path / "a.jsonl").stat()
     path.write_text(path.read_text().replace('"a 7"', '"a 8"'))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    again = read(open_source(tmp_path / "cache", type="project", path=str(path)), tmp_path / "cache")
+    again = read(
+        open_source(tmp_path / "cache", type="project", path=str(path)), tmp_path / "cache"
+    )
     assert path.stat().st_size == status.st_size
     assert again.content != first.content
 
@@ -101,7 +122,9 @@ def test_other_code_reads_the_data_again(tmp_path: Path, monkeypatch: pytest.Mon
     code.code_digest.cache_clear()
 
 
-def test_an_interrupted_reading_keeps_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_reading_keeps_its_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(preparation, "BLOCK", 100)
     source = records(tmp_path, 1000)
     whole = read(source, tmp_path / "whole")
@@ -127,20 +150,29 @@ def test_an_interrupted_reading_keeps_its_blocks(tmp_path: Path, monkeypatch: py
 
 def test_images_that_were_missing_are_found_once_they_are_there(tmp_path: Path) -> None:
     row = {"images": ["late.png"], "prompt": "?", "chosen": "a", "rejected": "b"}
-    source = open_source(tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", [row])))
+    source = open_source(
+        tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", [row]))
+    )
     with pytest.raises(UserError, match=r"late\.png.* is not there"):
         read(source, tmp_path / "cache")
     write_images(tmp_path, late=png())
     assert read(source, tmp_path / "cache").rows["images"].tolist() == [1]
 
 
-def test_equal_faults_of_several_blocks_are_told_once_with_their_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_faults_of_several_blocks_are_told_once_with_their_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(preparation, "BLOCK", 50)
     rows: list[Any] = [
-        {"prompt": "?", "chosen": [{"role": "assistant", "content": f"{n}; a"}], "rejected": "b"} for n in range(120)
+        {"prompt": "?", "chosen": [{"role": "assistant", "content": f"{n}; a"}], "rejected": "b"}
+        for n in range(120)
     ]
-    rows += [{"prompt": "?", "chosen": "a", "rejected": "b", "images": [f"{name}.png"]} for name in "xyz"]
-    source = open_source(tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", rows)))
+    rows += [
+        {"prompt": "?", "chosen": "a", "rejected": "b", "images": [f"{name}.png"]} for name in "xyz"
+    ]
+    source = open_source(
+        tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", rows))
+    )
     with pytest.raises(UserError) as caught:
         read(source, tmp_path / "cache")
     assert str(caught.value).count("\n- ") == 1
@@ -154,7 +186,10 @@ def test_equal_faults_of_several_blocks_are_told_once_with_their_count(tmp_path:
 
 
 def test_a_kill_loses_nothing(tmp_path: Path) -> None:
-    rows = [{"prompt": f"q {number}", "chosen": f"a {number} " * 40, "rejected": "b " * 100} for number in range(33_000)]
+    rows = [
+        {"prompt": f"q {number}", "chosen": f"a {number} " * 40, "rejected": "b " * 100}
+        for number in range(33_000)
+    ]
     write_jsonl(tmp_path / "a.jsonl", rows)
     section = {
         "sources": [{"type": "project", "path": str(tmp_path / "a.jsonl")}],
@@ -162,10 +197,20 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
         "workers": 2,
     }
     (tmp_path / "r.yaml").write_text(json.dumps({"data": section}))
-    command = [sys.executable, str(ROOT / "data" / "mixture.py"), str(tmp_path / "r.yaml"), "--plan"]
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    command = [
+        sys.executable,
+        str(ROOT / "data" / "mixture.py"),
+        str(tmp_path / "r.yaml"),
+        "--plan",
+    ]
+    running = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     deadline = time.monotonic() + 60
-    while not (done := sorted(tmp_path.glob("cache/row_index/*/*.npz"))) and time.monotonic() < deadline:
+    while (
+        not (done := sorted(tmp_path.glob("cache/row_index/*/*.npz")))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
@@ -180,7 +225,9 @@ def test_a_kill_loses_nothing(tmp_path: Path) -> None:
     assert not list(folder.glob("*.tmp"))
 
 
-SIDES = st.one_of(st.integers(20, 3000), st.integers(2, 200).map(lambda halves: 14 * halves))  # where rounding is tied
+SIDES = st.one_of(
+    st.integers(20, 3000), st.integers(2, 200).map(lambda halves: 14 * halves)
+)  # where rounding is tied
 
 
 @given(
@@ -196,9 +243,16 @@ def test_image_tokens_of_rows_are_those_of_their_images(
     rows = np.zeros(len(images), ROW)
     rows["images"] = [len(row) for row in images]
     expected = [
-        sum(int(resized(np.array([size], np.uint32), min_pixels, max_pixels).prod()) // 28**2 for size in row) for row in images
+        sum(
+            int(resized(np.array([size], np.uint32), min_pixels, max_pixels).prod()) // 28**2
+            for size in row
+        )
+        for row in images
     ]
-    assert RowIndex(rows, sizes, {}).image_tokens(PatchTokens(min_pixels, max_pixels)).tolist() == expected
+    assert (
+        RowIndex(rows, sizes, {}).image_tokens(PatchTokens(min_pixels, max_pixels)).tolist()
+        == expected
+    )
     assert resized(sizes, min_pixels, max_pixels).shape == sizes.shape
 
 
@@ -209,4 +263,8 @@ def test_a_row_index_pickles_small_and_arrives_whole(tmp_path: Path) -> None:
     for index in (whole, part):
         copy = pickle.loads(pickle.dumps(index))
         assert copy.rows.tobytes() == index.rows.tobytes()
-        assert (copy.faults, copy.content, copy.folder) == (index.faults, index.content, index.folder)
+        assert (copy.faults, copy.content, copy.folder) == (
+            index.faults,
+            index.content,
+            index.folder,
+        )

@@ -38,7 +38,9 @@ def write_jsonl(path: Path, rows: list[Any]) -> Path:
     return path
 
 
-def write_parquet(path: Path, rows: list[dict[str, Any]], schema: pa.Schema | None = None, group: int = 100) -> Path:
+def write_parquet(
+    path: Path, rows: list[dict[str, Any]], schema: pa.Schema | None = None, group: int = 100
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, row_group_size=group)
     return path
@@ -76,4 +78,7 @@ def record(source: Source, index: int = 0) -> Preference:
 
 def asked(preference: Preference) -> list[Any]:
     """Return the last turn's parts: texts as such, images as None."""
-    return [part["text"] if part["type"] == "text" else None for part in preference.prompt[-1]["content"]]
+    return [
+        part["text"] if part["type"] == "text" else None
+        for part in preference.prompt[-1]["content"]
+    ]

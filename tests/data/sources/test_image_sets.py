@@ -54,7 +54,9 @@ def test_rlaif_v(tmp_path: Path) -> None:
 
 
 def test_rlaif_v_without_its_bytes_is_a_bad_image(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "set" / "a.parquet", [RLAIF_ROW | {"image": image_struct(None)}, RLAIF_ROW])
+    write_parquet(
+        tmp_path / "set" / "a.parquet", [RLAIF_ROW | {"image": image_struct(None)}, RLAIF_ROW]
+    )
     with pytest.raises(ImageError, match=r"rlaif_v:0.*with its bytes"):
         source_of(tmp_path, "rlaif_v").record(0)
 
@@ -62,16 +64,33 @@ def test_rlaif_v_without_its_bytes_is_a_bad_image(tmp_path: Path) -> None:
 def test_a_renamed_column_stops_at_once(tmp_path: Path) -> None:
     row = {("prompt" if key == "question" else key): value for key, value in RLAIF_ROW.items()}
     write_parquet(tmp_path / "set" / "a.parquet", [row])
-    with pytest.raises(UserError, match=r"a\.parquet: there is no column 'question'; found are .*'prompt'"):
+    with pytest.raises(
+        UserError, match=r"a\.parquet: there is no column 'question'; found are .*'prompt'"
+    ):
         source_of(tmp_path, "rlaif_v")
 
 
 def test_rlhf_v(tmp_path: Path) -> None:
     pair = {"question": "Where?", "chosen": "Outside.", "rejected": "Inside."}
     rows = [
-        {"ds_name": "RLHF-V", "image": image_struct(), "text": json.dumps(pair), "origin_dataset": "VQAv2"},
-        {"ds_name": "RLHF-V", "image": image_struct(), "text": "Where? Outside.", "origin_dataset": "VQAv2"},
-        {"ds_name": "RLHF-V", "image": image_struct(), "text": json.dumps([pair]), "origin_dataset": "VQAv2"},
+        {
+            "ds_name": "RLHF-V",
+            "image": image_struct(),
+            "text": json.dumps(pair),
+            "origin_dataset": "VQAv2",
+        },
+        {
+            "ds_name": "RLHF-V",
+            "image": image_struct(),
+            "text": "Where? Outside.",
+            "origin_dataset": "VQAv2",
+        },
+        {
+            "ds_name": "RLHF-V",
+            "image": image_struct(),
+            "text": json.dumps([pair]),
+            "origin_dataset": "VQAv2",
+        },
     ]
     write_parquet(tmp_path / "set" / "RLHF-V-Dataset.parquet", rows)
     source = source_of(tmp_path, "rlhf_v")
@@ -87,7 +106,10 @@ ASPECTS = ("Helpfulness", "Ethical Considerations", "Visual Faithfulness")
 
 
 def completion(text: str, *ratings: str) -> dict[str, Any]:
-    rated = {aspect: {"Rating": rating, "Rationale": "…"} for aspect, rating in zip(ASPECTS, ratings, strict=True)}
+    rated = {
+        aspect: {"Rating": rating, "Rationale": "…"}
+        for aspect, rating in zip(ASPECTS, ratings, strict=True)
+    }
     return {"annotations": rated, "model": "m", "response": text}
 
 
@@ -107,7 +129,13 @@ def as_columns(structs: list[dict[str, Any]]) -> dict[str, list[Any]]:
 @pytest.mark.parametrize("stored", ["list", "columns"])
 def test_vlfeedback(stored: str, tmp_path: Path) -> None:
     completions = FOUR if stored == "list" else as_columns(FOUR)
-    row = {"id": "LLaVAMed-1", "prompt": "Describe.", "models": list("wxyz"), "completions": completions, "image": image_struct()}
+    row = {
+        "id": "LLaVAMed-1",
+        "prompt": "Describe.",
+        "models": list("wxyz"),
+        "completions": completions,
+        "image": image_struct(),
+    }
     write_parquet(tmp_path / "set" / "train-00000-of-00001.parquet", [row])
     source = source_of(tmp_path, "vlfeedback")
     assert len(source) == 6
@@ -115,7 +143,9 @@ def test_vlfeedback(stored: str, tmp_path: Path) -> None:
     assert (found.chosen, found.rejected, found.margin, found.images) == ("a", "b", 1.0, (RED,))
     assert asked(found) == [None, "Describe."]
     assert left_out(source, 2) == "tie"  # b and c both have the mean 4
-    assert [left_out(source, pair) for pair in (3, 4, 5)] == ["no_pair"] * 3  # d has no rating on one aspect
+    assert [left_out(source, pair) for pair in (3, 4, 5)] == [
+        "no_pair"
+    ] * 3  # d has no rating on one aspect
     wide = source_of(tmp_path, "vlfeedback", minimum_gap=1.5)
     assert left_out(wide, 0) == "small_gap"
     hardest = source_of(tmp_path, "vlfeedback", pairs="hardest")
@@ -126,7 +156,15 @@ def test_vlfeedback(stored: str, tmp_path: Path) -> None:
 
 def test_vlfeedback_as_json_lines(tmp_path: Path) -> None:
     write_images(tmp_path / "set" / "merged_images", one=RED)
-    rows = [{"id": "1", "prompt": "?", "models": [], "completions": FOUR, "img_path": "merged_images/one.png"}]
+    rows = [
+        {
+            "id": "1",
+            "prompt": "?",
+            "models": [],
+            "completions": FOUR,
+            "img_path": "merged_images/one.png",
+        }
+    ]
     rows.append(rows[0] | {"completions": [completion("a", "five", "5", "5"), *FOUR[1:]]})
     rows.append(rows[0] | {"completions": [FOUR[0] | {"annotations": {"Helpfulness": "5"}}]})
     write_jsonl(tmp_path / "set" / "vlfeedback_80k.jsonl", rows)
@@ -134,7 +172,10 @@ def test_vlfeedback_as_json_lines(tmp_path: Path) -> None:
     assert record(source).images == (tmp_path / "set" / "merged_images" / "one.png",)
     with pytest.raises(RecordError, match=r"vlfeedback:1\.0: the rating 'five' is no number"):
         source.record(6)
-    with pytest.raises(RecordError, match=r"vlfeedback:2\.5: an entry is a str; required is an object with 'Rating'"):
+    with pytest.raises(
+        RecordError,
+        match=r"vlfeedback:2\.5: an entry is a str; required is an object with 'Rating'",
+    ):
         source.record(17)
 
 
@@ -143,10 +184,17 @@ def test_vlfeedback_as_json_lines(tmp_path: Path) -> None:
 
 def test_mm_rlhf(tmp_path: Path) -> None:
     write_images(tmp_path / "set" / "long", one=RED)
-    (write_images(tmp_path / "set") / "video").symlink_to(tmp_path / "elsewhere")  # the owner's link
+    (write_images(tmp_path / "set") / "video").symlink_to(
+        tmp_path / "elsewhere"
+    )  # the owner's link
     write_images(tmp_path / "elsewhere" / "clip", **{f"f{number:02}": RED for number in range(20)})
     write_images(tmp_path / "outside", one=RED)
-    pair = {"prompt": "<image>\nWhat?", "chosen": "A square.", "rejected": "A cat.", "ls_factor": 1.0}
+    pair = {
+        "prompt": "<image>\nWhat?",
+        "chosen": "A square.",
+        "rejected": "A cat.",
+        "ls_factor": 1.0,
+    }
     rows = [
         pair | {"image": "long/one.png", "chosen_reason": "Right.", "rejected_reason": ""},
         pair | {"image": "long/one.png", "is_tie": True},
@@ -166,8 +214,16 @@ def test_mm_rlhf(tmp_path: Path) -> None:
     assert left_out(source, 1) == "tie"
     video = record(source, 2)
     assert asked(video) == [None] * 4 + ["What happens?"]
-    assert [path.stem for path in video.images if isinstance(path, Path)] == ["f02", "f07", "f12", "f17"]
-    for row, message in ((3, "has no folder of frames"), (4, "outside of the declared image folder")):
+    assert [path.stem for path in video.images if isinstance(path, Path)] == [
+        "f02",
+        "f07",
+        "f12",
+        "f17",
+    ]
+    for row, message in (
+        (3, "has no folder of frames"),
+        (4, "outside of the declared image folder"),
+    ):
         with pytest.raises(ImageError, match=f"mm_rlhf:{row}.*{message}"):
             source.record(row)
     assert left_out(source_of(tmp_path, "mm_rlhf", videos="leave_out"), 2) == "not_asked_for"
@@ -175,7 +231,10 @@ def test_mm_rlhf(tmp_path: Path) -> None:
 
 def test_images_of_any_set_may_lie_in_an_archive(tmp_path: Path) -> None:
     pair = {"prompt": "What?", "chosen": "A square.", "rejected": "A cat."}
-    write_jsonl(tmp_path / "set" / "dpo_pairs.jsonl", [pair | {"image": "long/one.png"}, pair | {"video": "clip.mp4"}])
+    write_jsonl(
+        tmp_path / "set" / "dpo_pairs.jsonl",
+        [pair | {"image": "long/one.png"}, pair | {"video": "clip.mp4"}],
+    )
     with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
         archive.writestr("long/one.png", RED)
     source = source_of(tmp_path, "mm_rlhf", images=str(tmp_path / "images.zip"))
@@ -192,8 +251,15 @@ JUDGE = "You are a highly skilled evaluator …\n###### [Question]:\n{}\n###### 
 
 
 def r1_row(answer: str, **changes: Any) -> dict[str, Any]:
-    content = [{"type": "text", "text": JUDGE.format("What colour?", "Red.", "Blue.")}, {"type": "image"}]
-    row = {"question": "What colour?", "message": json.dumps([{"role": "user", "content": content}]), "answer": [answer]}
+    content = [
+        {"type": "text", "text": JUDGE.format("What colour?", "Red.", "Blue.")},
+        {"type": "image"},
+    ]
+    row = {
+        "question": "What colour?",
+        "message": json.dumps([{"role": "user", "content": content}]),
+        "answer": [answer],
+    }
     return row | {"image": base64.b64encode(RED).decode()} | changes
 
 
@@ -207,7 +273,12 @@ def test_r1_reward(tmp_path: Path) -> None:
     write_parquet(tmp_path / "set" / "data" / "train-00000-of-00001.parquet", rows)
     source = source_of(tmp_path, "r1_reward")
     first, second = record(source, 0), record(source, 1)
-    assert (first.chosen, first.rejected, asked(first), first.images) == ("Red.", "Blue.", [None, "What colour?"], (RED,))
+    assert (first.chosen, first.rejected, asked(first), first.images) == (
+        "Red.",
+        "Blue.",
+        [None, "What colour?"],
+        (RED,),
+    )
     assert (second.chosen, second.rejected) == ("Blue.", "Red.")
     with pytest.raises(RecordError, match="r1_reward:2: the answer is"):
         source.record(2)
@@ -217,10 +288,14 @@ def test_r1_reward(tmp_path: Path) -> None:
 
 def test_r1_reward_for_sft_carries_the_reasoning(tmp_path: Path) -> None:
     thought = "<think>Response 1 says red. Response 2 says blue. Response 2 is better.</think><answer>2</answer>"
-    chat = [{"role": "user", "content": JUDGE.format("What colour?", "Red.", "Blue.")}, {"role": "assistant", "content": thought}]
+    chat = [
+        {"role": "user", "content": JUDGE.format("What colour?", "Red.", "Blue.")},
+        {"role": "assistant", "content": thought},
+    ]
     write_images(tmp_path / "set", one=RED)
     write_jsonl(
-        tmp_path / "set" / "sft.jsonl", [{"message": json.dumps(chat), "image": "one.png"}, {"message": "[", "image": "one.png"}]
+        tmp_path / "set" / "sft.jsonl",
+        [{"message": json.dumps(chat), "image": "one.png"}, {"message": "[", "image": "one.png"}],
     )
     source = source_of(tmp_path, "r1_reward", images=str(tmp_path / "set"))
     found = record(source)
@@ -235,8 +310,16 @@ def test_r1_reward_for_sft_carries_the_reasoning(tmp_path: Path) -> None:
 
 def mmpr_files(folder: Path, unpacked: bool) -> None:
     meta = {
-        "ai2d_cot": {"root": "MMPR-v1.2/images/ai2d", "annotation": "MMPR-v1.2/annotations/ai2d_cot.jsonl", "length": 3},
-        "text": {"root": "MMPR-v1.2/images", "annotation": "MMPR-v1.2/annotations/text.jsonl", "length": 1},
+        "ai2d_cot": {
+            "root": "MMPR-v1.2/images/ai2d",
+            "annotation": "MMPR-v1.2/annotations/ai2d_cot.jsonl",
+            "length": 3,
+        },
+        "text": {
+            "root": "MMPR-v1.2/images",
+            "annotation": "MMPR-v1.2/annotations/text.jsonl",
+            "length": 1,
+        },
     }
     pair = {"chosen": "A.", "rejected": "B."}
     ai2d: list[dict[str, Any]] = [
@@ -246,7 +329,10 @@ def mmpr_files(folder: Path, unpacked: bool) -> None:
         pair | {"image": "one.png", "question": "<image> and <image>?"},
         pair | {"image": [7], "question": "Which?"},
     ]
-    files: dict[str, list[Any]] = {"ai2d_cot.jsonl": ai2d, "text.jsonl": [pair | {"question": "1 + 1?"}]}
+    files: dict[str, list[Any]] = {
+        "ai2d_cot.jsonl": ai2d,
+        "text.jsonl": [pair | {"question": "1 + 1?"}],
+    }
     folder.mkdir(parents=True)
     (folder / "meta.json").write_text(json.dumps(meta))
     if unpacked:
@@ -274,8 +360,15 @@ def test_mmpr(unpacked: bool, tmp_path: Path) -> None:
     source = source_of(tmp_path, "mmpr")
     assert len(source) == 6
     one, two = record(source, 0), record(source, 1)
-    assert (asked(one), one.category, one.identity) == ([None, "Which?"], "ai2d_cot", "mmpr:ai2d_cot:0")
-    assert [decode(image, "r").getpixel((0, 0)) for image in two.images] == [(255, 0, 0), (0, 0, 255)]
+    assert (asked(one), one.category, one.identity) == (
+        [None, "Which?"],
+        "ai2d_cot",
+        "mmpr:ai2d_cot:0",
+    )
+    assert [decode(image, "r").getpixel((0, 0)) for image in two.images] == [
+        (255, 0, 0),
+        (0, 0, 255),
+    ]
     assert asked(two) == ["Compare ", None, "with ", None, "."]
     with pytest.raises(ImageError, match=r"mmpr:ai2d_cot:2: the image .*gone\.png"):
         source.record(2)
@@ -306,9 +399,14 @@ def test_mmpr_with_a_part_missing_says_so(tmp_path: Path) -> None:
 def test_mmpr_takes_no_image_of_the_same_name_elsewhere(tmp_path: Path) -> None:
     """Folders may be missing from a subset's root, not from the name that a row gives."""
     (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "meta.json").write_text(json.dumps({"a": {"root": ".", "annotation": "a.jsonl"}}))
+    (tmp_path / "set" / "meta.json").write_text(
+        json.dumps({"a": {"root": ".", "annotation": "a.jsonl"}})
+    )
     row = {"question": "?", "chosen": "a", "rejected": "b"}
-    write_jsonl(tmp_path / "set" / "annotations" / "a.jsonl", [row | {"image": name} for name in ("gone/one.png", "one.png")])
+    write_jsonl(
+        tmp_path / "set" / "annotations" / "a.jsonl",
+        [row | {"image": name} for name in ("gone/one.png", "one.png")],
+    )
     write_images(tmp_path / "set", one=RED)
     source = source_of(tmp_path, "mmpr", images=str(tmp_path / "set"))
     with pytest.raises(ImageError, match=r"mmpr:a:0: the image .*gone/one\.png"):

@@ -33,18 +33,42 @@ def test_mmif_and_sharegpt(tmp_path: Path) -> None:
         "chosen": {"from": "gpt", "value": "A red square."},
         "rejected": {"from": "gpt", "value": "It is red."},
     }
-    turns = [*row["conversations"], {"from": "gpt", "value": "Yes."}, {"from": "human", "value": "Again?"}]
-    alpaca = {"instruction": "Add.", "input": "1 + 1", "chosen": "2", "rejected": "3", "system": "Be brief."}
+    turns = [
+        *row["conversations"],
+        {"from": "gpt", "value": "Yes."},
+        {"from": "human", "value": "Again?"},
+    ]
+    alpaca = {
+        "instruction": "Add.",
+        "input": "1 + 1",
+        "chosen": "2",
+        "rejected": "3",
+        "system": "Be brief.",
+    }
     (tmp_path / "set" / "mmif.json").write_text(
         json.dumps(
-            [row, row | {"conversations": turns}, alpaca, row | {"chosen": {"from": "human", "value": "x"}}, row | {"images": []}]
+            [
+                row,
+                row | {"conversations": turns},
+                alpaca,
+                row | {"chosen": {"from": "human", "value": "x"}},
+                row | {"images": []},
+            ]
         )
     )
     for kind in ("mmif", "sharegpt"):
         source = source_of(tmp_path, kind)
         found = record(source)
-        assert (asked(found), found.chosen, found.rejected) == ([None, "Use three words."], "A red square.", "It is red.")
-        assert [message["role"] for message in record(source, 1).prompt] == ["user", "assistant", "user"]
+        assert (asked(found), found.chosen, found.rejected) == (
+            [None, "Use three words."],
+            "A red square.",
+            "It is red.",
+        )
+        assert [message["role"] for message in record(source, 1).prompt] == [
+            "user",
+            "assistant",
+            "user",
+        ]
         assert asked(record(source, 2)) == ["Add.\n1 + 1"]
         assert record(source, 2).prompt[0]["role"] == "system"
         for index, message in ((3, "a turn of the user"), (4, "1 times for 0 images")):
@@ -57,8 +81,17 @@ def test_ms_swift(tmp_path: Path) -> None:
     user = {"role": "user", "content": "<image>What is this?"}
     said = [{"role": "assistant", "content": text} for text in ("A square.", "A cat.")]
     rows: list[dict[str, Any]] = [
-        {"messages": [user, said[0]], "rejected_response": "A cat.", "images": ["one.png"], "margin": 0.5},
-        {"messages": [user, said[0]], "rejected_messages": [user, said[1]], "images": [{"path": "one.png", "bytes": None}]},
+        {
+            "messages": [user, said[0]],
+            "rejected_response": "A cat.",
+            "images": ["one.png"],
+            "margin": 0.5,
+        },
+        {
+            "messages": [user, said[0]],
+            "rejected_messages": [user, said[1]],
+            "images": [{"path": "one.png", "bytes": None}],
+        },
         {"messages": [user, said[0]], "images": ["one.png"]},
     ]
     write_jsonl(tmp_path / "set" / "a.jsonl", rows)
@@ -84,13 +117,23 @@ def test_povid(tmp_path: Path) -> None:
         "conversations": [human, {"from": "gpt", "value": "A square."}],
         "rejected_conversations": [human, {"from": "gpt", "value": "A square and a cup."}],
     }
-    other = row | {"rejected_conversations": [human | {"value": "Other?"}, {"from": "gpt", "value": "x"}]}
+    other = row | {
+        "rejected_conversations": [human | {"value": "Other?"}, {"from": "gpt", "value": "x"}]
+    }
     (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "POVID_preference_data_for_VLLMs_version_1.json").write_text(json.dumps([row, other]))
+    (tmp_path / "set" / "POVID_preference_data_for_VLLMs_version_1.json").write_text(
+        json.dumps([row, other])
+    )
     source = source_of(tmp_path, "povid", images=str(tmp_path / "coco"))
     found = record(source)
-    assert (asked(found), found.chosen, found.rejected) == ([None, "Describe."], "A square.", "A square and a cup.")
-    with pytest.raises(RecordError, match="povid:1: the two conversations must differ in their last turn only"):
+    assert (asked(found), found.chosen, found.rejected) == (
+        [None, "Describe."],
+        "A square.",
+        "A square and a cup.",
+    )
+    with pytest.raises(
+        RecordError, match="povid:1: the two conversations must differ in their last turn only"
+    ):
         source.record(1)
 
 
@@ -99,7 +142,12 @@ def test_povid(tmp_path: Path) -> None:
 
 def test_omnialign_v_dpo(tmp_path: Path) -> None:
     write_images(tmp_path / "x" / "images" / "chart", one=RED)
-    row = {"prompt": "<image>\nRead it.", "chosen": "10", "rejected": "11", "image": "images/chart/one.png"}
+    row = {
+        "prompt": "<image>\nRead it.",
+        "chosen": "10",
+        "rejected": "11",
+        "image": "images/chart/one.png",
+    }
     write_jsonl(tmp_path / "set" / "chart.jsonl", [row, row | {"image": "images/chart/two.png"}])
     write_jsonl(tmp_path / "set" / "poster.jsonl", [row])
     with tarfile.open(tmp_path / "set" / "images.tar", "w") as archive:
@@ -107,7 +155,10 @@ def test_omnialign_v_dpo(tmp_path: Path) -> None:
     source = source_of(tmp_path, "omnialign_v_dpo")
     assert len(source) == 3
     assert (asked(record(source)), record(source).images) == ([None, "Read it."], (RED,))
-    with pytest.raises(ImageError, match=r"omnialign_v_dpo:1: the image 'images/chart/two\.png' is not in .*images\.tar"):
+    with pytest.raises(
+        ImageError,
+        match=r"omnialign_v_dpo:1: the image 'images/chart/two\.png' is not in .*images\.tar",
+    ):
         source.record(1)
     assert len(source_of(tmp_path, "omnialign_v_dpo", topics=["poster"])) == 1
     with pytest.raises(UserError, match="holds no file of diagram"):
@@ -116,10 +167,17 @@ def test_omnialign_v_dpo(tmp_path: Path) -> None:
 
 def critic_row(prompt: str, judgement: str) -> dict[str, Any]:
     turns = [{"from": "human", "value": "<image>\n" + prompt}, {"from": "gpt", "value": judgement}]
-    return {"id": "vlfeedback_1", "source": "vlfeedback", "conversations": turns, "image": image_struct()}
+    return {
+        "id": "vlfeedback_1",
+        "source": "vlfeedback",
+        "conversations": turns,
+        "image": image_struct(),
+    }
 
 
-BRACKETS = "Judge these.\nQuestion: [What [colour]?]\n{0}: [Red [really].]\n{1}: [Blue.]\nASSISTANT:\n"
+BRACKETS = (
+    "Judge these.\nQuestion: [What [colour]?]\n{0}: [Red [really].]\n{1}: [Blue.]\nASSISTANT:\n"
+)
 ARENA = (
     "<|User Prompt|>\nWhat colour?\n\n<|The Start of Assistant A's Answer|>\nRed.\n<|The End of Assistant A's Answer|>\n\n"
     "<|The Start of Assistant B's Answer|>\nBlue.\n<|The End of Assistant B's Answer|>"
@@ -133,8 +191,16 @@ BENCH = (
 @pytest.mark.parametrize(
     ("prompt", "judgement", "chosen"),
     [
-        (BRACKETS.format("The first response", "The second response"), "So. The better response: [first]", "Red [really]."),
-        (BRACKETS.format("Response 1", "Response 2"), "Response 2 is better. The better response: [2]", "Blue."),
+        (
+            BRACKETS.format("The first response", "The second response"),
+            "So. The better response: [first]",
+            "Red [really].",
+        ),
+        (
+            BRACKETS.format("Response 1", "Response 2"),
+            "Response 2 is better. The better response: [2]",
+            "Blue.",
+        ),
         (BRACKETS.format("Response A", "Response B"), "The better response: [B]", "Blue."),
         (BRACKETS.format("Response A", "Response B"), "Both responses are equally good.", None),
         (ARENA, "My verdict: [[A>>B]]", "Red."),
@@ -146,8 +212,13 @@ BENCH = (
     ],
 )
 def test_llava_critic(prompt: str, judgement: str, chosen: str | None, tmp_path: Path) -> None:
-    write_parquet(tmp_path / "set" / "pairwise" / "train-00000-of-00001.parquet", [critic_row(prompt, judgement)])
-    write_parquet(tmp_path / "set" / "pointwise" / "train-00000-of-00001.parquet", [critic_row("x", "y")])
+    write_parquet(
+        tmp_path / "set" / "pairwise" / "train-00000-of-00001.parquet",
+        [critic_row(prompt, judgement)],
+    )
+    write_parquet(
+        tmp_path / "set" / "pointwise" / "train-00000-of-00001.parquet", [critic_row("x", "y")]
+    )
     source = source_of(tmp_path, "llava_critic")
     assert len(source) == 1
     if chosen is None:
@@ -162,17 +233,28 @@ def test_llava_critic(prompt: str, judgement: str, chosen: str | None, tmp_path:
 
 
 def test_llava_critic_refuses_what_it_cannot_read(tmp_path: Path) -> None:
-    rows = [critic_row("Which?", "[[A>B]]"), critic_row(ARENA, "I cannot say."), critic_row(BENCH, "Both fine.")]
+    rows = [
+        critic_row("Which?", "[[A>B]]"),
+        critic_row(ARENA, "I cannot say."),
+        critic_row(BENCH, "Both fine."),
+    ]
     write_parquet(tmp_path / "set" / "pairwise" / "train-00000-of-00001.parquet", rows)
     source = source_of(tmp_path, "llava_critic")
-    for index, message in ((0, "none of the three templates"), (1, "no verdict"), (2, "no verdict")):
+    for index, message in (
+        (0, "none of the three templates"),
+        (1, "no verdict"),
+        (2, "no verdict"),
+    ):
         with pytest.raises(RecordError, match=f"llava_critic:{index}: .*{message}"):
             source.record(index)
 
 
 def test_wildvision_battle(tmp_path: Path) -> None:
     def talk(*texts: str) -> list[dict[str, str]]:
-        return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
+        return [
+            {"role": ("user", "assistant")[number % 2], "content": text}
+            for number, text in enumerate(texts)
+        ]
 
     base = {
         "question_id": "q",
@@ -183,7 +265,10 @@ def test_wildvision_battle(tmp_path: Path) -> None:
         "turn": 1,
         "anony": True,
     }
-    one, two = {"conversation_a": talk("What?", "A square.")}, {"conversation_b": talk("What?", "A cat.")}
+    one, two = (
+        {"conversation_a": talk("What?", "A square.")},
+        {"conversation_b": talk("What?", "A cat.")},
+    )
     long = {
         "conversation_a": talk("What?", "A square.", "Sure?", "Yes."),
         "conversation_b": talk("What?", "A cat.", "Sure?", "No."),
@@ -198,7 +283,11 @@ def test_wildvision_battle(tmp_path: Path) -> None:
     ]
     write_parquet(tmp_path / "set" / "data" / "test-00000-of-00001.parquet", rows)
     source = source_of(tmp_path, "wildvision_battle")
-    assert (asked(record(source)), record(source).chosen, record(source).category) == ([None, "What?"], "A square.", "English")
+    assert (asked(record(source)), record(source).chosen, record(source).category) == (
+        [None, "What?"],
+        "A square.",
+        "English",
+    )
     assert record(source, 1).chosen == "A cat."
     assert [left_out(source, row) for row in (2, 3, 4)] == ["tie", "tie", "no_pair"]
     with pytest.raises(RecordError, match="wildvision_battle:5: the winner is 'left'"):

@@ -28,7 +28,12 @@ def said(record: Preference) -> str:
 
 
 def test_columns_of_mathvista(tmp_path: Path) -> None:
-    row: dict[str, Any] = {"pid": "1", "image": "images/1.jpg", "decoded_image": image_struct(RED), "unit": None}
+    row: dict[str, Any] = {
+        "pid": "1",
+        "image": "images/1.jpg",
+        "decoded_image": image_struct(RED),
+        "unit": None,
+    }
     rows = [
         row | {"query": "Hint.\nWhich?", "choices": ["big", "small"], "answer": "small"},
         row | {"query": "How many?", "choices": None, "answer": "1,200"},
@@ -84,7 +89,9 @@ def test_answers_of_several_forms_and_wrong_ones(tmp_path: Path) -> None:
         [{"type": "questions", "path": str(write_jsonl(tmp_path / "a.jsonl", rows))}],
         bad_records={"policy": "skip", "limit": 0.9},
     )
-    assert [record.truth for record in (found[place] for place in range(len(found)))] == [Truth("exact", ("yes", "y"))]
+    assert [record.truth for record in (found[place] for place in range(len(found)))] == [
+        Truth("exact", ("yes", "y"))
+    ]
     assert found.parts[0].left_out == {"bad_record": 2}
     with pytest.raises(ValueError, match="are no list"):
         listed("['a'")

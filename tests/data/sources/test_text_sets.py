@@ -10,31 +10,58 @@ from typing import Any
 import pytest
 
 from data.errors import RecordError, UserError
-from tests.data.sources.fixtures import asked, left_out, record, source_of, write_jsonl, write_parquet
+from tests.data.sources.fixtures import (
+    asked,
+    left_out,
+    record,
+    source_of,
+    write_jsonl,
+    write_parquet,
+)
 
 
 def talk(*texts: str) -> list[dict[str, str]]:
-    return [{"content": text, "role": ("user", "assistant")[number % 2]} for number, text in enumerate(texts)]
+    return [
+        {"content": text, "role": ("user", "assistant")[number % 2]}
+        for number, text in enumerate(texts)
+    ]
 
 
 def test_skywork_preference(tmp_path: Path) -> None:
-    row = {"chosen": talk("Hi", "Hello", "More", "Yes"), "rejected": talk("Hi", "Hello", "More", "No"), "source": "magpie_pro"}
+    row = {
+        "chosen": talk("Hi", "Hello", "More", "Yes"),
+        "rejected": talk("Hi", "Hello", "More", "No"),
+        "source": "magpie_pro",
+    }
     write_parquet(tmp_path / "set" / "data" / "train-00000-of-00001.parquet", [row])
     found = record(source_of(tmp_path, "skywork_preference"))
     assert [message["role"] for message in found.prompt] == ["user", "assistant", "user"]
-    assert (found.chosen, found.rejected, found.category, found.images) == ("Yes", "No", "magpie_pro", ())
+    assert (found.chosen, found.rejected, found.category, found.images) == (
+        "Yes",
+        "No",
+        "magpie_pro",
+        (),
+    )
 
 
 ASPECTS = ("helpfulness", "honesty", "instruction_following", "truthfulness")
 
 
 def completion(text: str, *ratings: str) -> dict[str, Any]:
-    rated = {aspect: {"Rating": rating, "Rationale": "…"} for aspect, rating in zip(ASPECTS, ratings, strict=True)}
+    rated = {
+        aspect: {"Rating": rating, "Rationale": "…"}
+        for aspect, rating in zip(ASPECTS, ratings, strict=True)
+    }
     return {"annotations": rated, "response": text, "model": "m", "overall_score": 8.0}
 
 
 def test_ultrafeedback_all_and_hard(tmp_path: Path) -> None:
-    four = [completion("a", *"5555"), completion("b", *"4444"), completion("c", *"1111"), completion("d", *"4444")]
+    four = [
+        completion("a", *"5555"),
+        completion("b", *"4444"),
+        completion("c", *"1111"),
+        completion("d", *"4444"),
+    ]
     head = {
         "source": "evol_instruct",
         "instruction": "Why?",
@@ -42,12 +69,20 @@ def test_ultrafeedback_all_and_hard(tmp_path: Path) -> None:
         "correct_answers": ["None"],
         "incorrect_answers": ["None"],
     }
-    rows = [head | {"completions": four}, head | {"completions": [completion(text, *"3333") for text in "abcd"]}]
-    rows.append(head | {"completions": [completion("a", "5", "5", "N/A", "5"), completion("b", *"4444")]})
+    rows = [
+        head | {"completions": four},
+        head | {"completions": [completion(text, *"3333") for text in "abcd"]},
+    ]
+    rows.append(
+        head | {"completions": [completion("a", "5", "5", "N/A", "5"), completion("b", *"4444")]}
+    )
     write_jsonl(tmp_path / "set" / "evol_instruct.jsonl", rows)
     every = source_of(tmp_path, "ultrafeedback", pairs="all")
     assert len(every) == 18
-    pairs = [(found.chosen, found.rejected) for found in (record(every, slot) for slot in (0, 1, 2, 3, 5))]
+    pairs = [
+        (found.chosen, found.rejected)
+        for found in (record(every, slot) for slot in (0, 1, 2, 3, 5))
+    ]
     assert pairs == [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("d", "c")]
     assert left_out(every, 4) == "tie"
     hard = source_of(tmp_path, "ultrafeedback")
@@ -81,7 +116,9 @@ def test_ultrafeedback_binarized(tmp_path: Path) -> None:
     found = record(source)
     assert (found.chosen, found.rejected, found.margin, asked(found)) == ("Yes", "No", 1.5, ["Hi"])
     assert [left_out(source, row) for row in (1, 2)] == ["tie", "small_gap"]
-    with pytest.raises(RecordError, match="ultrafeedback_binarized:3: the chosen response has the lower score"):
+    with pytest.raises(
+        RecordError, match="ultrafeedback_binarized:3: the chosen response has the lower score"
+    ):
         source.record(3)
 
 
@@ -94,7 +131,13 @@ def test_tulu_and_olmo(tmp_path: Path) -> None:
     }
     rows = [
         base
-        | {"source": "ultrafeedback", "chosen_rating": 4.5, "rejected_rating": 2.0, "chosen_model": "x", "rejected_model": "y"}
+        | {
+            "source": "ultrafeedback",
+            "chosen_rating": 4.5,
+            "rejected_rating": 2.0,
+            "chosen_model": "x",
+            "rejected_model": "y",
+        }
     ]
     rows.append(rows[0] | {"chosen_rating": None})
     rows.append(rows[0] | {"rejected": talk("Hi", "Other", "More", "No")})
@@ -102,7 +145,12 @@ def test_tulu_and_olmo(tmp_path: Path) -> None:
     for kind, margins in (("tulu_preference", (None, None)), ("olmo_preference", (2.5, None))):
         source = source_of(tmp_path, kind)
         found = record(source)
-        assert (len(found.prompt), found.chosen, found.rejected, found.category) == (3, "Yes", "No", "ultrafeedback")
+        assert (len(found.prompt), found.chosen, found.rejected, found.category) == (
+            3,
+            "Yes",
+            "No",
+            "ultrafeedback",
+        )
         assert (found.margin, record(source, 1).margin) == margins
         with pytest.raises(RecordError, match=f"{kind}:2: .*differ before the last turn"):
             source.record(2)
@@ -117,18 +165,33 @@ def test_helpsteer3(packed: bool, tmp_path: Path) -> None:
         "response1": "one",
         "response2": "two",
     }
-    rows: list[Any] = [base | {"overall_preference": rating, "individual_preference": []} for rating in (-2, 1, 0, 3, 5)]
+    rows: list[Any] = [
+        base | {"overall_preference": rating, "individual_preference": []}
+        for rating in (-2, 1, 0, 3, 5)
+    ]
     folder = tmp_path / "set" / "preference"
     write_jsonl(folder / "train.jsonl", rows)
     if packed:
-        (folder / "train.jsonl.gz").write_bytes(gzip.compress((folder / "train.jsonl").read_bytes()))
+        (folder / "train.jsonl.gz").write_bytes(
+            gzip.compress((folder / "train.jsonl").read_bytes())
+        )
         (folder / "train.jsonl").unlink()
     write_jsonl(folder / "validation.jsonl", rows[:1])
     source = source_of(tmp_path, "helpsteer3", minimum_gap=2)
     assert len(source) == 5
     minus, three = record(source, 0), record(source, 3)
-    assert (minus.chosen, minus.rejected, minus.margin, minus.category) == ("one", "two", 2.0, "code")
-    assert (three.chosen, three.rejected, three.margin, asked(three)) == ("two", "one", 3.0, ["Write it."])
+    assert (minus.chosen, minus.rejected, minus.margin, minus.category) == (
+        "one",
+        "two",
+        2.0,
+        "code",
+    )
+    assert (three.chosen, three.rejected, three.margin, asked(three)) == (
+        "two",
+        "one",
+        3.0,
+        ["Write it."],
+    )
     assert [left_out(source, row) for row in (1, 2)] == ["small_gap", "tie"]
     with pytest.raises(RecordError, match="helpsteer3:4: the overall preference is 5"):
         source.record(4)
@@ -137,20 +200,40 @@ def test_helpsteer3(packed: bool, tmp_path: Path) -> None:
 def test_a_broken_gzip_stops(tmp_path: Path) -> None:
     folder = tmp_path / "set" / "preference"
     folder.mkdir(parents=True)
-    (folder / "train.jsonl.gz").write_bytes(gzip.compress(json.dumps({"x": "y" * 5000}).encode())[:-12])
+    (folder / "train.jsonl.gz").write_bytes(
+        gzip.compress(json.dumps({"x": "y" * 5000}).encode())[:-12]
+    )
     with pytest.raises(UserError, match=r"train\.jsonl\.gz: the file cannot be unpacked"):
         source_of(tmp_path, "helpsteer3")
 
 
 def test_shp(tmp_path: Path) -> None:
-    base = {"post_id": "p", "domain": "askculinary_train", "history": "Why salt?", "human_ref_A": "one", "human_ref_B": "two"}
-    cases = [(1, 40, 10, 4.0), (0, 10, 40, 4.0), (1, 12, 10, 1.2), (1, 10, 10, 1.0), (1, 10, 40, 4.0)]
+    base = {
+        "post_id": "p",
+        "domain": "askculinary_train",
+        "history": "Why salt?",
+        "human_ref_A": "one",
+        "human_ref_B": "two",
+    }
+    cases = [
+        (1, 40, 10, 4.0),
+        (0, 10, 40, 4.0),
+        (1, 12, 10, 1.2),
+        (1, 10, 10, 1.0),
+        (1, 10, 40, 4.0),
+    ]
     keys = ("labels", "score_A", "score_B", "score_ratio")
-    write_jsonl(tmp_path / "set" / "askculinary" / "train.json", [base | dict(zip(keys, case, strict=True)) for case in cases])
+    write_jsonl(
+        tmp_path / "set" / "askculinary" / "train.json",
+        [base | dict(zip(keys, case, strict=True)) for case in cases],
+    )
     write_jsonl(tmp_path / "set" / "askculinary" / "test.json", [base])
     source = source_of(tmp_path, "shp", minimum_ratio=2)
     assert len(source) == 5
-    assert [(record(source, row).chosen, record(source, row).rejected) for row in (0, 1)] == [("one", "two"), ("two", "one")]
+    assert [(record(source, row).chosen, record(source, row).rejected) for row in (0, 1)] == [
+        ("one", "two"),
+        ("two", "one"),
+    ]
     assert (asked(record(source)), record(source).margin) == (["Why salt?"], 30.0)
     assert [left_out(source, row) for row in (2, 3)] == ["small_gap", "tie"]
     with pytest.raises(RecordError, match="shp:4: the label is 1 and the votes are"):

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from data.errors import ImageError, RecordError
-from tests.data.sources.fixtures import BLUE, RED, asked, image_struct, open_source, record, write_jsonl, write_parquet
+from tests.data.sources.fixtures import (
+    BLUE,
+    RED,
+    asked,
+    image_struct,
+    open_source,
+    record,
+    write_jsonl,
+    write_parquet,
+)
 
 
 def turn(role: str, text: str, images: int = 0) -> dict[str, Any]:
@@ -62,13 +71,21 @@ def test_string_content_gets_its_images_in_front(tmp_path: Path) -> None:
 
 
 def test_the_implicit_prompt_is_what_both_share(tmp_path: Path) -> None:
-    shared = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "More"}]
+    shared = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "user", "content": "More"},
+    ]
     row = {
         "chosen": [*shared, {"role": "assistant", "content": "Yes"}],
         "rejected": [*shared, {"role": "assistant", "content": "No"}],
         "score_chosen": 8.0,
     }
-    found = record(open_source(tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "train.jsonl", [row]))))
+    found = record(
+        open_source(
+            tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "train.jsonl", [row]))
+        )
+    )
     assert [message["role"] for message in found.prompt] == ["user", "assistant", "user"]
     assert (found.chosen, found.rejected) == ("Yes", "No")
 
@@ -77,7 +94,9 @@ def test_equal_conversations_stay_a_pair_of_equal_responses(tmp_path: Path) -> N
     whole = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Same"}]
     found = record(
         open_source(
-            tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", [{"chosen": whole, "rejected": whole}]))
+            tmp_path / "c",
+            type="trl",
+            path=str(write_jsonl(tmp_path / "t.jsonl", [{"chosen": whole, "rejected": whole}])),
         )
     )
     assert (found.chosen, found.rejected) == ("Same", "Same")
@@ -88,7 +107,9 @@ def test_standard_texts(tmp_path: Path) -> None:
         {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."},
         {"chosen": "The sky is blue.", "rejected": "The sky is green."},
     ]
-    source = open_source(tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", rows)))
+    source = open_source(
+        tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", rows))
+    )
     assert (asked(record(source)), record(source).chosen) == (["The sky is"], " blue.")
     assert (asked(record(source, 1)), record(source, 1).chosen, record(source, 1).rejected) == (
         ["The sky is"],
@@ -101,11 +122,25 @@ def test_standard_texts(tmp_path: Path) -> None:
     ("row", "message"),
     [
         (
-            {"prompt": [turn("user", "?", 1)], "chosen": [turn("assistant", "a")], "rejected": [turn("assistant", "b")]},
+            {
+                "prompt": [turn("user", "?", 1)],
+                "chosen": [turn("assistant", "a")],
+                "rejected": [turn("assistant", "b")],
+            },
             "1 image parts for 0",
         ),
-        ({"prompt": "?", "chosen": [turn("assistant", "a"), turn("user", "b")], "rejected": [turn("assistant", "b")]}, "2 turns"),
-        ({"prompt": "?", "chosen": [turn("user", "a")], "rejected": [turn("assistant", "b")]}, "a turn of the user"),
+        (
+            {
+                "prompt": "?",
+                "chosen": [turn("assistant", "a"), turn("user", "b")],
+                "rejected": [turn("assistant", "b")],
+            },
+            "2 turns",
+        ),
+        (
+            {"prompt": "?", "chosen": [turn("user", "a")], "rejected": [turn("assistant", "b")]},
+            "a turn of the user",
+        ),
         ({"chosen": "alpha", "rejected": "beta"}, "share no beginning"),
         ({"prompt": "?", "chosen": None, "rejected": "b"}, "'chosen' is NoneType"),
         ({"chosen": [], "rejected": [turn("assistant", "b")]}, "required is a list of turns"),
@@ -113,16 +148,28 @@ def test_standard_texts(tmp_path: Path) -> None:
 )
 def test_a_wrong_row_names_itself(row: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=f"trl:0: .*{message}"):
-        record(open_source(tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", [row]))))
+        record(
+            open_source(
+                tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", [row]))
+            )
+        )
 
 
 def test_an_image_that_is_an_empty_text_is_not_no_image(tmp_path: Path) -> None:
     pair = {"prompt": "?", "chosen": "a", "rejected": "b"}
     rows = [
         pair | images
-        for images in ({"image": ""}, {"images": ""}, {"images": [], "image": ""}, {"images": None}, {"image": None})
+        for images in (
+            {"image": ""},
+            {"images": ""},
+            {"images": [], "image": ""},
+            {"images": None},
+            {"image": None},
+        )
     ]
-    source = open_source(tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", rows)))
+    source = open_source(
+        tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", rows))
+    )
     for row in range(3):
         with pytest.raises(ImageError, match=f"trl:{row}: an image is an empty str"):
             source.record(row)

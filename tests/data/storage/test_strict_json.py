@@ -12,8 +12,15 @@ from data.errors import RecordError
 from data.storage.strict_json import DEPTH, items, parse_json
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
-    lambda below: st.lists(below, max_size=4) | st.dictionaries(st.text(st.characters(codec="utf-8")), below, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda below: (
+        st.lists(below, max_size=4)
+        | st.dictionaries(st.text(st.characters(codec="utf-8")), below, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -47,13 +54,17 @@ def test_what_can_be_meant_is_read() -> None:
 
 
 @given(st.lists(JSON, max_size=5), st.sampled_from([None, 0, 2]), st.sampled_from(["", " \r\n"]))
-def test_a_list_is_cut_into_what_it_holds(values: list[object], indent: int | None, around: str) -> None:
+def test_a_list_is_cut_into_what_it_holds(
+    values: list[object], indent: int | None, around: str
+) -> None:
     found = list(items(around + json.dumps(values, indent=indent) + around))
     assert [json.loads(item) for item in found] == values
     assert not any("\n" in item or "\r" in item for item in found)
 
 
-@pytest.mark.parametrize("broken", ["", "{}", "[", "[1", "[1,", "[1,]", "[1 2]", "[,1]", "[1]]", '[1] "a"', "[a]"])
+@pytest.mark.parametrize(
+    "broken", ["", "{}", "[", "[1", "[1,", "[1,]", "[1 2]", "[,1]", "[1]]", '[1] "a"', "[a]"]
+)
 def test_a_broken_list_is_an_error(broken: str) -> None:
     with pytest.raises(ValueError):
         list(items(broken))

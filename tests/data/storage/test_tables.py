@@ -47,14 +47,23 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_are_the_lines_that_are_not_blank(
-    texts: list[str | None], end: str, ended: bool, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: list[str | None],
+    end: str,
+    ended: bool,
+    block: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tables, "READ", block)
-    lines = ["  " if text is None else json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    lines = [
+        "  " if text is None else json.dumps({"text": text}, ensure_ascii=False) for text in texts
+    ]
     path = tmp_path / f"{abs(hash((tuple(lines), end, ended)))}.jsonl"
     path.write_bytes((end.join(lines) + end * ended).encode())
     rows = JsonLines(path, tmp_path / "cache")
-    assert [rows.row(index)["text"] for index in range(len(rows))] == [text for text in texts if text is not None]
+    assert [rows.row(index)["text"] for index in range(len(rows))] == [
+        text for text in texts if text is not None
+    ]
 
 
 def test_files_are_closed_with_their_rows(tmp_path: Path) -> None:
@@ -84,7 +93,10 @@ def test_a_changed_file_gets_a_new_index(tmp_path: Path) -> None:
 
 
 def files(count: int) -> dict[str, bytes]:
-    return {f"folder/{number}.png": bytes([number % 256]) * (number * 37 % 900) + b"end" for number in range(count)}
+    return {
+        f"folder/{number}.png": bytes([number % 256]) * (number * 37 % 900) + b"end"
+        for number in range(count)
+    }
 
 
 def zipped(folder: Path, parts: int, compression: int) -> list[Path]:
@@ -103,7 +115,9 @@ def zipped(folder: Path, parts: int, compression: int) -> list[Path]:
 
 @pytest.mark.parametrize("parts", [1, 3, 23])
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_every_file_of_a_zip_in_parts_is_found(parts: int, compression: int, tmp_path: Path) -> None:
+def test_every_file_of_a_zip_in_parts_is_found(
+    parts: int, compression: int, tmp_path: Path
+) -> None:
     images = open_images(zipped(tmp_path, parts, compression), tmp_path / "cache")
     again = pickle.loads(pickle.dumps(images))
     for name, content in files(60).items():
@@ -136,7 +150,9 @@ def test_damage_inside_a_zip_names_the_record(compression: int, tmp_path: Path) 
         file.write(data)
     for name, content in list(files(60).items())[:-1]:
         assert images.find(name, "row 8") == content
-    with pytest.raises(ImageError, match=r"row 8: the image 'folder/59\.png' in whole\.zip is damaged"):
+    with pytest.raises(
+        ImageError, match=r"row 8: the image 'folder/59\.png' in whole\.zip is damaged"
+    ):
         images.find("folder/59.png", "row 8")
 
 
@@ -163,31 +179,48 @@ def test_a_list_may_begin_behind_a_mark_or_blanks(before: bytes, tmp_path: Path)
 def test_a_bad_item_of_a_list_costs_one_row(tmp_path: Path) -> None:
     """A key twice, half a character and a byte that is no UTF-8 are still there when the row is read."""
     path = tmp_path / "a.json"
-    path.write_bytes(rb'[{"a": 1, "a": 2}, {"a": "\ud800"}, {"a": "' + b"\xff" + b'"}, [' + b"9" * 5000 + b'], {"a": 3}]')
+    path.write_bytes(
+        rb'[{"a": 1, "a": 2}, {"a": "\ud800"}, {"a": "'
+        + b"\xff"
+        + b'"}, ['
+        + b"9" * 5000
+        + b'], {"a": 3}]'
+    )
     rows = open_rows([path], tmp_path / "cache")
     assert len(rows) == 5
-    for index, message in enumerate(["stands twice", "half of a character", "no valid JSON", "no valid JSON"]):
+    for index, message in enumerate(
+        ["stands twice", "half of a character", "no valid JSON", "no valid JSON"]
+    ):
         with pytest.raises(RecordError, match=f"row {index} .*{message}"):
             rows.row(index)
     assert rows.row(4) == {"a": 3}
 
 
-def test_a_line_or_a_packed_file_of_any_size_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_or_a_packed_file_of_any_size_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "LONGEST_ROW", 20)
-    rows = JsonLines(write_jsonl(tmp_path / "a.jsonl", [{"a": "x" * 20}, {"a": "x"}]), tmp_path / "cache")
+    rows = JsonLines(
+        write_jsonl(tmp_path / "a.jsonl", [{"a": "x" * 20}, {"a": "x"}]), tmp_path / "cache"
+    )
     with pytest.raises(RecordError, match=r"row 0 .*a line of 29 bytes; read are at most 20"):
         rows.row(0)
     assert rows.row(1) == {"a": "x"}
     monkeypatch.setattr(files_module, "UNPACKED", 1000)
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * 1001))
-    with pytest.raises(UserError, match=r"a\.jsonl\.gz: unpacked, it holds more than 1,000 bytes.*unpack it yourself"):
+    with pytest.raises(
+        UserError,
+        match=r"a\.jsonl\.gz: unpacked, it holds more than 1,000 bytes.*unpack it yourself",
+    ):
         open_rows([path], tmp_path / "cache")
     assert not list((tmp_path / "cache" / "unpacked").iterdir())
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_an_image_that_unpacks_to_too_much_names_the_record(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_unpacks_to_too_much_names_the_record(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archives, "LARGEST_IMAGE", 1000)
     place = tmp_path / f"a.{kind}"
     if kind == "zip":
@@ -201,12 +234,16 @@ def test_an_image_that_unpacks_to_too_much_names_the_record(kind: str, tmp_path:
                 entry.size = size
                 tar.addfile(entry, io.BytesIO(b"x" * size))
     images = open_images([place], tmp_path / "cache")
-    with pytest.raises(ImageError, match=r"row 8: the image 'large\.png' .* at most 1,000|more than 1,000 bytes"):
+    with pytest.raises(
+        ImageError, match=r"row 8: the image 'large\.png' .* at most 1,000|more than 1,000 bytes"
+    ):
         images.find("large.png", "row 8")
     assert images.find("small.png", "row 8") == b"x" * 1000
 
 
-@pytest.mark.parametrize("name", ["a\0b.png", "n" * 5000, "loop.png", "loop.png/one.png", "../a", "."])
+@pytest.mark.parametrize(
+    "name", ["a\0b.png", "n" * 5000, "loop.png", "loop.png/one.png", "../a", "."]
+)
 def test_a_folder_can_be_asked_for_any_name(name: str, tmp_path: Path) -> None:
     (tmp_path / "loop.png").symlink_to("loop.png")
     assert name not in Folder(tmp_path)
@@ -219,12 +256,16 @@ def test_a_value_that_python_cannot_hold_costs_one_row(tmp_path: Path) -> None:
         "nested": pa.StructArray.from_arrays([broken], ["a"]),
         "date": pa.array([2**50, 0], pa.timestamp("ms")),
         "zone": pa.array([1, None], pa.timestamp("us", tz="Mars/Olympus")),
-        "field": pa.StructArray.from_arrays([pa.array([1, 2]), pa.array([1, 2])], ["a", "a"], mask=pa.array([False, True])),
+        "field": pa.StructArray.from_arrays(
+            [pa.array([1, 2]), pa.array([1, 2])], ["a", "a"], mask=pa.array([False, True])
+        ),
     }
     for name, column in odd.items():
         pq.write_table(pa.table({"a": [1, 2], name: column}), tmp_path / f"{name}.parquet")
         rows = open_rows([tmp_path / f"{name}.parquet"], tmp_path / "cache")
-        with pytest.raises(RecordError, match=rf"{name}\.parquet, row 0: a value that Python cannot hold"):
+        with pytest.raises(
+            RecordError, match=rf"{name}\.parquet, row 0: a value that Python cannot hold"
+        ):
             rows.row(0)
         assert rows.row(1)["a"] == 2, name
 

@@ -36,7 +36,9 @@ seeds = st.integers(0, 1000)
 
 @settings(max_examples=100, deadline=None)
 @given(levels, splits, seeds, indices, st.sampled_from([*QUESTION_TYPES, *TEXT_TYPES]))
-def test_every_index_holds_a_whole_item(level: str, split: str, seed: int, index: int, kind: str) -> None:
+def test_every_index_holds_a_whole_item(
+    level: str, split: str, seed: int, index: int, kind: str
+) -> None:
     item = ShapesWorld(level, seed, split).item(index, (kind,))
     assert item.kind == kind
     assert item.chosen in item.true.phrasings
@@ -59,7 +61,9 @@ def _independent_answer(item: Item) -> str | None:
     scene, question = item.scene, item.question
     assert scene is not None
     things = scene.things
-    if counted := re.search(r"(?:how many|count the) (.*?)(?: are there\?| do you see\?|\.)$", question):
+    if counted := re.search(
+        r"(?:how many|count the) (.*?)(?: are there\?| do you see\?|\.)$", question
+    ):
         group = counted[1]
         if group.endswith(" things"):
             return str(sum(thing.colour == group.split()[0] for thing in things))
@@ -67,21 +71,33 @@ def _independent_answer(item: Item) -> str | None:
         return str(sum(singular in (thing.what, thing.kind, "thing") for thing in things))
     if existence := re.match(r"(?:is there|do you see|does the picture show) an? (.*)\?", question):
         wanted = existence[1].removesuffix(" thing")
-        names = {name for thing in things for name in (thing.colour, noun(thing), f"{thing.colour} {noun(thing)}")}
+        names = {
+            name
+            for thing in things
+            for name in (thing.colour, noun(thing), f"{thing.colour} {noun(thing)}")
+        }
         return "yes" if wanted in names else "no"
     if item.kind == "arithmetic":
         return str(sum(int(thing.what) for thing in things if thing.kind == "digit"))
     if more := re.search(r"more (.*) than (.*)\?", question):
         counts = [
-            sum(group in (f"{thing.colour} things", f"{thing.what}s", f"{thing.what}es") for thing in things)
+            sum(
+                group in (f"{thing.colour} things", f"{thing.what}s", f"{thing.what}es")
+                for thing in things
+            )
             for group in more.groups()
         ]
         return "yes" if counts[0] > counts[1] else "no"
-    if sides := re.search(r"the (.*) (left of|right of|above|below|bigger than|smaller than) the (.*)\?", question):
+    if sides := re.search(
+        r"the (.*) (left of|right of|above|below|bigger than|smaller than) the (.*)\?", question
+    ):
         named = {f"{thing.colour} {noun(thing)}": thing for thing in things}
         first, second = (named[name.removesuffix(" is")] for name in sides.group(1, 3))
         sizes = ["", *scene.level.sizes]
-        (row, column), (row2, column2) = divmod(first.cell, scene.grid), divmod(second.cell, scene.grid)
+        (row, column), (row2, column2) = (
+            divmod(first.cell, scene.grid),
+            divmod(second.cell, scene.grid),
+        )
         holds = {
             "left of": column < column2,
             "right of": column > column2,
@@ -158,7 +174,12 @@ def test_another_process_makes_the_same_records() -> None:
     )
     digests = {
         subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     }
@@ -177,7 +198,9 @@ def test_a_record_shows_its_picture_before_its_question(level: str) -> None:
             assert isinstance(image, bytes)
             picture = Image.open(io.BytesIO(image))
             assert picture.mode == "RGB"
-            assert picture.size[0] == picture.size[1] in {grid * CELL for grid in LEVELS[level].grids}
+            assert (
+                picture.size[0] == picture.size[1] in {grid * CELL for grid in LEVELS[level].grids}
+            )
 
 
 def test_the_picture_shows_the_scene_in_its_cells() -> None:
@@ -191,7 +214,10 @@ def test_the_picture_shows_the_scene_in_its_cells() -> None:
         for cell in range(scene.grid**2):
             top, left = (place * CELL + 1 for place in divmod(cell, scene.grid))
             square = pixels[top : top + CELL - 2, left : left + CELL - 2].reshape(-1, 3)
-            counts = {name: int((np.abs(square - colour).max(1) < 3).sum()) for name, colour in palette.items()}
+            counts = {
+                name: int((np.abs(square - colour).max(1) < 3).sum())
+                for name, colour in palette.items()
+            }
             found = max(counts, key=lambda name: counts[name])
             assert (found if counts[found] > 6 else None) == colours.get(cell)
 
@@ -214,8 +240,16 @@ RIGHT_FIRST = "Response 2 is wrong. Response 1 is right."
 @pytest.mark.parametrize(
     ("form", "first", "second"),
     [
-        ("verdicts", f"{RIGHT_FIRST} {{fact}}. Response 1 is better.", f"{RIGHT_SECOND} {{fact}}. Response 2 is better."),
-        ("fact", f"{{fact}}. {RIGHT_FIRST} Response 1 is better.", f"{{fact}}. {RIGHT_SECOND} Response 2 is better."),
+        (
+            "verdicts",
+            f"{RIGHT_FIRST} {{fact}}. Response 1 is better.",
+            f"{RIGHT_SECOND} {{fact}}. Response 2 is better.",
+        ),
+        (
+            "fact",
+            f"{{fact}}. {RIGHT_FIRST} Response 1 is better.",
+            f"{{fact}}. {RIGHT_SECOND} Response 2 is better.",
+        ),
         (
             "quotes",
             "Response 1 says {true}. Response 2 says {false}. {fact}. Response 1 is better.",
@@ -223,7 +257,9 @@ RIGHT_FIRST = "Response 2 is wrong. Response 1 is right."
         ),
     ],
 )
-def test_the_rationale_follows_the_order_of_the_responses(form: str, first: str, second: str) -> None:
+def test_the_rationale_follows_the_order_of_the_responses(
+    form: str, first: str, second: str
+) -> None:
     item = replace(ShapesWorld("demo", 0, "train").item(0, ("counting",)), form=form)
     words = {"fact": item.true.fact, "true": item.true.agreed, "false": item.false.said}
     assert item.rationale(True) == first.format_map(words)
@@ -237,7 +273,13 @@ def test_rationales_come_in_every_form_and_the_form_decides_nothing_else() -> No
     assert set(found) == set(RATIONALES)
     assert min(found.values()) > 70
     for form in RATIONALES:
-        assert 0.3 < np.mean([len(item.chosen) > len(item.rejected) for item in items if item.form == form]) < 0.7
+        assert (
+            0.3
+            < np.mean(
+                [len(item.chosen) > len(item.rejected) for item in items if item.form == form]
+            )
+            < 0.7
+        )
 
 
 def test_kinds_and_the_text_share_are_kept() -> None:
@@ -257,7 +299,11 @@ def test_a_level_leaves_room_to_move_and_names_every_cell(level: str) -> None:
 
 
 def test_the_vocabulary_is_small() -> None:
-    words = {word for text in ShapesWorld("demo", 0, "pretrain").corpus(400) for word in re.findall(r"\w+", text)}
+    words = {
+        word
+        for text in ShapesWorld("demo", 0, "pretrain").corpus(400)
+        for word in re.findall(r"\w+", text)
+    }
     assert len(words) < 300
     assert [word for word in words if word != word.lower()] == ["Response"]
 
@@ -265,7 +311,12 @@ def test_the_vocabulary_is_small() -> None:
 def test_sampling_is_uniform_over_shapes_colours_and_cells() -> None:
     level, rng = LEVELS["demo"], Rng(0)
     things = [thing for _ in range(4000) for thing in sample(rng, level).things]
-    for values, size in (([t.cell for t in things], level.grids[0] ** 2), ([t.colour for t in things], len(level.colours))):
+    for values, size in (
+        ([t.cell for t in things], level.grids[0] ** 2),
+        ([t.colour for t in things], len(level.colours)),
+    ):
         counts = np.array(list(Counter(values).values()))
         assert len(counts) == size
-        assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 35  # chi-square, p about 1e-5
+        assert (
+            (counts - counts.mean()) ** 2 / counts.mean()
+        ).sum() < 35  # chi-square, p about 1e-5

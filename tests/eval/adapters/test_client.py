@@ -43,7 +43,10 @@ class Answering(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append(body)
         self.server.keys.append(self.headers["Authorization"])
-        groups = [{"scores": [float(len(one)) for one in group["responses"]], "normalised": None} for group in body["groups"]]
+        groups = [
+            {"scores": [float(len(one)) for one in group["responses"]], "normalised": None}
+            for group in body["groups"]
+        ]
         status, headers, answer = (
             self.server.answers.pop(0)
             if self.server.answers
@@ -95,7 +98,11 @@ def test_adapters_import_nothing_of_this_project() -> None:
 
 def test_equal_prompts_are_one_group_wherever_their_rows_stand(server: Told) -> None:
     one, other = [{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]
-    assert score(RewardServer(address(server)), [(one, "x"), (other, "xx"), (one, "xxx")]) == [1.0, 2.0, 3.0]
+    assert score(RewardServer(address(server)), [(one, "x"), (other, "xx"), (one, "xxx")]) == [
+        1.0,
+        2.0,
+        3.0,
+    ]
     assert sorted(len(body["groups"][0]["responses"]) for body in server.asked) == [1, 2]
 
 
@@ -135,7 +142,9 @@ def test_nothing_is_made_up(server: Told, monkeypatch: pytest.MonkeyPatch) -> No
         score(RewardServer("http://127.0.0.1:1"), [("a", "x")])
 
 
-def test_settings_come_from_the_environment_too(server: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_settings_come_from_the_environment_too(
+    server: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "key").write_text("secret\n")
     monkeypatch.setenv("REWARD_URL", address(server) + "/")
     monkeypatch.setenv("REWARD_API_KEY_FILE", str(tmp_path / "key"))
@@ -161,7 +170,9 @@ def test_images_of_every_form_arrive_as_they_are(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6
     image.save(tmp_path / "b.jpg", exif=turned)
-    again = Image.open(io.BytesIO(base64.b64decode(data_uri(Image.open(tmp_path / "b.jpg")).partition(",")[2])))
+    again = Image.open(
+        io.BytesIO(base64.b64decode(data_uri(Image.open(tmp_path / "b.jpg")).partition(",")[2]))
+    )
     assert again.getexif()[0x0112] == 6
     with pytest.raises(RewardServerError, match="not fetched"):
         data_uri("https://example.org/a.png")
@@ -169,7 +180,10 @@ def test_images_of_every_form_arrive_as_they_are(tmp_path: Path) -> None:
 
 def test_images_stand_where_the_messages_say() -> None:
     place, words = {"type": "image"}, {"type": "text", "text": "x"}
-    filled = sendable([{"role": "system", "content": "s"}, {"role": "user", "content": [words, place, place]}], [b"1", b"2"])
+    filled = sendable(
+        [{"role": "system", "content": "s"}, {"role": "user", "content": [words, place, place]}],
+        [b"1", b"2"],
+    )
     assert [part["type"] for part in filled[1]["content"]] == ["text", "image", "image"]
     assert [part["type"] for part in sendable("x", [b"1"])[0]["content"]] == ["image", "text"]
     with pytest.raises(RewardServerError, match="1 more images"):
@@ -182,9 +196,22 @@ def test_trl_hands_over_prompts_images_and_completions(server: Told) -> None:
     reward = Reward(address(server))
     words = {"type": "text", "text": "x"}
     plain: list[Any] = [{"role": "user", "content": "x"}]
-    carried = [{"role": "user", "content": [{"type": "image", "image": tiny.picture(30, 20)}, words]}]
-    completions = [[{"role": "assistant", "content": "abc"}], [{"role": "assistant", "content": [words, words]}], "a"]
-    found = asyncio.run(reward([plain, carried, plain], completions, images=[[b"1"], [b"2"], None], trainer_state=None))
+    carried = [
+        {"role": "user", "content": [{"type": "image", "image": tiny.picture(30, 20)}, words]}
+    ]
+    completions = [
+        [{"role": "assistant", "content": "abc"}],
+        [{"role": "assistant", "content": [words, words]}],
+        "a",
+    ]
+    found = asyncio.run(
+        reward(
+            [plain, carried, plain], completions, images=[[b"1"], [b"2"], None], trainer_state=None
+        )
+    )
     assert found == [3.0, 2.0, 1.0]
-    sent = [[part["type"] for part in body["groups"][0]["messages"][0]["content"]] for body in server.asked]
+    sent = [
+        [part["type"] for part in body["groups"][0]["messages"][0]["content"]]
+        for body in server.asked
+    ]
     assert sorted(sent) == [["image", "text"], ["image", "text"], ["text"]]

@@ -54,7 +54,12 @@ ROWS = [
 def test_the_official_file(tmp_path: Path) -> None:
     found = load(write_file(tmp_path, ROWS, frames=3))
     assert [example.group for example in found.examples] == ["mcq", "mcq", "long", "video"]
-    assert [example.responses[example.better] for example in found.examples] == ["yes 0", "yes 1", "yes 0", "yes 0"]
+    assert [example.responses[example.better] for example in found.examples] == [
+        "yes 0",
+        "yes 1",
+        "yes 0",
+        "yes 0",
+    ]
     assert [len(example.images) for example in found.examples] == [1, 1, 1, 3]
     assert placeholders(found.examples[3].prompt) == 3
     assert found.origin.unavailable == ()
@@ -63,12 +68,16 @@ def test_the_official_file(tmp_path: Path) -> None:
 
 def test_a_row_without_image_and_video_is_refused(tmp_path: Path) -> None:
     for shown in ({}, {"image": None, "video": None}):
-        with pytest.raises(RecordError, match=r"mm_rlhf_rewardbench:1 \(d\): the image is null or missing"):
+        with pytest.raises(
+            RecordError, match=r"mm_rlhf_rewardbench:1 \(d\): the image is null or missing"
+        ):
             load(write_file(tmp_path, [ROWS[0], row("d") | shown]))
 
 
 def test_the_order_of_the_responses_says_nothing(tmp_path: Path) -> None:
-    examples = load(write_file(tmp_path, [row(f"{place}", place, image="mcq/a.png") for place in range(60)])).examples
+    examples = load(
+        write_file(tmp_path, [row(f"{place}", place, image="mcq/a.png") for place in range(60)])
+    ).examples
     assert 15 < sum(example.better for example in examples) < 45
     assert all(example.official_first == example.better for example in examples)
 
@@ -86,12 +95,17 @@ def test_videos_without_frames_are_counted_as_unavailable(tmp_path: Path) -> Non
     assert found.origin.unavailable == (
         f"mm_rlhf_rewardbench:3 (c): no frames of video/clip under {tmp_path}: cut them by data/frames.py",
     )
-    assert f"1 of 4 rows are unavailable and in no figure: {found.origin.unavailable[0]}" in found.origin.notes
+    assert (
+        f"1 of 4 rows are unavailable and in no figure: {found.origin.unavailable[0]}"
+        in found.origin.notes
+    )
     assert "Group video: 1 rows; the released edition has 25." in found.origin.notes
 
 
 def test_a_missing_image_is_an_error_and_a_missing_column_too(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"1 of 2 images are missing or broken:\n  mm_rlhf_rewardbench:0 \(x\)"):
+    with pytest.raises(
+        UserError, match=r"1 of 2 images are missing or broken:\n  mm_rlhf_rewardbench:0 \(x\)"
+    ):
         load(write_file(tmp_path, [row("x", image="short/none.png"), ROWS[0]]))
     with pytest.raises(RecordError, match="no text under chosen"):
         load(write_file(tmp_path, [{"id": "x", "prompt": "p", "rejected": "r", "image": ""}]))
@@ -116,7 +130,9 @@ def test_the_hub_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     found = load(Location(revision="0d285ab"))
-    assert asked == [(("yifanzhang114/MM-RLHF-RewardBench",), {"repo_type": "dataset", "revision": "0d285ab"})]
+    assert asked == [
+        (("yifanzhang114/MM-RLHF-RewardBench",), {"repo_type": "dataset", "revision": "0d285ab"})
+    ]
     assert [example.group for example in found.examples] == ["mcq", "video"]
     records = reward_records(found.examples, [Verdict(scores=(1.0, 0.0))] * 2)
     assert ["image" in record for record in records] == [True, False]
@@ -154,9 +170,18 @@ def test_accuracy_of_pairs_and_of_whole_items() -> None:
 
 
 def test_categories_are_substrings_of_the_path() -> None:
-    found = official_score([prediction("a", "/data/long/mcq/1.png", 1, 0), prediction("b", "/data/long/safety/1.png", 1, 0)])
-    assert {word: stats["total"] for word, stats in found["category_stats"].items() if stats["total"]} == {"mcq": 1, "long": 1}
-    assert found["category_stats"]["long"]["acc_plus"] == 1 / 2  # b is credited to it, a and b count below the line
+    found = official_score(
+        [
+            prediction("a", "/data/long/mcq/1.png", 1, 0),
+            prediction("b", "/data/long/safety/1.png", 1, 0),
+        ]
+    )
+    assert {
+        word: stats["total"] for word, stats in found["category_stats"].items() if stats["total"]
+    } == {"mcq": 1, "long": 1}
+    assert (
+        found["category_stats"]["long"]["acc_plus"] == 1 / 2
+    )  # b is credited to it, a and b count below the line
 
 
 def test_our_groups_are_folders_before_they_are_substrings(tmp_path: Path) -> None:
@@ -164,11 +189,20 @@ def test_our_groups_are_folders_before_they_are_substrings(tmp_path: Path) -> No
     (tmp_path / "belonging" / "mcq" / "a.png").write_bytes(png())
     (tmp_path / "longer.png").write_bytes(png())
     rows = [row("a", image="belonging/mcq/a.png"), row("b", image="longer.png"), row("c", image="")]
-    assert [example.group for example in load(write_file(tmp_path, rows)).examples] == ["mcq", "long", "other"]
+    assert [example.group for example in load(write_file(tmp_path, rows)).examples] == [
+        "mcq",
+        "long",
+        "other",
+    ]
 
 
 @pytest.mark.parametrize(
-    "broken", [None, {"id": "a", "image": None, "rewards": [1, 0]}, {"id": "a", "image": "mcq", "rewards": [1]}]
+    "broken",
+    [
+        None,
+        {"id": "a", "image": None, "rewards": [1, 0]},
+        {"id": "a", "image": "mcq", "rewards": [1]},
+    ],
 )
 def test_lines_that_the_script_cannot_read_are_refused(broken: Any) -> None:
     with pytest.raises(PredictionsError, match="line 1"):

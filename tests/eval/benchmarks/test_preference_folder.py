@@ -20,7 +20,13 @@ from tests.eval.make import png
 
 def write(folder: Path, **change: Any) -> Location:
     (folder / "cat.png").write_bytes(png())
-    record = {"images": ["cat.png"], "prompt": "which?", "chosen": "the black one", "rejected": "no", "category": "colour"}
+    record = {
+        "images": ["cat.png"],
+        "prompt": "which?",
+        "chosen": "the black one",
+        "rejected": "no",
+        "category": "colour",
+    }
     rows = [{**record, "prompt": f"which {place}?"} for place in range(40)]
     rows[7].update(change)
     (folder / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
@@ -33,7 +39,13 @@ def test_a_folder_of_preference_records_is_a_benchmark(tmp_path: Path) -> None:
     assert {example.responses[example.better] for example in found.examples} == {"the black one"}
     assert 8 < sum(example.better for example in found.examples) < 32
     assert found.examples[0].prompt[0]["content"][-1] == {"type": "text", "text": "which 0?"}
-    result = evaluate(found.examples, baseline("longest", found.examples), PREFERENCE_FOLDER, ProtocolConfig(), found.origin)
+    result = evaluate(
+        found.examples,
+        baseline("longest", found.examples),
+        PREFERENCE_FOLDER,
+        ProtocolConfig(),
+        found.origin,
+    )
     assert result.micro.accuracy == 1.0
     assert result.published["plain"]["groups"]["colour"] == {"n": 39, "right": 39, "accuracy": 1.0}
     assert result.notes == ()
@@ -65,7 +77,13 @@ def conversational(folder: Path, **change: Any) -> Path:
     (folder / "images").symlink_to(folder / "elsewhere")
     said = {name: [{"role": "assistant", "content": name}] for name in ("chosen", "rejected")}
     rows = [
-        {"images": ["images/cat.png"], "prompt": [{"role": "user", "content": f"which {place}?"}], **said, "id": place, **change}
+        {
+            "images": ["images/cat.png"],
+            "prompt": [{"role": "user", "content": f"which {place}?"}],
+            **said,
+            "id": place,
+            **change,
+        }
         for place in range(22)
     ]
     (folder / "mine.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
@@ -76,12 +94,24 @@ def test_formats_that_training_reads_are_recognised(tmp_path: Path) -> None:
     path = conversational(tmp_path)
     found = load(benchmark(f"preference_folder={path}"))
     assert {example.responses[example.better] for example in found.examples} == {"chosen"}
-    assert found.examples[3].prompt[0]["content"] == [{"type": "image"}, {"type": "text", "text": "which 3?"}]
+    assert found.examples[3].prompt[0]["content"] == [
+        {"type": "image"},
+        {"type": "text", "text": "which 3?"},
+    ]
     assert found.examples[3].identity == "preference_folder:3"
-    assert found.origin.notes == (f"Read as {{type: trl, path: {path}}}. Columns that are not read: id.",)
+    assert found.origin.notes == (
+        f"Read as {{type: trl, path: {path}}}. Columns that are not read: id.",
+    )
     named = load(benchmark(f"preference_folder={path},type=trl"))
     assert named.examples == found.examples
-    assert len(load(benchmark(f"preference_folder={path},type=trl,limit=3,image_root={tmp_path}")).examples) == 3
+    assert (
+        len(
+            load(
+                benchmark(f"preference_folder={path},type=trl,limit=3,image_root={tmp_path}")
+            ).examples
+        )
+        == 3
+    )
 
 
 def test_a_wrong_type_is_told_once_with_the_one_that_fits(tmp_path: Path) -> None:
@@ -94,23 +124,39 @@ def test_a_wrong_type_is_told_once_with_the_one_that_fits(tmp_path: Path) -> Non
         "  preference_folder:0: unknown 'id'; a record may hold category, chosen, chosen_critique, images, margin, prompt, "
         "rationale, rejected, rejected_critique, source. … and 21 more records with the same fault"
     )
-    assert lines[2] == f"{path} is in the format `trl`, not `project`. Write in a recipe: - {{type: trl, path: {path}}}"
+    assert (
+        lines[2]
+        == f"{path} is in the format `trl`, not `project`. Write in a recipe: - {{type: trl, path: {path}}}"
+    )
     assert lines[3:] == [f"For a benchmark: preference_folder={path},type=trl"]
     for wrong in ("shapes", "tlr"):
-        with pytest.raises(UserError, match=rf"no files are of type '{wrong}'; required is one of .*, trl, "):
+        with pytest.raises(
+            UserError, match=rf"no files are of type '{wrong}'; required is one of .*, trl, "
+        ):
             load(Location(location=str(path), type=wrong))
     with pytest.raises(argparse.ArgumentTypeError, match="`type` is for preference_folder"):
         benchmark("vl_rewardbench=hub,type=trl")
 
 
 def test_missing_images_name_the_folder_and_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"Looked in: {tmp_path / 'elsewhere'}\. .*image_root: FOLDER.* and 21 more records"):
-        load(Location(location=str(conversational(tmp_path)), image_root=str(tmp_path / "elsewhere")))
+    with pytest.raises(
+        UserError,
+        match=rf"Looked in: {tmp_path / 'elsewhere'}\. .*image_root: FOLDER.* and 21 more records",
+    ):
+        load(
+            Location(location=str(conversational(tmp_path)), image_root=str(tmp_path / "elsewhere"))
+        )
 
 
 def test_rows_that_the_source_leaves_out_are_counted(tmp_path: Path) -> None:
-    rated = [{"response": "a", "annotations": {"x": {"Rating": "5"}}}, {"response": "b", "annotations": {"x": {"Rating": "1"}}}]
-    rows = [{"instruction": f"{place}?", "completions": rated[: 1 + place % 2], "source": "x"} for place in range(6)]
+    rated = [
+        {"response": "a", "annotations": {"x": {"Rating": "5"}}},
+        {"response": "b", "annotations": {"x": {"Rating": "1"}}},
+    ]
+    rows = [
+        {"instruction": f"{place}?", "completions": rated[: 1 + place % 2], "source": "x"}
+        for place in range(6)
+    ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     found = load(Location(location=str(tmp_path)))
     assert len(found.examples) == 3

@@ -46,7 +46,10 @@ FILES: dict[str, tuple[str, Callable[[int, Texts], dict[str, Any]]]] = {
             "Better": "Output1",
         },
     ),
-    "mm_rlhf_rewardbench": ("mm_reward_bench.jsonl", lambda number, texts: {"id": f"a{number}", "image": "mcq/a.png", **texts}),
+    "mm_rlhf_rewardbench": (
+        "mm_reward_bench.jsonl",
+        lambda number, texts: {"id": f"a{number}", "image": "mcq/a.png", **texts},
+    ),
     "preference_folder": ("records.jsonl", lambda number, texts: {"images": ["a.png"], **texts}),
 }
 
@@ -58,13 +61,20 @@ def written(folder: Path, name: str, rows: list[Texts]) -> BenchmarkConfig:
         (place / "a.png").write_bytes(png())
     file, made = FILES[name]
     found = [made(number, texts) for number, texts in enumerate(rows)]
-    text = json.dumps(found) if file.endswith(".json") else "".join(json.dumps(row) + "\n" for row in found)
+    text = (
+        json.dumps(found)
+        if file.endswith(".json")
+        else "".join(json.dumps(row) + "\n" for row in found)
+    )
     (folder / file).write_text(text)
     return BenchmarkConfig(name=name, location=str(folder))
 
 
 def rows(count: int) -> list[Texts]:
-    return [{"prompt": f"which {number}?", "chosen": f"black {number}", "rejected": "no"} for number in range(count)]
+    return [
+        {"prompt": f"which {number}?", "chosen": f"black {number}", "rejected": "no"}
+        for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize("field", ["prompt", "chosen", "rejected"])
@@ -72,18 +82,35 @@ def rows(count: int) -> list[Texts]:
 def test_a_row_with_a_control_token_is_unavailable_and_the_others_keep_their_figures(
     name: str, field: str, tmp_path: Path
 ) -> None:
-    torn = [{**row, field: f"{row[field]} {token}"} for row, token in zip(rows(99), CONTROL_TOKENS, strict=False)]
-    plain, mixed = (load(written(tmp_path / part, name, found)) for part, found in (("a", rows(4)), ("b", rows(4) + torn)))
+    torn = [
+        {**row, field: f"{row[field]} {token}"}
+        for row, token in zip(rows(99), CONTROL_TOKENS, strict=False)
+    ]
+    plain, mixed = (
+        load(written(tmp_path / part, name, found))
+        for part, found in (("a", rows(4)), ("b", rows(4) + torn))
+    )
     assert len(mixed.origin.unavailable) == len(CONTROL_TOKENS)
-    said = {"prompt": "the prompt", "chosen": "the chosen response", "rejected": "the rejected response"}[field]
+    said = {
+        "prompt": "the prompt",
+        "chosen": "the chosen response",
+        "rejected": "the rejected response",
+    }[field]
     for token, reason in zip(CONTROL_TOKENS, mixed.origin.unavailable, strict=True):
         assert f"{said} holds {token!r}" in reason
-    assert any(note.startswith(f"{len(CONTROL_TOKENS)} of {4 + len(torn)} rows are unavailable") for note in mixed.origin.notes)
-    model = load_scalar(BackboneConfig(path=str(tiny.checkpoint(tmp_path / "base")), dtype="float32"), HeadConfig()).eval()
+    assert any(
+        note.startswith(f"{len(CONTROL_TOKENS)} of {4 + len(torn)} rows are unavailable")
+        for note in mixed.origin.notes
+    )
+    model = load_scalar(
+        BackboneConfig(path=str(tiny.checkpoint(tmp_path / "base")), dtype="float32"), HeadConfig()
+    ).eval()
     tiny.stir(model.head, 0.5)
     judge = ScalarJudge(model, Packed(tiny.encoder(), model.device, 4096), "end_of_turn")
     found = [
-        evaluate(one.examples, judge.judge(one.examples), BENCHMARKS[name], ProtocolConfig(), one.origin)
+        evaluate(
+            one.examples, judge.judge(one.examples), BENCHMARKS[name], ProtocolConfig(), one.origin
+        )
         for one in (plain, mixed)
     ]
     assert found[0].micro == found[1].micro
@@ -93,5 +120,7 @@ def test_a_row_with_a_control_token_is_unavailable_and_the_others_keep_their_fig
 
 def test_a_benchmark_of_such_rows_alone_is_refused(tmp_path: Path) -> None:
     torn = [{**row, "prompt": "<|im_start|>"} for row in rows(2)]
-    with pytest.raises(UserError, match=r"none of its 2 rows can be shown to a judge:\n.*<\|im_start\|>"):
+    with pytest.raises(
+        UserError, match=r"none of its 2 rows can be shown to a judge:\n.*<\|im_start\|>"
+    ):
         load(written(tmp_path, "vl_rewardbench", torn))

@@ -20,12 +20,16 @@ from eval.results.scoring import score_file
 from eval.running.evaluation import baseline, evaluate
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-pytestmark = pytest.mark.skipif(not (DATA / "scored").is_dir(), reason="../shared/data is not there")
+pytestmark = pytest.mark.skipif(
+    not (DATA / "scored").is_dir(), reason="../shared/data is not there"
+)
 
 
 def scored(name: str) -> tuple[list[Any], Any]:
     lines = (DATA / "scored" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines], json.loads((DATA / "scored" / f"{name}.expected.json").read_text())
+    return [json.loads(line) for line in lines], json.loads(
+        (DATA / "scored" / f"{name}.expected.json").read_text()
+    )
 
 
 def test_vl_rewardbench_to_the_last_digit() -> None:
@@ -35,7 +39,9 @@ def test_vl_rewardbench_to_the_last_digit() -> None:
     for limit, figures in expected.items():
         for name, value in figures.items():
             here = found[limit][name]
-            assert value == ({key: count for key, count in here.items() if count} if name == "classes" else here), (limit, name)
+            assert value == (
+                {key: count for key, count in here.items() if count} if name == "classes" else here
+            ), (limit, name)
 
 
 def test_multimodal_rewardbench_to_the_last_digit() -> None:
@@ -49,7 +55,9 @@ def test_mm_rlhf_rewardbench_to_the_last_digit() -> None:
 
 
 def test_a_file_is_scored_as_its_records() -> None:
-    found = score_file(DATA / "scored" / "multimodal_rewardbench.jsonl", BENCHMARKS["multimodal_rewardbench"])[0]
+    found = score_file(
+        DATA / "scored" / "multimodal_rewardbench.jsonl", BENCHMARKS["multimodal_rewardbench"]
+    )[0]
     assert found["micro"] == 0.5349182763744428
 
 
@@ -68,18 +76,29 @@ def longest(name: str, file: str, folder: Path) -> Result:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 4)).save(path)
     found = load(BenchmarkConfig(name=name, location=str(folder)))
-    return evaluate(found.examples, baseline("longest", found.examples), BENCHMARKS[name], ProtocolConfig(), found.origin)
+    return evaluate(
+        found.examples,
+        baseline("longest", found.examples),
+        BENCHMARKS[name],
+        ProtocolConfig(),
+        found.origin,
+    )
 
 
 def test_the_real_rows_of_vl_rewardbench(tmp_path: Path) -> None:
     result = longest("vl_rewardbench", "data.jsonl", tmp_path)
     assert result.notes == ()
-    assert {name: (group.n, round(group.accuracy or 0, 3)) for name, group in result.groups.items()} == {
+    assert {
+        name: (group.n, round(group.accuracy or 0, 3)) for name, group in result.groups.items()
+    } == {
         "hallucination": (749, 0.403),
         "reasoning": (318, 0.513),
         "general": (183, 0.372),
     }
-    counts = {name: [group["n"] for group in rule["groups"].values()] for name, rule in result.published.items()}
+    counts = {
+        name: [group["n"] for group in rule["groups"].values()]
+        for name, rule in result.published.items()
+    }
     assert (counts["r1_reward"], counts["unified_reward"]) == ([484, 448, 318], [631, 301, 318])
     assert round(result.micro.accuracy or 0, 3) == 0.426
 
@@ -89,7 +108,11 @@ def test_the_real_rows_of_mm_rlhf_rewardbench(tmp_path: Path) -> None:
     note = "Videos are shown as 1 to 1 frames; the official script takes 32."
     assert (result.notes, result.unavailable) == ((note,), ())
     assert result.clusters is not None
-    assert (result.micro.n, result.clusters.n, round(result.micro.accuracy or 0, 3)) == (170, 46, 0.718)
+    assert (result.micro.n, result.clusters.n, round(result.micro.accuracy or 0, 3)) == (
+        170,
+        46,
+        0.718,
+    )
 
 
 def test_the_real_rows_of_multimodal_rewardbench(tmp_path: Path) -> None:
@@ -101,4 +124,6 @@ def test_the_real_rows_of_multimodal_rewardbench(tmp_path: Path) -> None:
     found = load(BenchmarkConfig(name="multimodal_rewardbench", location=str(tmp_path)))
     assert len(found.examples) == 156
     assert len({example.source for example in found.examples}) == 11
-    assert {example.group for example in found.examples} == set(BENCHMARKS["multimodal_rewardbench"].known[0].groups)
+    assert {example.group for example in found.examples} == set(
+        BENCHMARKS["multimodal_rewardbench"].known[0].groups
+    )

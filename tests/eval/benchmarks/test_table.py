@@ -29,11 +29,20 @@ def test_every_row_bears_its_name_and_its_rules_read_a_format_that_it_writes() -
         assert benchmark.name == name
         assert {rule.reads for rule in benchmark.rules.values()} <= set(benchmark.files)
         assert set(benchmark.formats) <= set(benchmark.files)
-        assert all(form.rules in readers(read, benchmark) for read, form in benchmark.files.items() if form.rules)
-        assert all(not edition.groups or sum(edition.groups.values()) == edition.rows for edition in benchmark.known)
+        assert all(
+            form.rules in readers(read, benchmark)
+            for read, form in benchmark.files.items()
+            if form.rules
+        )
+        assert all(
+            not edition.groups or sum(edition.groups.values()) == edition.rows
+            for edition in benchmark.known
+        )
 
 
-@pytest.mark.parametrize("name", ["vl_rewardbench", "multimodal_rewardbench", "mm_rlhf_rewardbench"])
+@pytest.mark.parametrize(
+    "name", ["vl_rewardbench", "multimodal_rewardbench", "mm_rlhf_rewardbench"]
+)
 @pytest.mark.parametrize("place", ["embedded", "embedded-medium"])
 def test_the_embedded_editions_load_and_score(name: str, place: str) -> None:
     found = load(BenchmarkConfig(name=name, location=place, limit=30))
@@ -44,15 +53,24 @@ def test_the_embedded_editions_load_and_score(name: str, place: str) -> None:
     result = evaluate(found.examples, verdicts, BENCHMARKS[name], ProtocolConfig(), found.origin)
     assert result.micro == result.baselines["random"].micro
     assert result.origin == place
-    assert load(BenchmarkConfig(name=name, location=result.origin, limit=30)).examples == found.examples
+    assert (
+        load(BenchmarkConfig(name=name, location=result.origin, limit=30)).examples
+        == found.examples
+    )
 
 
 BYTES = {"bytes": png(), "path": "short/a.png"}
 PARTS: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
     "vl_rewardbench": ("data/test", lambda number: vl_row(f"RLAIF-V-{number}", [0, 1], BYTES)),
-    "multimodal_rewardbench": ("test", lambda number: multimodal_row("vqa", f"MMBench_{number}", BYTES)),
+    "multimodal_rewardbench": (
+        "test",
+        lambda number: multimodal_row("vqa", f"MMBench_{number}", BYTES),
+    ),
     "mm_rlhf_rewardbench": ("data/train", lambda number: rlhf_row(f"{number}", image=BYTES)),
-    "preference_folder": ("rows", lambda number: {"prompt": f"{number}", "chosen": "a", "rejected": "b", "images": [BYTES]}),
+    "preference_folder": (
+        "rows",
+        lambda number: {"prompt": f"{number}", "chosen": "a", "rejected": "b", "images": [BYTES]},
+    ),
 }
 """Name of a benchmark to the beginning of its parquet files' names, and its rows."""
 
@@ -66,12 +84,22 @@ def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -
     found = load(BenchmarkConfig(name=name, location=str(tmp_path)))
     assert len({example.key for example in found.examples}) == len(found.examples) == 6
     assert {len(example.images) for example in found.examples} == {1}
-    assert load(BenchmarkConfig(name=name, location=found.origin.location)).examples == found.examples
-    result = evaluate(found.examples, baseline("first", found.examples), BENCHMARKS[name], ProtocolConfig(), found.origin)
+    assert (
+        load(BenchmarkConfig(name=name, location=found.origin.location)).examples == found.examples
+    )
+    result = evaluate(
+        found.examples,
+        baseline("first", found.examples),
+        BENCHMARKS[name],
+        ProtocolConfig(),
+        found.origin,
+    )
     assert result.micro.n == 6
     parts[2].unlink()
     for location in (parts[1], tmp_path):
-        with pytest.raises(ValueError, match=r"there are the parts .*00001-of-00003; required is each of 3 once"):
+        with pytest.raises(
+            ValueError, match=r"there are the parts .*00001-of-00003; required is each of 3 once"
+        ):
             load(BenchmarkConfig(name=name, location=str(location)))
 
 
@@ -96,7 +124,10 @@ def rows(groups: str) -> list[Example]:
 def test_counts_are_compared_with_the_nearest_edition() -> None:
     editions = [Known("old", 5, {"a": 3, "b": 2}), Known("new", 10)]
     assert differences(rows("aaabb"), editions) == []
-    assert differences(rows("aabbc"), editions) == ["Group a: 2 rows; old has 3.", "Group c: 1 rows; old has 0."]
+    assert differences(rows("aabbc"), editions) == [
+        "Group a: 2 rows; old has 3.",
+        "Group c: 1 rows; old has 0.",
+    ]
     assert differences(rows("a" * 9), editions) == ["9 rows; new has 10."]
     assert differences(rows("aa"), [Known("small", 2, items=1)]) == ["2 items; small has 1."]
 
@@ -107,5 +138,7 @@ def test_a_recipe_is_checked_without_heavy_imports() -> None:
         "import eval.results.predictions; heavy = ('torch', 'transformers', 'datasets', 'pyarrow');"
         "print([name for name in heavy if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

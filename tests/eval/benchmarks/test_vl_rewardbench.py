@@ -11,25 +11,48 @@ import pytest
 
 from data.errors import RecordError, UserError
 from eval.benchmarks.benchmark import Location
-from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, ask, official_records, read, reward_records
+from eval.benchmarks.vl_rewardbench import (
+    VL_REWARDBENCH,
+    ask,
+    official_records,
+    read,
+    reward_records,
+)
 from eval.benchmarks.vl_rewardbench_scoring import RULES, official_score
 from eval.protocol import Example, Verdict, Vote
 from tests.eval.make import png
 
 load = VL_REWARDBENCH.load
-ROWS = [("RLAIF-V-1", [0, 1]), ("mathverse_2", [1, 0]), ("mathverse_2", [0, 1]), ("wildvision-battle-3", [1, 0])]
+ROWS = [
+    ("RLAIF-V-1", [0, 1]),
+    ("mathverse_2", [1, 0]),
+    ("mathverse_2", [0, 1]),
+    ("wildvision-battle-3", [1, 0]),
+]
 
 
 def hub_row(identity: str, ranking: list[int], image: Any) -> dict[str, Any]:
     """Return a row in the schema of the hub."""
-    shown = {"query": f"<image>\nwhat is {identity}?", "response": [f"first {ranking}", "second"], "human_ranking": ranking}
-    rest = {"models": ["m", "n"], "judge": "human", "rationale": "", "query_source": "q", "ground_truth": ""}
+    shown = {
+        "query": f"<image>\nwhat is {identity}?",
+        "response": [f"first {ranking}", "second"],
+        "human_ranking": ranking,
+    }
+    rest = {
+        "models": ["m", "n"],
+        "judge": "human",
+        "rationale": "",
+        "query_source": "q",
+        "ground_truth": "",
+    }
     return {"id": identity, "image": image, **shown, **rest}
 
 
 def hub_rows() -> list[dict[str, Any]]:
     """Return four rows, two of them with one id."""
-    return [hub_row(identity, ranking, {"bytes": png(), "path": "a.png"}) for identity, ranking in ROWS]
+    return [
+        hub_row(identity, ranking, {"bytes": png(), "path": "a.png"}) for identity, ranking in ROWS
+    ]
 
 
 def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
@@ -86,8 +109,18 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_rows(examples: tuple[Example, ...]) -> None:
     assert [example.better for example in examples] == [0, 1, 0, 1]
-    assert [example.group for example in examples] == ["hallucination", "reasoning", "reasoning", "general"]
-    assert [example.source for example in examples] == ["rlaif-v", "reasoning_tasks", "reasoning_tasks", "wildvision-battle"]
+    assert [example.group for example in examples] == [
+        "hallucination",
+        "reasoning",
+        "reasoning",
+        "general",
+    ]
+    assert [example.source for example in examples] == [
+        "rlaif-v",
+        "reasoning_tasks",
+        "reasoning_tasks",
+        "wildvision-battle",
+    ]
     assert len({example.key for example in examples}) == 4
     assert examples[0].responses == ("first [0, 1]", "second")
     content = [{"type": "image"}, {"type": "text", "text": "what is RLAIF-V-1?"}]
@@ -100,7 +133,13 @@ def test_r1_rewards_copy_gets_an_order_that_says_nothing(tmp_path: Path) -> None
     (tmp_path / "img").mkdir()
     (tmp_path / "img" / "a.png").write_bytes(png())
     rows = [
-        {"id": f"mmmu_{row}", "prompt": f"q{row}", "chosen": "yes", "rejected": "no", "image": "vl/img/a.png"}
+        {
+            "id": f"mmmu_{row}",
+            "prompt": f"q{row}",
+            "chosen": "yes",
+            "rejected": "no",
+            "image": "vl/img/a.png",
+        }
         for row in range(60)
     ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -123,7 +162,10 @@ def test_rows_of_equal_content_get_numbered_keys(tmp_path: Path) -> None:
 
 def test_missing_and_broken_images_are_listed(tmp_path: Path) -> None:
     rows = [hub_row("RLHF-V-1", [0, 1], {"bytes": png()[:40], "path": None})]
-    rows += [hub_row(f"RLHF-V-{row}", [0, 1], {"bytes": None, "path": f"{row}.png"}) for row in range(2, 40)]
+    rows += [
+        hub_row(f"RLHF-V-{row}", [0, 1], {"bytes": None, "path": f"{row}.png"})
+        for row in range(2, 40)
+    ]
     write_parquet(rows, tmp_path / "test-0.parquet")
     with pytest.raises(UserError) as caught:
         load(Location(location=str(tmp_path)))
@@ -143,7 +185,9 @@ def test_rows_that_say_so_are_text_only(tmp_path: Path) -> None:
     assert "4 of 4 rows are text only." in found.origin.notes
 
 
-@pytest.mark.parametrize("image", [None, {"bytes": None, "path": None}, {"bytes": b"", "path": ""}, "no column"])
+@pytest.mark.parametrize(
+    "image", [None, {"bytes": None, "path": None}, {"bytes": b"", "path": ""}, "no column"]
+)
 def test_rows_without_their_image_are_refused(image: Any, tmp_path: Path) -> None:
     rows = hub_rows()
     rows[2]["image"] = image
@@ -170,7 +214,9 @@ def test_counts_that_differ_from_the_published_ones_are_noted(tmp_path: Path) ->
         ({"query": None}, "text under query"),
     ],
 )
-def test_rows_that_cannot_be_used_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_rows_that_cannot_be_used_are_refused(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     write_parquet([{**hub_rows()[0], **change}], tmp_path / "test-0.parquet")
     with pytest.raises(RecordError, match=message):
         load(Location(location=str(tmp_path)))
@@ -192,9 +238,17 @@ def test_the_official_prompt_is_text_then_image(tmp_path: Path) -> None:
     text, image = turn["content"]
     assert (turn["role"], image) == ("user", {"type": "image"})
     assert text["type"] == "text"
-    assert text["text"].startswith(" You are a highly capable multimodal AI assistant tasked with evaluating answers")
-    assert "\n\nQuestion: what is RLAIF-V-1?\n\nAnswer 1: second\n\nAnswer 2: first [0, 1]\n\nPlease evaluate" in text["text"]
-    assert "For example: Overall Judgment: Answer X is better.\n\nYour response should be" in text["text"]
+    assert text["text"].startswith(
+        " You are a highly capable multimodal AI assistant tasked with evaluating answers"
+    )
+    assert (
+        "\n\nQuestion: what is RLAIF-V-1?\n\nAnswer 1: second\n\nAnswer 2: first [0, 1]\n\nPlease evaluate"
+        in text["text"]
+    )
+    assert (
+        "For example: Overall Judgment: Answer X is better.\n\nYour response should be"
+        in text["text"]
+    )
     assert text["text"].endswith("visual and textual elements of the task.")
 
 
@@ -214,11 +268,26 @@ def test_votes_are_written_as_the_official_script_writes_them(tmp_path: Path) ->
     assert [record["meta"]["filter_choice"] for record in records] == texts
     assert [record["meta"]["filter_number"] for record in records] == [1, 2, -1, 3]
     assert [record["meta"]["random_number"] for record in records] == [1, 0, 0, 0]
-    assert [record["meta"]["flag_status"] for record in records] == ["agree", "agree", "doesntMatch", "agree"]
+    assert [record["meta"]["flag_status"] for record in records] == [
+        "agree",
+        "agree",
+        "doesntMatch",
+        "agree",
+    ]
     assert records[0]["ranking"] == [1, 0]
-    assert [records[0][name] for name in ("id", "models", "query_source")] == ["mathverse_2", ["m", "n"], "q"]
-    assert official_score(records)["detail"]["k=9"]["votes_used"] == {"agree": 3, "reject": 0, "doesntMatch": 1}
-    assert reward_records([example], [Verdict(votes=(said, other_form, nothing, third))])[0]["rewards"] == [2, 2]
+    assert [records[0][name] for name in ("id", "models", "query_source")] == [
+        "mathverse_2",
+        ["m", "n"],
+        "q",
+    ]
+    assert official_score(records)["detail"]["k=9"]["votes_used"] == {
+        "agree": 3,
+        "reject": 0,
+        "doesntMatch": 1,
+    }
+    assert reward_records([example], [Verdict(votes=(said, other_form, nothing, third))])[0][
+        "rewards"
+    ] == [2, 2]
 
 
 def test_scores_are_written_as_the_sentence_that_the_prompt_asks_for(tmp_path: Path) -> None:
@@ -227,22 +296,37 @@ def test_scores_are_written_as_the_sentence_that_the_prompt_asks_for(tmp_path: P
     figures = official_score(official_records(examples, verdicts))["detail"]["k=1"]
     assert figures["classes"] == {"agree": 2, "reject": 1, "doesntMatch": 1, "other": 0}
     records = reward_records(examples, verdicts)
-    assert [record["rewards"] for record in records] == [[2.5, 1.0], [0.25, 0.0], [0.0, 1.0], [3.0, 3.0]]
+    assert [record["rewards"] for record in records] == [
+        [2.5, 1.0],
+        [0.25, 0.0],
+        [0.0, 1.0],
+        [3.0, 3.0],
+    ]
     assert records[1]["chosen"] == "second"
-    assert reward_records(examples[:1], [Verdict(scores=(float("nan"), 0.0))])[0]["rewards"] == [0, 1]
+    assert reward_records(examples[:1], [Verdict(scores=(float("nan"), 0.0))])[0]["rewards"] == [
+        0,
+        1,
+    ]
 
 
 def test_the_rules_differ_in_groups_and_ties() -> None:
     ids = ("RLAIF-V-1", "hallucination_pair-1", "mmmu_1", "wildvision-1")
-    records = [{"id": name, "rewards": pair} for name, pair in zip(ids, ([1, 0], [0, 1], [1, 1], [2.0, 1.5]), strict=True)]
-    found = {name: rule.figures(name, records) for name, rule in RULES.items() if rule.reads == "rewards"}
+    records = [
+        {"id": name, "rewards": pair}
+        for name, pair in zip(ids, ([1, 0], [0, 1], [1, 1], [2.0, 1.5]), strict=True)
+    ]
+    found = {
+        name: rule.figures(name, records) for name, rule in RULES.items() if rule.reads == "rewards"
+    }
     assert {name: one["micro"] for name, one in found.items()} == {
         "all_rows": 0.5,
         "r1_reward": 0.5,
         "r1_reward_ties_right": 0.75,
         "unified_reward": 0.5,
     }
-    assert {name: [group["n"] for group in one["groups"].values()] for name, one in found.items()} == {
+    assert {
+        name: [group["n"] for group in one["groups"].values()] for name, one in found.items()
+    } == {
         "all_rows": [1, 2, 1],
         "r1_reward": [2, 1, 1],
         "r1_reward_ties_right": [2, 1, 1],

@@ -20,15 +20,34 @@ from eval.benchmarks.vl_rewardbench_scoring import (
 )
 
 ONE, TWO = "Overall Judgment: Answer 1 is better.", "Overall Judgment: Answer 2 is better."
-IDS = ("wildvision-battle-1", "hallucination_pair-1", "RLAIF-V-1", "RLHF-V-1", "mathverse_1", "mmmu_pro_1", "svit-1", "other")
+IDS = (
+    "wildvision-battle-1",
+    "hallucination_pair-1",
+    "RLAIF-V-1",
+    "RLHF-V-1",
+    "mathverse_1",
+    "mmmu_pro_1",
+    "svit-1",
+    "other",
+)
 
 
 def sample(
-    identity: str = "wildvision-battle-1", text: str = ONE, ranking: tuple[int, int] = (0, 1), shown: int = 0, query: str = "q"
+    identity: str = "wildvision-battle-1",
+    text: str = ONE,
+    ranking: tuple[int, int] = (0, 1),
+    shown: int = 0,
+    query: str = "q",
 ) -> dict[str, Any]:
     """Return a record; with the defaults, answer 1 is the better one, and named."""
     meta = {"filter_choice": text, "random_number": shown, "flag_status": "not looked at"}
-    return {"id": identity, "query": query, "response": ["one", "two"], "ranking": list(ranking), "meta": meta}
+    return {
+        "id": identity,
+        "query": query,
+        "response": ["one", "two"],
+        "ranking": list(ranking),
+        "meta": meta,
+    }
 
 
 WHOLE = [sample("wildvision-battle-1"), sample("RLHF-V-1"), sample("mmmu-1", TWO)]
@@ -72,7 +91,9 @@ def test_the_official_pattern(text: str, number: int | None) -> None:
         ((0, 1), 0, "no verdict", "doesntMatch"),
     ],
 )
-def test_whatever_is_not_the_rejected_answer_agrees(ranking: tuple[int, int], shown: int, text: str, said: str) -> None:
+def test_whatever_is_not_the_rejected_answer_agrees(
+    ranking: tuple[int, int], shown: int, text: str, said: str
+) -> None:
     figures = official_score([sample(text=text, ranking=ranking, shown=shown)])["detail"]["k=1"]
     assert figures["classes"][said] == 1
 
@@ -87,7 +108,9 @@ def test_unreadable_and_split_items_leave_the_denominator() -> None:
 
 
 def test_double_ids_are_items_of_their_own_unless_question_and_responses_are_equal_too() -> None:
-    assert official_score([*WHOLE, sample("mmmu-1", query="another")])["detail"]["k=1"]["items"] == 4
+    assert (
+        official_score([*WHOLE, sample("mmmu-1", query="another")])["detail"]["k=1"]["items"] == 4
+    )
     swapped = {**sample("mmmu-1"), "response": ["two", "one"]}
     assert official_score([*WHOLE, swapped])["detail"]["k=1"]["items"] == 3
 
@@ -100,12 +123,16 @@ def test_few_samples_never_exclude_an_item_and_unreadable_ones_count_as_votes() 
 
 
 def test_wrapped_records_are_unwrapped_and_null_ones_only_shuffle() -> None:
-    records: list[Any] = [sample(f"{name}{row}", text) for row in range(9) for name in IDS for text in (ONE, TWO, ONE)]
+    records: list[Any] = [
+        sample(f"{name}{row}", text) for row in range(9) for name in IDS for text in (ONE, TWO, ONE)
+    ]
     plain = official_score(records)["detail"]
     assert official_score([{"0": record} for record in records])["detail"] == plain
     with_null = official_score([*records, None])["detail"]
     assert with_null["k=9"]["items"] == plain["k=9"]["items"]
-    assert with_null["k=1"]["classes"] != plain["k=1"]["classes"]  # another shuffle, other first votes
+    assert (
+        with_null["k=1"]["classes"] != plain["k=1"]["classes"]
+    )  # another shuffle, other first votes
     assert official_score([{"0": record} for record in [*records, None]])["detail"] == with_null
 
 
@@ -116,7 +143,10 @@ def test_wrapped_records_are_unwrapped_and_null_ones_only_shuffle() -> None:
         ([None, sample()], "line 1 is empty or null"),
         ([{"0": sample()}, sample()], "line 2 is not"),
         ([sample(), {"id": "x"}], "line 2: KeyError"),
-        ([{**sample(), "meta": {"filter_choice": None, "random_number": 0}}], "line 1: ValueError filter_choice is None"),
+        (
+            [{**sample(), "meta": {"filter_choice": None, "random_number": 0}}],
+            "line 1: ValueError filter_choice is None",
+        ),
         ([sample(ranking=(2, 0), shown=0)], "line 1: ValueError"),
     ],
 )
@@ -126,10 +156,16 @@ def test_files_on_which_the_script_stops_are_refused(records: list[Any], message
 
 
 def test_where_the_script_divides_by_zero_the_figure_is_none_and_named() -> None:
-    figures = official_score([sample("svit-1"), sample("wildvision-2", "no verdict")])["detail"]["k=1"]
+    figures = official_score([sample("svit-1"), sample("wildvision-2", "no verdict")])["detail"][
+        "k=1"
+    ]
     assert figures["group_acc"] == {"general": 1.0, "hallucination": None, "reasoning": None}
     assert (figures["overall"], figures["macro"]) == (1.0, None)
-    assert figures["fails"] == ["data set wildvision-battle", "group hallucination", "group reasoning"]
+    assert figures["fails"] == [
+        "data set wildvision-battle",
+        "group hallucination",
+        "group reasoning",
+    ]
     assert figures["lines"][-1].startswith("Number of doesntMatch")
 
 
@@ -171,13 +207,17 @@ def test_only_the_printed_reasoning_accuracy_has_the_small_addend() -> None:
         ("jailbreak", "vlfeedback", ("general", "general", "general")),
     ],
 )
-def test_three_maps_of_ids_to_groups(identity: str, source: str, groups: tuple[str, str, str]) -> None:
+def test_three_maps_of_ids_to_groups(
+    identity: str, source: str, groups: tuple[str, str, str]
+) -> None:
     assert dataset(identity) == source
     assert (official_group(identity), r1_group(identity), unified_group(identity)) == groups
 
 
 def test_the_figures_at_the_top_use_as_many_votes_as_every_item_has() -> None:
-    records = [sample(record["id"], record["meta"]["filter_choice"]) for record in WHOLE for _ in range(4)]
+    records = [
+        sample(record["id"], record["meta"]["filter_choice"]) for record in WHOLE for _ in range(4)
+    ]
     assert official_score(records)["k"] == 3
     assert official_score([*records, sample("svit-1")])["k"] == 1
     assert official_score(records)["groups"]["reasoning"] == {"n": 1, "right": 0, "accuracy": 0.0}
@@ -196,11 +236,15 @@ def reference(records: list[Any]) -> dict[int, dict[str, dict[str, int]]]:
         for record in order:
             if record is None:
                 continue
-            item = votes.setdefault(record["id"] + record["query"], {"agree": 0, "reject": 0, "doesntMatch": 0})
+            item = votes.setdefault(
+                record["id"] + record["query"], {"agree": 0, "reject": 0, "doesntMatch": 0}
+            )
             if sum(item.values()) == limit:
                 continue
             number = {ONE: 1, TWO: 2}.get(record["meta"]["filter_choice"])
-            best = 1 if (record["ranking"] == [0, 1]) == (record["meta"]["random_number"] == 0) else 2
+            best = (
+                1 if (record["ranking"] == [0, 1]) == (record["meta"]["random_number"] == 0) else 2
+            )
             item["doesntMatch" if number is None else "agree" if number == best else "reject"] += 1
         found[limit] = votes
     return found
@@ -221,7 +265,10 @@ def test_votes_are_the_first_k_of_the_official_shuffle(first: list[Any], rest: l
     records = first + rest
     figures = official_score(records)["detail"]
     for limit, votes in reference(records).items():
-        used = {name: sum(item[name] for item in votes.values()) for name in ("agree", "reject", "doesntMatch")}
+        used = {
+            name: sum(item[name] for item in votes.values())
+            for name in ("agree", "reject", "doesntMatch")
+        }
         classes = {"agree": 0, "reject": 0, "doesntMatch": 0, "other": 0}
         for item in votes.values():
             most = [name for name, count in item.items() if 2 * count > sum(item.values())]

@@ -58,7 +58,9 @@ def test_forms_of_the_same_character_are_equal() -> None:
 @given(WORDS, WORDS)
 def test_jaccard_is_that_of_the_sets(one: list[str], other: list[str]) -> None:
     left, right = as_set(one), as_set(other)
-    assert math.isclose(jaccard(shingles(one), shingles(other)), len(left & right) / len(left | right))
+    assert math.isclose(
+        jaccard(shingles(one), shingles(other)), len(left & right) / len(left | right)
+    )
 
 
 @given(WORDS, st.integers(0, 29))
@@ -89,12 +91,18 @@ def test_a_pair_has_no_order_but_both_responses_count(one: list[str], other: lis
 def test_the_text_index_finds_what_comparing_all_finds() -> None:
     generator = random.Random(0)
     vocabulary = [f"w{number}" for number in range(60)]
-    originals = [[generator.choice(vocabulary) for _ in range(generator.randint(3, 60))] for _ in range(60)]
-    texts = [text for text in (fingerprint_text(" ".join(one)) for one in originals) if text is not None]
+    originals = [
+        [generator.choice(vocabulary) for _ in range(generator.randint(3, 60))] for _ in range(60)
+    ]
+    texts = [
+        text for text in (fingerprint_text(" ".join(one)) for one in originals) if text is not None
+    ]
     index = TextIndex("question", texts)
     found = 0
     for original in originals:
-        edited = [word for word in original if generator.random() > 0.04] + ["end"] * generator.randint(0, 2)
+        edited = [word for word in original if generator.random() > 0.04] + [
+            "end"
+        ] * generator.randint(0, 2)
         text = fingerprint_text(" ".join(edited))
         assert text is not None
         best = max(similarity(text, other) for other in texts)
@@ -120,7 +128,9 @@ def test_the_perceptual_hash_is_the_published_one() -> None:
 
 
 def test_pictures_are_compared_upright_and_by_their_pixels() -> None:
-    pixels = np.random.default_rng(1).integers(0, 255, (6, 9, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+    pixels = (
+        np.random.default_rng(1).integers(0, 255, (6, 9, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+    )
     image = Image.fromarray(pixels)
     plain, turned, bitmap = io.BytesIO(), io.BytesIO(), io.BytesIO()
     exif = Image.Exif()
@@ -129,7 +139,10 @@ def test_pictures_are_compared_upright_and_by_their_pixels() -> None:
     image.transpose(Image.Transpose.ROTATE_90).save(turned, "WEBP", lossless=True, exif=exif)
     image.save(bitmap, "BMP")
     assert len({pixel_key(file.getvalue(), "test") for file in (plain, turned, bitmap)}) == 1
-    one, other = fingerprint_image(plain.getvalue(), "test"), fingerprint_image(turned.getvalue(), "test")
+    one, other = (
+        fingerprint_image(plain.getvalue(), "test"),
+        fingerprint_image(turned.getvalue(), "test"),
+    )
     assert one is not None
     assert other is not None
     assert one.hash == other.hash

@@ -57,7 +57,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("run"))
 
 
-def judge(checkpoint: Path, mode: Any = "own", given: Any = None, budget: int = 4096, **settings: Any) -> CriticJudge:
+def judge(
+    checkpoint: Path, mode: Any = "own", given: Any = None, budget: int = 4096, **settings: Any
+) -> CriticJudge:
     config = CriticJudgeConfig(type="critic", checkpoint=str(checkpoint), **settings)
     found = load_checkpoint(checkpoint, Runtime(torch.device("cpu"), budget), load_critic)
     return critic_judge(found, config, given or mode)
@@ -81,7 +83,9 @@ def pictures(example: Example) -> list[Any]:
     return [decode(image, example.identity) for image in example.images]
 
 
-def test_its_own_critiques_are_shown_and_scored_where_they_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_own_critiques_are_shown_and_scored_where_they_end(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: dict[str, Generation] = {}
 
     def watched(*arguments: Any, seeds: Sequence[str], **settings: Any) -> list[Generation]:
@@ -95,18 +99,30 @@ def test_its_own_critiques_are_shown_and_scored_where_they_end(checkpoint: Path,
         assert verdict.critiques is not None
         assert verdict.scores is not None
         for side, response in enumerate(example.responses):
-            one, critique, score = written[f"0/{example.key}/{side}"], verdict.critiques[side], verdict.scores[side]
+            one, critique, score = (
+                written[f"0/{example.key}/{side}"],
+                verdict.critiques[side],
+                verdict.scores[side],
+            )
             assert critique == tokenizer.decode(one.ids)
-            assert score == pytest.approx(float(own.model.scores(one.end_hidden[None]).detach()), abs=1e-6)
-            if tokenizer(critique)["input_ids"] == list(one.ids):  # random bytes need not survive as text
-                wanted = alone(own, with_critique(example.prompt, response, ASKED, critique), example)
+            assert score == pytest.approx(
+                float(own.model.scores(one.end_hidden[None]).detach()), abs=1e-6
+            )
+            if tokenizer(critique)["input_ids"] == list(
+                one.ids
+            ):  # random bytes need not survive as text
+                wanted = alone(
+                    own, with_critique(example.prompt, response, ASKED, critique), example
+                )
                 assert score == pytest.approx(wanted, abs=1e-5)
                 read_again += 1
     assert read_again
     assert len({len(one.ids) for one in written.values()}) > 2
 
 
-def test_what_it_may_write_counts_when_rows_are_filled(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_may_write_counts_when_rows_are_filled(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A budget that holds all prompts holds one group when many tokens may be generated."""
     sizes: list[int] = []
 
@@ -120,7 +136,11 @@ def test_what_it_may_write_counts_when_rows_are_filled(checkpoint: Path, monkeyp
     sizes.clear()
     judging = judge(checkpoint, budget=2000, max_new_tokens=5000)
     monkeypatch.setattr(
-        critic, "generate", lambda *args, **settings: watched(*args, **settings | {"sampling": SamplingConfig(max_new_tokens=1)})
+        critic,
+        "generate",
+        lambda *args, **settings: watched(
+            *args, **settings | {"sampling": SamplingConfig(max_new_tokens=1)}
+        ),
     )
     judging.judge(EXAMPLES)
     assert sizes == [1] * len(EXAMPLES)
@@ -141,12 +161,17 @@ def test_what_judging_cost_is_counted(checkpoint: Path) -> None:
     figures = short.spent.figures()
     assert figures["truncated"] == short.spent.truncated / 14
     assert figures["tokens_per_critique"] == short.spent.tokens / 14
-    assert figures["generated_tokens_per_second"] == pytest.approx(short.spent.tokens / short.spent.seconds)
+    assert figures["generated_tokens_per_second"] == pytest.approx(
+        short.spent.tokens / short.spent.seconds
+    )
     assert figures["seconds_per_judgement"] == pytest.approx(short.spent.seconds / 7)
 
 
 def test_a_critic_goes_on_from_its_journal(checkpoint: Path, tmp_path: Path) -> None:
-    journal, whole, first, rest = (Journal(file=tmp_path / "journal.jsonl", mark="m"), *(judge(checkpoint) for _ in range(3)))
+    journal, whole, first, rest = (
+        Journal(file=tmp_path / "journal.jsonl", mark="m"),
+        *(judge(checkpoint) for _ in range(3)),
+    )
     verdicts = whole.judge(EXAMPLES)
     first.judge(EXAMPLES[:3], journal)
     again = rest.judge(EXAMPLES, journal)
@@ -157,8 +182,13 @@ def test_a_critic_goes_on_from_its_journal(checkpoint: Path, tmp_path: Path) -> 
 
 
 def test_given_critiques_and_none(checkpoint: Path) -> None:
-    given = {example.key: ("it is right.", f"it is wrong, {n}.") for n, example in enumerate(EXAMPLES)}
-    first, second = judge(checkpoint, "given", given, budget=300), judge(checkpoint, "none", budget=300)
+    given = {
+        example.key: ("it is right.", f"it is wrong, {n}.") for n, example in enumerate(EXAMPLES)
+    }
+    first, second = (
+        judge(checkpoint, "given", given, budget=300),
+        judge(checkpoint, "none", budget=300),
+    )
     found, bare = scores(first.judge(EXAMPLES)), scores(second.judge(EXAMPLES))
     for n, example in enumerate(EXAMPLES):
         for side, response in enumerate(example.responses):
@@ -171,7 +201,9 @@ def test_given_critiques_and_none(checkpoint: Path) -> None:
     assert set(first.spent.figures()) == {"seconds_per_judgement"}
 
 
-def test_scores_of_several_critiques_are_averaged(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_several_critiques_are_averaged(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     several = judge(checkpoint, samples=3, temperature=1.0)
     found = several.judge(EXAMPLES)
     assert several.spent.critiques == 42
@@ -187,7 +219,9 @@ def test_scores_of_several_critiques_are_averaged(checkpoint: Path, monkeypatch:
     assert again == found  # the draws depend on the seed alone
     draws = torch.cat(drawn).view(-1, 2, 3)
     assert float(draws.std(2).max()) > 1e-4, "the draws do not differ: the test would show nothing"
-    assert sorted(draws.mean(2).flatten().tolist()) == pytest.approx(sorted(scores(again).flatten().tolist()), abs=1e-6)
+    assert sorted(draws.mean(2).flatten().tolist()) == pytest.approx(
+        sorted(scores(again).flatten().tolist()), abs=1e-6
+    )
     with pytest.raises(ValueError, match="temperature above 0"):
         CriticJudgeConfig(type="critic", checkpoint="x", samples=2)
 
@@ -198,18 +232,24 @@ def test_a_forgiving_encoder_replaces_what_cannot_be_encoded(checkpoint: Path) -
     with pytest.raises(ValueError, match="demo-benchmark:0"):
         strict.judge([broken])
     forgiving = replace(strict, encode=replace(strict.encode, forgiving=True), spent=JudgingCost())
-    assert forgiving.judge([broken, EXAMPLES[1]])[1].scores == pytest.approx(strict.judge(EXAMPLES[1:2])[0].scores, abs=1e-5)
+    assert forgiving.judge([broken, EXAMPLES[1]])[1].scores == pytest.approx(
+        strict.judge(EXAMPLES[1:2])[0].scores, abs=1e-5
+    )
 
 
 def test_vision_tokens_are_never_written(checkpoint: Path) -> None:
     """A critique with an image mark could not be trained on."""
     judging = judge(checkpoint, temperature=1.0)
-    marks = tiny.tokenizer().convert_tokens_to_ids(["<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"])
+    marks = tiny.tokenizer().convert_tokens_to_ids(
+        ["<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]
+    )
     with torch.no_grad():
         judging.model.lm_head.weight[marks] *= 50.0
     for verdict in judging.judge(EXAMPLES[:3]):
         assert verdict.critiques is not None
-        assert not any("<|vi" in critique or "<|image" in critique for critique in verdict.critiques)
+        assert not any(
+            "<|vi" in critique or "<|image" in critique for critique in verdict.critiques
+        )
 
 
 def on_ranks(checkpoint: str, target: str) -> None:
@@ -239,11 +279,20 @@ def test_two_ranks_give_the_figures_of_one(checkpoint: Path, tmp_path: Path) -> 
         verdicts = one.judge(EXAMPLES)
         values, critiques, spent = found[mode]
         assert torch.allclose(torch.tensor(values), scores(verdicts), atol=1e-5)
-        assert [None if pair is None else tuple(pair) for pair in critiques] == [verdict.critiques for verdict in verdicts]
-        assert tuple(spent) == (one.spent.judgements, one.spent.critiques, one.spent.tokens, one.spent.truncated)
+        assert [None if pair is None else tuple(pair) for pair in critiques] == [
+            verdict.critiques for verdict in verdicts
+        ]
+        assert tuple(spent) == (
+            one.spent.judgements,
+            one.spent.critiques,
+            one.spent.tokens,
+            one.spent.truncated,
+        )
 
 
-def test_a_checkpoint_is_judged_by_its_path_and_a_file_may_ask_for_more(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_judged_by_its_path_and_a_file_may_ask_for_more(
+    checkpoint: Path, tmp_path: Path
+) -> None:
     from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 
     runtime = Runtime(torch.device("cpu"))
@@ -256,7 +305,9 @@ def test_a_checkpoint_is_judged_by_its_path_and_a_file_may_ask_for_more(checkpoi
     assert "cut off by the limit of 6 tokens" in judging.notes()[1]
 
     file = tmp_path / "judge.yaml"
-    file.write_text(f"type: critic\ncheckpoint: {checkpoint}\nsamples: 3\ntemperature: 0.5\nmax_new_tokens: 1\n")
+    file.write_text(
+        f"type: critic\ncheckpoint: {checkpoint}\nsamples: 3\ntemperature: 0.5\nmax_new_tokens: 1\n"
+    )
     asked = load_judge(file, runtime).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
     assert isinstance(asked, CriticJudge)
     sampling = asked.sampling
@@ -272,28 +323,43 @@ def test_the_truth_of_critiques_is_counted() -> None:
     items = [WORLD.item(index) for index in range(3)]
     truths = [item.critique_truth(chosen) for item in items for chosen in (True, False)]
     right = [item.critique(chosen) for item in items for chosen in (True, False)]
-    assert list(map(checked, right, truths)) == [{"n": 1, "readable": 1, "verdict": 1, "fact": 1, "both": 1}] * 6
+    assert (
+        list(map(checked, right, truths))
+        == [{"n": 1, "readable": 1, "verdict": 1, "fact": 1, "both": 1}] * 6
+    )
     wrong_verdict = right[0].replace("the response is right.", "the response is wrong.")
     wrong_fact = right[1].replace(truths[1].fact, "there is nothing", 1)
     some = map(checked, [wrong_verdict, wrong_fact, "I cannot say"], truths)
-    assert [list(counts.values()) for counts in some] == [[1, 1, 0, 1, 0], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]
+    assert [list(counts.values()) for counts in some] == [
+        [1, 1, 0, 1, 0],
+        [1, 1, 1, 0, 0],
+        [1, 0, 0, 0, 0],
+    ]
 
 
-def test_the_ablation_is_one_command(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ablation_is_one_command(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "table.json"
     ablation([str(checkpoint), "--rows", "6", "--output", str(target)])
     found = json.loads(target.read_text())
     assert list(found["judges"]) == ["no critique", "own critique", "ground-truth critique"]
     assert all(one["accuracy"]["n"] == 6 for one in found["judges"].values())
     assert found["critiques"]["all"]["n"] == 12
-    assert found["critiques"]["of right responses"]["n"] == found["critiques"]["of wrong responses"]["n"] == 6
+    assert (
+        found["critiques"]["of right responses"]["n"]
+        == found["critiques"]["of wrong responses"]["n"]
+        == 6
+    )
     assert sum(figure["n"] for figure in found["by_truth"].values()) == 6
     printed = capsys.readouterr().out
     assert "ground-truth critique" in printed
     assert "right fact" in printed
 
 
-def test_a_rank_without_work_runs_the_head_all_the_same(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_work_runs_the_head_all_the_same(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under ZeRO-3 the other ranks would wait for ever for this one's share of the head."""
     judging = judge(checkpoint)
     pooled_rows: list[int] = []

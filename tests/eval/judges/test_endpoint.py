@@ -24,7 +24,10 @@ from tests.eval.endpoint_server import RIGHT, Server, serve
 from tests.eval.make import example, png
 
 EXAMPLES = [
-    example(name, 0, (f"{name} one", f"{name} two"), images=(png(),), query=f"What is {name}?", Text="?") for name in "abc"
+    example(
+        name, 0, (f"{name} one", f"{name} two"), images=(png(),), query=f"What is {name}?", Text="?"
+    )
+    for name in "abc"
 ]
 
 
@@ -35,11 +38,19 @@ def server() -> Iterator[Server]:
 
 
 def config(server: Server, folder: Path, **changes: Any) -> EndpointConfig:
-    settings = {"url": server.url, "cache": str(folder / "cache"), "first_delay_seconds": 0.001, "retries": 3, **changes}
+    settings = {
+        "url": server.url,
+        "cache": str(folder / "cache"),
+        "first_delay_seconds": 0.001,
+        "retries": 3,
+        **changes,
+    }
     return EndpointConfig(type="endpoint", model="judge", **settings)
 
 
-def judge(server: Server, folder: Path, benchmark: Benchmark = VL_REWARDBENCH, **changes: Any) -> EndpointJudge:
+def judge(
+    server: Server, folder: Path, benchmark: Benchmark = VL_REWARDBENCH, **changes: Any
+) -> EndpointJudge:
     protocol = ProtocolConfig(votes=changes.pop("votes", 1), order=changes.pop("order", "both"))
     return endpoint_judge(config(server, folder, **changes), benchmark, protocol)
 
@@ -48,9 +59,13 @@ def files(folder: Path) -> list[Path]:
     return [path for path in (folder / "cache").rglob("*") if path.is_file()]
 
 
-def test_the_official_prompt_is_sent_with_the_picture_in_both_orders(server: Server, tmp_path: Path) -> None:
+def test_the_official_prompt_is_sent_with_the_picture_in_both_orders(
+    server: Server, tmp_path: Path
+) -> None:
     verdicts = judge(server, tmp_path).judge(EXAMPLES)
-    assert [[(vote.first, vote.names) for vote in verdict.votes] for verdict in verdicts] == [[(0, 0), (1, 1)]] * 3
+    assert [[(vote.first, vote.names) for vote in verdict.votes] for verdict in verdicts] == [
+        [(0, 0), (1, 1)]
+    ] * 3
     assert verdicts[0].votes[0].text == RIGHT
     shown = {json.dumps(request["messages"]): request for request in server.requests}
     assert len(shown) == 6
@@ -59,12 +74,21 @@ def test_the_official_prompt_is_sent_with_the_picture_in_both_orders(server: Ser
             text = ask(one, 0 if first == 0 else 1)[0]["content"][0]
             assert text["type"] == "text"
             uri = "data:image/png;base64," + base64.b64encode(png()).decode()
-            content = [{"type": "text", "text": text["text"]}, {"type": "image_url", "image_url": {"url": uri}}]
+            content = [
+                {"type": "text", "text": text["text"]},
+                {"type": "image_url", "image_url": {"url": uri}},
+            ]
             request = shown[json.dumps([{"role": "user", "content": content}])]
-            assert (request["temperature"], request["top_p"], request["max_tokens"]) == (0.2, 0.2, 2048)
+            assert (request["temperature"], request["top_p"], request["max_tokens"]) == (
+                0.2,
+                0.2,
+                2048,
+            )
 
 
-def test_votes_have_seeds_of_their_own_and_the_same_ones_every_time(server: Server, tmp_path: Path) -> None:
+def test_votes_have_seeds_of_their_own_and_the_same_ones_every_time(
+    server: Server, tmp_path: Path
+) -> None:
     judge(server, tmp_path / "one", votes=3, order="official").judge(EXAMPLES)
     seeds = [request["seed"] for request in server.requests]
     assert len(set(seeds)) == 9
@@ -75,11 +99,17 @@ def test_votes_have_seeds_of_their_own_and_the_same_ones_every_time(server: Serv
 def test_what_was_answered_is_not_asked_again(server: Server, tmp_path: Path) -> None:
     first = judge(server, tmp_path, dollars_per_million_input=2.0, dollars_per_million_output=10.0)
     verdicts = first.judge(EXAMPLES[:2])
-    assert "4 judgements (0 from the cache), 400 tokens in and 40 out; asked now: 400 and 40" in first.notes()[0]
+    assert (
+        "4 judgements (0 from the cache), 400 tokens in and 40 out; asked now: 400 and 40"
+        in first.notes()[0]
+    )
     again = judge(server, tmp_path, dollars_per_million_input=2.0, dollars_per_million_output=10.0)
     assert again.judge(EXAMPLES)[:2] == verdicts
     assert len(server.requests) == 6
-    assert "6 judgements (4 from the cache), 600 tokens in and 60 out; asked now: 200 and 20" in again.notes()[0]
+    assert (
+        "6 judgements (4 from the cache), 600 tokens in and 60 out; asked now: 200 and 20"
+        in again.notes()[0]
+    )
     assert "0.0018 dollars in all, 0.0006 of them now" in again.notes()[0]
     assert judge(server, tmp_path, retries=0).judge(EXAMPLES) == again.judge(EXAMPLES)
     assert len(server.requests) == 6
@@ -88,7 +118,9 @@ def test_what_was_answered_is_not_asked_again(server: Server, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("failure", [429, 500, 503, 408, "garbage", "empty", "slow", "drip"])
-def test_what_may_pass_is_tried_again_and_never_kept(server: Server, tmp_path: Path, failure: int | str) -> None:
+def test_what_may_pass_is_tried_again_and_never_kept(
+    server: Server, tmp_path: Path, failure: int | str
+) -> None:
     server.failures = [failure, failure]
     asked = judge(server, tmp_path, concurrency=1, timeout_seconds=1.0)
     verdicts = asked.judge(EXAMPLES[:1])
@@ -99,10 +131,15 @@ def test_what_may_pass_is_tried_again_and_never_kept(server: Server, tmp_path: P
     assert len(files(tmp_path)) == 2
 
 
-def test_an_endpoint_that_stays_broken_gives_no_figure_and_what_came_is_kept(server: Server, tmp_path: Path) -> None:
+def test_an_endpoint_that_stays_broken_gives_no_figure_and_what_came_is_kept(
+    server: Server, tmp_path: Path
+) -> None:
     judge(server, tmp_path, concurrency=1).judge(EXAMPLES[:1])
     server.always = 500
-    with pytest.raises(EndpointError, match=r"failed 4 times for one request, the last time with: HTTP 500: <html>busy"):
+    with pytest.raises(
+        EndpointError,
+        match=r"failed 4 times for one request, the last time with: HTTP 500: <html>busy",
+    ):
         judge(server, tmp_path, concurrency=1).judge(EXAMPLES)
     assert len(server.requests) == 2 + 4
     server.always = None
@@ -124,12 +161,17 @@ def test_a_wrong_key_or_path_is_told_at_once(server: Server, tmp_path: Path, sta
     assert not files(tmp_path)
 
 
-def test_a_refused_request_is_an_unreadable_vote_that_is_counted_and_not_kept(server: Server, tmp_path: Path) -> None:
+def test_a_refused_request_is_an_unreadable_vote_that_is_counted_and_not_kept(
+    server: Server, tmp_path: Path
+) -> None:
     server.failures = [400]
     asked = judge(server, tmp_path, concurrency=1)
     verdicts = asked.judge(EXAMPLES)
     assert [vote.names for verdict in verdicts for vote in verdict.votes] == [None, 1, 0, 1, 0, 1]
-    assert "1 requests were refused and count as unreadable votes; the first: HTTP 400" in asked.notes()[1]
+    assert (
+        "1 requests were refused and count as unreadable votes; the first: HTTP 400"
+        in asked.notes()[1]
+    )
     assert len(files(tmp_path)) == 5
     server.always = 400
     with pytest.raises(EndpointError, match="refused every request; the first: HTTP 400"):
@@ -158,10 +200,15 @@ def test_the_key_comes_from_the_environment_and_is_written_nowhere(
     asked = judge(server, tmp_path, key_variable="JUDGE_KEY")
     asked.judge(EXAMPLES)
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer secret"}
-    assert not any("secret" in text for text in (*asked.notes(), *(path.read_text() for path in files(tmp_path))))
+    assert not any(
+        "secret" in text
+        for text in (*asked.notes(), *(path.read_text() for path in files(tmp_path)))
+    )
 
 
-def test_a_key_that_the_endpoint_repeats_is_not_shown(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_the_endpoint_repeats_is_not_shown(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JUDGE_KEY", "secret-of-mine\n")
     server.repeats_key, server.always = True, 401
     with pytest.raises(EndpointError, match=r"wrong key: Bearer \*\*\*") as caught:
@@ -175,7 +222,9 @@ def test_a_key_that_the_endpoint_repeats_is_not_shown(server: Server, tmp_path: 
         assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["http://me:hush@host/v1", "https://host/v1?key=hush", "htp://me:hush@host"])
+@pytest.mark.parametrize(
+    "url", ["http://me:hush@host/v1", "https://host/v1?key=hush", "htp://me:hush@host"]
+)
 def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, url: str) -> None:
     file = tmp_path / "judge.yaml"
     file.write_text(f"type: endpoint\nurl: {url}\nmodel: judge\n")
@@ -184,7 +233,9 @@ def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, url: st
     assert "hush" not in str(caught.value)
 
 
-def test_an_answer_has_a_size(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_has_a_size(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("eval.judges.endpoint.LARGEST", 5000)
     server.text = "long" * 5000
     with pytest.raises(EndpointError, match="an answer of more than 5,000 bytes"):
@@ -192,7 +243,9 @@ def test_an_answer_has_a_size(server: Server, tmp_path: Path, monkeypatch: pytes
     assert len(server.requests) == 1
 
 
-def test_a_benchmark_without_a_prompt_is_asked_in_words_of_another_and_says_so(server: Server, tmp_path: Path) -> None:
+def test_a_benchmark_without_a_prompt_is_asked_in_words_of_another_and_says_so(
+    server: Server, tmp_path: Path
+) -> None:
     server.text = "So: [[B]]"
     asked = judge(server, tmp_path, MM_RLHF_REWARDBENCH)
     assert [vote.names for vote in asked.judge(EXAMPLES[:1])[0].votes] == [1, 0]
@@ -202,14 +255,18 @@ def test_a_benchmark_without_a_prompt_is_asked_in_words_of_another_and_says_so(s
 
 
 def test_a_provider_may_name_settings_otherwise(server: Server, tmp_path: Path) -> None:
-    judge(server, tmp_path, request={"max_tokens": None, "max_completion_tokens": 9}).judge(EXAMPLES[:1])
+    judge(server, tmp_path, request={"max_tokens": None, "max_completion_tokens": 9}).judge(
+        EXAMPLES[:1]
+    )
     assert "max_tokens" not in server.requests[0]
     assert server.requests[0]["max_completion_tokens"] == 9
 
 
 def test_a_yaml_file_is_a_judge(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "judge.yaml"
-    file.write_text(f"type: endpoint\nurl: {server.url}\nmodel: judge\ncache: {tmp_path / 'cache'}\n")
+    file.write_text(
+        f"type: endpoint\nurl: {server.url}\nmodel: judge\ncache: {tmp_path / 'cache'}\n"
+    )
     judge = load_judge(file, Runtime(device=None)).benchmark(VL_REWARDBENCH, ProtocolConfig())  # type: ignore[arg-type]
     assert len(judge.judge(EXAMPLES)) == 3
     assert "6 judgements" in judge.notes()[0]
@@ -222,7 +279,9 @@ def test_the_wait_doubles_and_is_drawn_and_ends_at_a_minute(attempt: int) -> Non
     assert most / 2 <= min(found) < max(found) <= most
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"choices": [{"message": {"content": 3}}]}', b"\xff", b"null"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"choices": [{"message": {"content": 3}}]}', b"\xff", b"null"]
+)
 def test_garbage_is_no_answer(content: bytes) -> None:
     assert read_answer(content) is None
 

@@ -33,7 +33,10 @@ class Lengths:
 
     def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
         """Return both scores."""
-        return [Verdict(scores=(self._score(one.responses[0]), self._score(one.responses[1]))) for one in examples]
+        return [
+            Verdict(scores=(self._score(one.responses[0]), self._score(one.responses[1])))
+            for one in examples
+        ]
 
     def notes(self) -> tuple[str, ...]:
         """Nothing must be said."""
@@ -44,7 +47,9 @@ class Lengths:
 
 
 def config(combine: str = "mean", **changes: Any) -> EnsembleConfig:
-    return EnsembleConfig.model_validate({"type": "ensemble", "members": ["a", "b"], "combine": combine, **changes})
+    return EnsembleConfig.model_validate(
+        {"type": "ensemble", "members": ["a", "b"], "combine": combine, **changes}
+    )
 
 
 def scores(combined: Combination, *members: Lengths) -> list[tuple[float, ...] | None]:
@@ -76,7 +81,10 @@ def test_standardised_scores_do_not_depend_on_a_members_unit(records: str) -> No
 def test_weights_follow_validation_accuracy_and_margin(records: str) -> None:
     shorter, longer = Lengths(-2.0), Lengths(1.0, 100.0)
     by_accuracy = combination(config("accuracy", validation=records), (shorter, longer))
-    right = [sum(len(f"A {n}.") < 2 * n + 1 for n in range(1, 13)), sum(len(f"A {n}.") > 2 * n + 1 for n in range(1, 13))]
+    right = [
+        sum(len(f"A {n}.") < 2 * n + 1 for n in range(1, 13)),
+        sum(len(f"A {n}.") > 2 * n + 1 for n in range(1, 13)),
+    ]
     margin = np.mean([2 * n + 1 - len(f"A {n}.") for n in range(1, 13)])
     assert by_accuracy.standings == tuple(
         f" (validation: {count / 12:.3f} right, margin {mean:.4g}, 12 pairs)"
@@ -91,11 +99,15 @@ def test_weights_follow_validation_accuracy_and_margin(records: str) -> None:
 
 
 def test_a_member_without_worth_is_refused_by_name(records: str) -> None:
-    with pytest.raises(CheckpointError, match=r"b: its validation margin is -.*Leave this member out"):
+    with pytest.raises(
+        CheckpointError, match=r"b: its validation margin is -.*Leave this member out"
+    ):
         combination(config("margin", validation=records), (Lengths(-1.0), Lengths(1.0)))
     with pytest.raises(CheckpointError, match="b: on the validation data all scores are equal"):
         combination(config("accuracy", validation=records), (Lengths(-1.0), Lengths(0.0)))
-    with pytest.raises(CheckpointError, match="a: on the validation data 12 of 12 pairs get no finite scores"):
+    with pytest.raises(
+        CheckpointError, match="a: on the validation data 12 of 12 pairs get no finite scores"
+    ):
         combination(config("accuracy", validation=records), (Lengths(float("nan")), Lengths(1.0)))
 
 
@@ -108,7 +120,9 @@ def test_what_the_file_must_say() -> None:
         config(members=["a"])
 
 
-def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each member sees by its own processor, system prompt and family, in rows of its own budget; the file gives their mean."""
     budgets: list[int] = []
 
@@ -117,7 +131,10 @@ def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(tmp_path: Pa
         return pack_first_fit(costs, budget)
 
     monkeypatch.setattr("eval.judges.packed_inference.pack_first_fit", noted)
-    seen: dict[str, dict[str, Any]] = {"qwen2_5_vl": {}, "qwen2_vl": {"min_pixels": 3136, "system_prompt": "Look."}}
+    seen: dict[str, dict[str, Any]] = {
+        "qwen2_5_vl": {},
+        "qwen2_vl": {"min_pixels": 3136, "system_prompt": "Look."},
+    }
     for family, changes in seen.items():
         content = run_folders.recipe(tmp_path / family / "base", [], **changes)
         content["optim"]["token_budget"] = 300 + len(changes)
@@ -129,27 +146,50 @@ def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(tmp_path: Pa
     assert budgets == [300, 302, 300, 302]
     places = [*(Path(member) / "eval" for member in members), tmp_path / "both" / "eval"]
     one, two, both = (
-        np.array([row["scores"] for row in run_folders.lines(place / "vl_rewardbench" / "predictions.jsonl")]) for place in places
+        np.array(
+            [
+                row["scores"]
+                for row in run_folders.lines(place / "vl_rewardbench" / "predictions.jsonl")
+            ]
+        )
+        for place in places
     )
     assert abs(one - two).max() > 0.01
     assert abs(both - (one + two) / 2).max() < 1e-6
-    result = Result.model_validate_json((tmp_path / "both" / "eval" / "vl_rewardbench.json").read_text())
+    result = Result.model_validate_json(
+        (tmp_path / "both" / "eval" / "vl_rewardbench.json").read_text()
+    )
     assert any(note.startswith("Ensemble, mean: 0.500 x ") for note in result.notes)
     question = [{"role": "user", "content": "Which?"}]
-    each = [load_judge(judge).score(question, ["red", "a circle"]) for judge in (*members, str(file))]
+    each = [
+        load_judge(judge).score(question, ["red", "a circle"]) for judge in (*members, str(file))
+    ]
     assert each[2] == pytest.approx([(a + b) / 2 for a, b in zip(*each[:2], strict=True)], abs=1e-6)
 
 
-def test_a_member_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The shipped file names its members from the working directory."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=r"runs/basereward/best: there is no such folder.*from the working directory"):
-        main([str(FOLDER / "judges" / "basereward_ensemble.yaml"), "--benchmarks", "vl_rewardbench=embedded,limit=4"])
+    with pytest.raises(
+        SystemExit,
+        match=r"runs/basereward/best: there is no such folder.*from the working directory",
+    ):
+        main(
+            [
+                str(FOLDER / "judges" / "basereward_ensemble.yaml"),
+                "--benchmarks",
+                "vl_rewardbench=embedded,limit=4",
+            ]
+        )
 
 
 def test_a_voter_in_the_file_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     (tmp_path / "voter.yaml").write_text("type: endpoint\nurl: http://127.0.0.1:9/v1\nmodel: m\n")
     file = tmp_path / "both.yaml"
-    file.write_text(f"type: ensemble\nmembers: ['{tmp_path}/voter.yaml', '{tmp_path}/voter.yaml']\n")
+    file.write_text(
+        f"type: ensemble\nmembers: ['{tmp_path}/voter.yaml', '{tmp_path}/voter.yaml']\n"
+    )
     with pytest.raises(SystemExit, match=r"voter.yaml compares responses and gives no scores"):
         main([str(file), "--benchmarks", "vl_rewardbench=embedded,limit=4"])

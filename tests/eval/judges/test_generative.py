@@ -28,11 +28,15 @@ from tests.models import tiny
 
 
 def example(number: int, images: int = 1) -> Example:
-    content: Any = [{"type": "image"}] * images + [{"type": "text", "text": f"What is in picture {number}?"}]
+    content: Any = [{"type": "image"}] * images + [
+        {"type": "text", "text": f"What is in picture {number}?"}
+    ]
     prompt: Message = {"role": "user", "content": content}
     pictures = tuple(png(60 + 30 * number + i) for i in range(images))
     responses = ("a red square", f"{number} blue circles")
-    return Example(f"key-{number}", pictures, (prompt,), responses, f"row {number}", 1, "group", "source", {})
+    return Example(
+        f"key-{number}", pictures, (prompt,), responses, f"row {number}", 1, "group", "source", {}
+    )
 
 
 def png(width: int) -> bytes:
@@ -54,7 +58,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny.checkpoint(tmp_path_factory.mktemp("tiny")))
 
 
-def judge(checkpoint: str, *, temperature: float = 0.0, budget: int = 4096, **protocol: Any) -> GenerativeJudge:
+def judge(
+    checkpoint: str, *, temperature: float = 0.0, budget: int = 4096, **protocol: Any
+) -> GenerativeJudge:
     return GenerativeJudge(
         model=model(checkpoint),
         ask=by_template("short"),
@@ -66,13 +72,17 @@ def judge(checkpoint: str, *, temperature: float = 0.0, budget: int = 4096, **pr
 
 @pytest.mark.parametrize("order", ["both", "official", "winner_first"])
 @pytest.mark.parametrize("votes", [1, 3])
-def test_votes_stand_where_the_protocol_places_them(checkpoint: str, order: Any, votes: int) -> None:
+def test_votes_stand_where_the_protocol_places_them(
+    checkpoint: str, order: Any, votes: int
+) -> None:
     found = judge(checkpoint, temperature=1.0, order=order, votes=votes)
     verdicts = found.judge(EXAMPLES)
     for one, verdict in zip(EXAMPLES, verdicts, strict=True):
         assert tuple(vote.first for vote in verdict.votes) == presentations(one, found.protocol)
     outcomes(EXAMPLES, verdicts, found.protocol)
-    assert found.spent.judgements == sum(len(presentations(one, found.protocol)) for one in EXAMPLES)
+    assert found.spent.judgements == sum(
+        len(presentations(one, found.protocol)) for one in EXAMPLES
+    )
     assert found.spent.truncated <= found.spent.judgements
 
 
@@ -84,7 +94,9 @@ def test_votes_differ_by_turn_and_order_but_not_by_company(checkpoint: str) -> N
     assert len({vote.text for vote in together[0].votes}) > 1
 
 
-def test_what_it_may_write_counts_when_rows_are_filled(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_may_write_counts_when_rows_are_filled(
+    checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A budget that holds all prompts holds one group when many tokens may be generated."""
     sizes: list[int] = []
 
@@ -98,13 +110,22 @@ def test_what_it_may_write_counts_when_rows_are_filled(checkpoint: str, monkeypa
     assert sizes == [2 * len(EXAMPLES)]
     sizes.clear()
     short = found.sampling
-    monkeypatch.setattr(critic, "generate", lambda *args, **settings: watched(*args, **settings | {"sampling": short}))
-    dataclasses.replace(found, sampling=SamplingConfig(temperature=1.0, max_new_tokens=10_000)).judge(EXAMPLES)
+    monkeypatch.setattr(
+        critic,
+        "generate",
+        lambda *args, **settings: watched(*args, **settings | {"sampling": short}),
+    )
+    dataclasses.replace(
+        found, sampling=SamplingConfig(temperature=1.0, max_new_tokens=10_000)
+    ).judge(EXAMPLES)
     assert sizes == [1] * (2 * len(EXAMPLES))
 
 
 def test_a_judge_goes_on_from_its_journal(checkpoint: str, tmp_path: Path) -> None:
-    journal, whole = Journal(file=tmp_path / "journal.jsonl", mark="m"), judge(checkpoint, temperature=1.0, votes=3)
+    journal, whole = (
+        Journal(file=tmp_path / "journal.jsonl", mark="m"),
+        judge(checkpoint, temperature=1.0, votes=3),
+    )
     verdicts = whole.judge(EXAMPLES)
     judge(checkpoint, temperature=1.0, votes=3).judge(EXAMPLES[:2], journal)
     lines = (tmp_path / "journal.jsonl").read_text().splitlines()
@@ -118,7 +139,9 @@ def test_a_judge_goes_on_from_its_journal(checkpoint: str, tmp_path: Path) -> No
 
 def test_greedy_judgements_are_those_of_plain_generation(checkpoint: str) -> None:
     encoder, found = tiny.encoder(), judge(checkpoint, order="winner_first").judge(EXAMPLES[:1])[0]
-    group = ShownEncoder(encoder, by_template("short"))(showings(EXAMPLES[0], ProtocolConfig(order="winner_first"))[0])
+    group = ShownEncoder(encoder, by_template("short"))(
+        showings(EXAMPLES[0], ProtocolConfig(order="winner_first"))[0]
+    )
     ids = torch.tensor([group.prompt_ids + group.continuations[0].ids])
     plain = tiny.language_model()
     plain.load_state_dict(model(checkpoint).state_dict())

@@ -53,8 +53,15 @@ def judged(path: Path, world: Path) -> Scores:
 
 def inside(model: Any, world: Path, **backbone: Any) -> Scores:
     """Return the scores that the training loop gives with `model`."""
-    backbone = {"path": str(world / "run" / "base"), "dtype": "float32", "min_pixels": 784, **backbone}
-    encoder = tiny.encoder(**{name: value for name, value in backbone.items() if name not in ("path", "dtype")})
+    backbone = {
+        "path": str(world / "run" / "base"),
+        "dtype": "float32",
+        "min_pixels": 784,
+        **backbone,
+    }
+    encoder = tiny.encoder(
+        **{name: value for name, value in backbone.items() if name not in ("path", "dtype")}
+    )
     encoder.image_processor = tiny.image_processor(backbone["min_pixels"], 1003520)
     judge = ScalarJudge(model.eval(), Packed(encoder, CPU.device, 300), "end_of_turn")
     return [verdict.scores for verdict in judge.judge(examples(world))]
@@ -75,7 +82,9 @@ def test_a_checkpoint_sees_as_its_recipe_says(world: Path, tmp_path: Path) -> No
         content = run_folders.recipe(checkpoint, [], **change)
         (checkpoint.parent / "recipe.yaml").write_text(json.dumps(content))
         changed = judged(checkpoint, world)
-        assert changed == [pytest.approx(scores, abs=1e-6) for scores in inside(model, world, **change)]
+        assert changed == [
+            pytest.approx(scores, abs=1e-6) for scores in inside(model, world, **change)
+        ]
         assert changed != plain
 
 
@@ -83,14 +92,21 @@ def test_a_link_belongs_to_the_run_it_points_into(world: Path, tmp_path: Path) -
     (tmp_path / "best").symlink_to(world / "run" / "checkpoint-1")
     found = recorded(tmp_path / "best")
     assert found is not None
-    assert (found.token_budget, found.method, found.nf4, found.autocast) == (300, "naive", False, False)
+    assert (found.token_budget, found.method, found.nf4, found.autocast) == (
+        300,
+        "naive",
+        False,
+        False,
+    )
 
 
 def adapters(world: Path, tmp_path: Path, *, masters: bool, **backbone: Any) -> tuple[Path, Any]:
     """Return a LoRA checkpoint whose adapters and head differ from their first values, and its model."""
     content = run_folders.recipe(world / "run" / "base", [], lora=True, **backbone)
     base = BackboneConfig.model_validate({**content["backbone"]})
-    model: Any = add_adapters(load_scalar(base, HeadConfig()), LoraSection(rank=4, alpha=8), head=True, masters=masters)
+    model: Any = add_adapters(
+        load_scalar(base, HeadConfig()), LoraSection(rank=4, alpha=8), head=True, masters=masters
+    )
     torch.manual_seed(5)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -103,7 +119,9 @@ def adapters(world: Path, tmp_path: Path, *, masters: bool, **backbone: Any) -> 
     return folder, model
 
 
-def test_adapters_are_judged_on_their_base_with_the_head_of_the_run(world: Path, tmp_path: Path) -> None:
+def test_adapters_are_judged_on_their_base_with_the_head_of_the_run(
+    world: Path, tmp_path: Path
+) -> None:
     folder, model = adapters(world, tmp_path, masters=False)
     found = judged(folder, world)
     assert found == [pytest.approx(scores, abs=1e-6) for scores in inside(model, world)]
@@ -126,58 +144,88 @@ def others(world: Path, folder: Path, kind: str) -> Any:
     shutil.copytree(world / "run" / "base", folder)
     tensors, head = load_file(folder / "model.safetensors"), torch.randn(1, 32)
     if kind == "ms-swift":
-        tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"} | {"score.weight": head}
+        tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"} | {
+            "score.weight": head
+        }
     else:
         value = {"v_head.summary.weight": head, "v_head.summary.bias": torch.ones(1)}
         save_file(value, folder / "value_head.safetensors", metadata={"format": "pt"})
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     settings = json.loads((folder / "config.json").read_text())
     settings["torch_dtype"] = settings.pop("dtype")
-    (folder / "config.json").write_text(json.dumps(settings | {"architectures": ["Qwen2_5_VLForSequenceClassification"]}))
+    (folder / "config.json").write_text(
+        json.dumps(settings | {"architectures": ["Qwen2_5_VLForSequenceClassification"]})
+    )
     return head
 
 
 @pytest.mark.parametrize("kind", ["ms-swift", "LLaMA-Factory"])
-def test_a_model_of_another_trainer_is_read_at_the_newline(world: Path, tmp_path: Path, kind: str) -> None:
+def test_a_model_of_another_trainer_is_read_at_the_newline(
+    world: Path, tmp_path: Path, kind: str
+) -> None:
     head = others(world, tmp_path / "theirs", kind)
     (tmp_path / "judge.yaml").write_text(f"type: scalar\ncheckpoint: {tmp_path / 'theirs'}\n")
     encoder = tiny.encoder()
-    theirs = stock.backbone(load_scalar(BackboneConfig(path=str(world / "run" / "base"), dtype="float32")).model)
+    theirs = stock.backbone(
+        load_scalar(BackboneConfig(path=str(world / "run" / "base"), dtype="float32")).model
+    )
     wanted = []
     for example in examples(world):
         pictures = [decode(image, "r") for image in example.images]
-        turns = [encoder.render((*example.prompt, text("assistant", response))) for response in example.responses]
+        turns = [
+            encoder.render((*example.prompt, text("assistant", response)))
+            for response in example.responses
+        ]
         found = []
         for turn in turns:
             group = encoder.encode(pictures, [(*turn, Span("\n"))], None)
             ids = torch.tensor([[*group.prompt_ids, *group.continuations[0].ids]])
             assert group.pixel_values is not None
-            images = {"pixel_values": group.pixel_values, "image_grid_thw": torch.tensor(group.grids)}
+            images = {
+                "pixel_values": group.pixel_values,
+                "image_grid_thw": torch.tensor(group.grids),
+            }
             with torch.no_grad():
-                found.append(float(head @ stock.hidden_states(theirs, {"input_ids": ids, **images})[0, -1]))
+                found.append(
+                    float(head @ stock.hidden_states(theirs, {"input_ids": ids, **images})[0, -1])
+                )
         wanted.append(pytest.approx(tuple(found), abs=1e-4))
     assert judged(tmp_path / "judge.yaml", world) == wanted
-    (tmp_path / "judge.yaml").write_text(f"type: scalar\ncheckpoint: {tmp_path / 'theirs'}\nread: end_of_turn\n")
+    (tmp_path / "judge.yaml").write_text(
+        f"type: scalar\ncheckpoint: {tmp_path / 'theirs'}\nread: end_of_turn\n"
+    )
     assert judged(tmp_path / "judge.yaml", world) != wanted
 
 
-def test_adapters_without_their_run_or_with_a_tensor_missing_are_refused(world: Path, tmp_path: Path) -> None:
+def test_adapters_without_their_run_or_with_a_tensor_missing_are_refused(
+    world: Path, tmp_path: Path
+) -> None:
     folder, _ = adapters(world, tmp_path, masters=False)
     tensors = load_file(folder / "adapter_model.safetensors")
     dropped = next(name for name in tensors if "head" in name)
-    save_file({name: tensor for name, tensor in tensors.items() if name != dropped}, folder / "adapter_model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in tensors.items() if name != dropped},
+        folder / "adapter_model.safetensors",
+    )
     with pytest.raises(CheckpointError, match="1 missing"):
         load_judge(folder, CPU)
     (folder.parent / "recipe.yaml").unlink()
-    with pytest.raises(CheckpointError, match=r"holds adapters, and there is no recipe.yaml.*which names their base"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"holds adapters, and there is no recipe.yaml.*which names their base",
+    ):
         load_judge(folder, CPU)
 
 
-def test_a_recipe_that_cannot_be_read_is_an_error_and_not_skipped(world: Path, tmp_path: Path) -> None:
+def test_a_recipe_that_cannot_be_read_is_an_error_and_not_skipped(
+    world: Path, tmp_path: Path
+) -> None:
     checkpoint = copied(world, tmp_path)
     for content in ("[1", "{}", '{"backbone": {"path": "x", "dtype": "int8"}}'):
         (checkpoint.parent / "recipe.yaml").write_text(content)
-        with pytest.raises(CheckpointError, match=r"recipe.yaml is not a recipe as train/ writes it"):
+        with pytest.raises(
+            CheckpointError, match=r"recipe.yaml is not a recipe as train/ writes it"
+        ):
             load_judge(checkpoint, CPU)
 
 
@@ -206,29 +254,43 @@ def test_broken_checkpoints_are_refused(world: Path, tmp_path: Path) -> None:
         load_judge(checkpoint, CPU)
 
 
-def test_a_run_folder_stands_for_its_best_checkpoint(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_folder_stands_for_its_best_checkpoint(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "best").symlink_to(world / "run" / "checkpoint-1")
     (tmp_path / "judge.yaml").write_text(f"type: scalar\ncheckpoint: {tmp_path}\n")
     for place in (tmp_path, tmp_path / "judge.yaml"):
         config = judge_config(place)
         assert isinstance(config, ScalarJudgeConfig)
         assert config.checkpoint == str(tmp_path / "best")
-        assert capsys.readouterr().err == f"{tmp_path} is a run folder: taking its best checkpoint, {tmp_path / 'best'}\n"
+        assert (
+            capsys.readouterr().err
+            == f"{tmp_path} is a run folder: taking its best checkpoint, {tmp_path / 'best'}\n"
+        )
     assert checkpoint_at(str(tmp_path / "best")) == str(tmp_path / "best")
     assert not capsys.readouterr().err
 
 
 def test_what_is_no_judge_says_what_it_is(world: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"run folder with checkpoint-1 and without a `best`.*give one of these"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"run folder with checkpoint-1 and without a `best`.*give one of these",
+    ):
         judge_config(world / "run")
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
-    with pytest.raises(CheckpointError, match=r"is a 'BertModel', which cannot judge here.*checkpoints of ScalarRewardModel, "):
+    with pytest.raises(
+        CheckpointError,
+        match=r"is a 'BertModel', which cannot judge here.*checkpoints of ScalarRewardModel, ",
+    ):
         judge_config(tmp_path)
     for content, said in (
         ("[1", "judge.yaml:1 .*cannot be read as YAML"),
         ("[1]", "is a mapping"),
         ("a: 1", "type\n.*this key is required; one of scalar, critic, "),
-        ("type: oracle", 'type = "oracle"\n.*should be scalar, critic, generative, released, ensemble, endpoint or server'),
+        (
+            "type: oracle",
+            'type = "oracle"\n.*should be scalar, critic, generative, released, ensemble, endpoint or server',
+        ),
         ("# a judge\ntype: critc\nsample: 8", 'judge.yaml:2  type = "critc".*did you mean critic'),
         ("type: critic\ncheckpoint: x\nsample: 8", "yaml:3  sample = 8.*did you mean samples"),
     ):
@@ -256,7 +318,9 @@ def test_the_table_of_judges_holds_what_training_writes() -> None:
 def test_the_card_in_a_checkpoint_says_what_the_recipe_said(world: Path, tmp_path: Path) -> None:
     """A checkpoint with its card is judged by it, wherever it lies; older ones are judged by the recipe above."""
     checkpoint = copied(world, tmp_path)
-    (checkpoint.parent / "recipe.yaml").write_text(json.dumps(run_folders.recipe(checkpoint, [], system_prompt="Look twice.")))
+    (checkpoint.parent / "recipe.yaml").write_text(
+        json.dumps(run_folders.recipe(checkpoint, [], system_prompt="Look twice."))
+    )
     found, scores = recorded(checkpoint), judged(checkpoint, world)
     assert found is not None
     (checkpoint / CARD).write_text(found.model_dump_json(indent=1))
@@ -264,5 +328,7 @@ def test_the_card_in_a_checkpoint_says_what_the_recipe_said(world: Path, tmp_pat
     assert recorded(checkpoint) == found
     assert judged(checkpoint, world) == scores
     (checkpoint / CARD).write_text("{}")
-    with pytest.raises(CheckpointError, match=r"judge.json is not a judge card as train/ writes it"):
+    with pytest.raises(
+        CheckpointError, match=r"judge.json is not a judge card as train/ writes it"
+    ):
         load_judge(checkpoint, CPU)

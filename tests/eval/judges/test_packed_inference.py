@@ -36,10 +36,13 @@ class Asked:
         pictures = [tiny.picture(40, 30 + number % 5, seed=number)] if number % 3 == 0 else []
         prompt: Any = {
             "role": "user",
-            "content": [{"type": "image"} for _ in pictures] + [{"type": "text", "text": f"{number}?"}],
+            "content": [{"type": "image"} for _ in pictures]
+            + [{"type": "text", "text": f"{number}?"}],
         }
         responses = [f"A red square. {place}" for place in range(1 + number % 3)]
-        conversations = [self.encoder.render((prompt, text("assistant", response))) for response in responses]
+        conversations = [
+            self.encoder.render((prompt, text("assistant", response))) for response in responses
+        ]
         return self.encoder.encode(pictures, conversations, "end_of_turn")
 
 
@@ -52,7 +55,9 @@ def numbers_in(batch: PackedBatch, numbers: Sequence[int]) -> list[int]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
     folder = tiny.checkpoint(tmp_path_factory.mktemp("base"))
-    found: nn.Module = load_scalar(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig()).eval()
+    found: nn.Module = load_scalar(
+        BackboneConfig(path=str(folder), dtype="float32"), HeadConfig()
+    ).eval()
     tiny.stir(found.get_submodule("head"), 0.3)
     return found
 
@@ -71,12 +76,18 @@ def scores(model: nn.Module, packed: Packed, numbers: Sequence[int]) -> list[lis
 def alone(model: nn.Module, numbers: Sequence[int]) -> list[list[float]]:
     encode = Asked(ENCODER)
     with torch.no_grad():
-        return [model(**ENCODER.pack([encode(number)]).score_inputs()).tolist() for number in numbers]
+        return [
+            model(**ENCODER.pack([encode(number)]).score_inputs()).tolist() for number in numbers
+        ]
 
 
 @settings(max_examples=12, deadline=None)
-@given(numbers=st.lists(st.integers(0, 30), max_size=7), budget=st.sampled_from([1, 60, 120, 10_000]))
-def test_scores_are_those_of_each_item_alone(model: nn.Module, numbers: list[int], budget: int) -> None:
+@given(
+    numbers=st.lists(st.integers(0, 30), max_size=7), budget=st.sampled_from([1, 60, 120, 10_000])
+)
+def test_scores_are_those_of_each_item_alone(
+    model: nn.Module, numbers: list[int], budget: int
+) -> None:
     found = scores(model, Packed(ENCODER, CPU, budget), numbers)
     expected = alone(model, numbers)
     assert [len(one) for one in found] == [1 + number % 3 for number in numbers]
@@ -86,7 +97,10 @@ def test_scores_are_those_of_each_item_alone(model: nn.Module, numbers: list[int
 @pytest.mark.parametrize("workers", [0, 1])
 def test_no_item_is_lost_or_mixed_up_over_rows_and_chunks(workers: int) -> None:
     numbers = [(7 * place) % 100 for place in range(CHUNK + 9)]
-    assert run_packed(Packed(ENCODER, CPU, 200, workers), numbers, Asked(ENCODER), numbers_in) == numbers
+    assert (
+        run_packed(Packed(ENCODER, CPU, 200, workers), numbers, Asked(ENCODER), numbers_in)
+        == numbers
+    )
 
 
 def test_run_is_given_the_items_of_its_row() -> None:

@@ -19,7 +19,14 @@ from eval.judges.checkpoint import Runtime
 from eval.judges.generative import GenerativeJudge
 from eval.judges.loaded import LoadedJudge
 from eval.judges.loading import load_judge
-from eval.judges.ranking import PackedRanker, Tournament, candidates_of, pairs, tournament_ranker, won
+from eval.judges.ranking import (
+    PackedRanker,
+    Tournament,
+    candidates_of,
+    pairs,
+    tournament_ranker,
+    won,
+)
 from eval.protocol import ProtocolConfig, Ranking, Vote
 from models.backbone import load_critic
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
@@ -36,13 +43,21 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("judges")
     run_folders.run_folder(root / "run", (1,), run_folders.recipe(root / "run" / "base", []))
     critic = load_critic(
-        BackboneConfig(path=str(root / "run" / "base"), dtype="float32"), HeadConfig(), critique=CritiqueConfig(max_new_tokens=4)
+        BackboneConfig(path=str(root / "run" / "base"), dtype="float32"),
+        HeadConfig(),
+        critique=CritiqueConfig(max_new_tokens=4),
     )
     tiny.stir(critic.head, 0.5)
     critic.save_pretrained(root / "critic")
     tiny.encoder().save_pretrained(root / "critic")
-    (root / "ensemble.yaml").write_text(json.dumps({"type": "ensemble", "members": [str(root / "run" / "checkpoint-1")] * 2}))
-    kinds = {"scalar": root / "run" / "checkpoint-1", "critic": root / "critic", "ensemble": root / "ensemble.yaml"}
+    (root / "ensemble.yaml").write_text(
+        json.dumps({"type": "ensemble", "members": [str(root / "run" / "checkpoint-1")] * 2})
+    )
+    kinds = {
+        "scalar": root / "run" / "checkpoint-1",
+        "critic": root / "critic",
+        "ensemble": root / "ensemble.yaml",
+    }
     return kinds | {"generative": root / "run" / "base"}
 
 
@@ -61,7 +76,9 @@ def png(image: Image.Image) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["scalar", "critic", "ensemble"])
-def test_scores_are_those_of_each_response_by_itself(checkpoints: dict[str, Path], kind: str) -> None:
+def test_scores_are_those_of_each_response_by_itself(
+    checkpoints: dict[str, Path], kind: str
+) -> None:
     for images in range(3):
         for budget in (60, 4000):  # below what one response takes: a row for each
             loaded = judge(checkpoints[kind], budget)
@@ -72,9 +89,14 @@ def test_scores_are_those_of_each_response_by_itself(checkpoints: dict[str, Path
             assert max(together) - min(together) > 1e-3
 
 
-def test_several_prompts_are_ranked_as_one_at_a_time_and_as_in_an_evaluation(checkpoints: dict[str, Path]) -> None:
+def test_several_prompts_are_ranked_as_one_at_a_time_and_as_in_an_evaluation(
+    checkpoints: dict[str, Path],
+) -> None:
     loaded = judge(checkpoints["scalar"])
-    asked = [candidates_of(f"What is in {n}?", RESPONSES[: n + 1], pictures(n % 3), f"row {n}") for n in range(5)]
+    asked = [
+        candidates_of(f"What is in {n}?", RESPONSES[: n + 1], pictures(n % 3), f"row {n}")
+        for n in range(5)
+    ]
     found = loaded.ranker.rank(asked)
     assert [len(one.scores) for one in found] == [1, 2, 3, 4, 5]
     for one, ranking in zip(asked, found, strict=True):
@@ -108,7 +130,9 @@ def test_equal_responses_are_compared_once_by_a_greedy_judge_only(
     file.write_text(json.dumps(settings))
     found = judge(file).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
     assert isinstance(found, GenerativeJudge)
-    always_first = replace(found, read=lambda text: 0)  # so that what is named depends on who was shown first
+    always_first = replace(
+        found, read=lambda text: 0
+    )  # so that what is named depends on who was shown first
     five = candidates_of("What is it?", ["b", "a", "b", "a", "b"], pictures(1))
     ranker = tournament_ranker(always_first)
     assert len(ranker.split(five)) == (20 if temperature else 4)  # (b, a), (a, b), (b, b), (a, a)
@@ -119,11 +143,17 @@ def test_equal_responses_are_compared_once_by_a_greedy_judge_only(
 def test_a_tournament_counts_what_is_named_and_half_what_cannot_be_read() -> None:
     three = candidates_of("x", ["a", "b", "c"])
     names = {(0, 1): (0, 0), (0, 2): (0, None), (1, 2): (1, 0)}
-    votes = [Vote("", 0, names[pair][first]) for pair in combinations(range(3), 2) for first in (0, 1)]  # type: ignore[arg-type]
+    votes = [
+        Vote("", 0, names[pair][first])  # type: ignore[arg-type]
+        for pair in combinations(range(3), 2)
+        for first in (0, 1)
+    ]
     found = won(three, votes)
     assert found.scores == (3.5 / 4, 1 / 4, 1.5 / 4)
     assert (found.order, found.judgements, found.unread) == ([0, 2, 1], 6, 1)
-    tied = Tournament(PositionFollower(ProtocolConfig())).rank([three])[0]  # names whichever is shown first
+    tied = Tournament(PositionFollower(ProtocolConfig())).rank([three])[
+        0
+    ]  # names whichever is shown first
     assert (tied.scores, tied.margin) == ((0.5, 0.5, 0.5), 0.0)
 
 
@@ -133,12 +163,19 @@ def test_order_and_margin() -> None:
     assert Ranking((1.0,)).margin is None
 
 
-def test_every_form_of_an_image_gives_the_same_score(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+def test_every_form_of_an_image_gives_the_same_score(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
     loaded, image = judge(checkpoints["scalar"]), tiny.picture(60, 80)
     (tmp_path / "a.png").write_bytes(png(image))
     forms: list[Any] = [image, png(image), tmp_path / "a.png", str(tmp_path / "a.png")]
     found = [loaded.score("What is it?", RESPONSES, [form]) for form in forms]
-    turns = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "What is it?"}]}]
+    turns = [
+        {
+            "role": "user",
+            "content": [{"type": "image", "image": image}, {"type": "text", "text": "What is it?"}],
+        }
+    ]
     assert [loaded.score(turns, RESPONSES), *found[1:]] == [found[0]] * 4
 
 
@@ -156,7 +193,9 @@ def test_what_cannot_be_judged_is_a_record_error(messages: Any, responses: Any, 
         candidates_of(messages, responses, identity="row 7")
 
 
-def test_control_tokens_and_scores_that_are_no_numbers_are_refused(checkpoints: dict[str, Path]) -> None:
+def test_control_tokens_and_scores_that_are_no_numbers_are_refused(
+    checkpoints: dict[str, Path],
+) -> None:
     loaded = judge(checkpoints["scalar"])
     for content in (
         [{"type": "text", "text": "<|im_"}, {"type": "text", "text": "end|>"}],
@@ -175,7 +214,10 @@ def test_control_tokens_and_scores_that_are_no_numbers_are_refused(checkpoints: 
 
 
 def test_keys_follow_the_content() -> None:
-    keys = {candidates_of(*arguments).key for arguments in (("x", ["a"]), ("x", ["b"]), ("y", ["a"]), ("x", ["a"], [b"1"]))}
+    keys = {
+        candidates_of(*arguments).key
+        for arguments in (("x", ["a"]), ("x", ["b"]), ("y", ["a"]), ("x", ["a"], [b"1"]))
+    }
     assert len(keys) == 4
     assert candidates_of("x", ["a"]).prompt == (text("user", "x"),)
 
@@ -188,7 +230,14 @@ def test_a_batch_of_trl_is_scored_prompt_by_prompt(checkpoints: dict[str, Path])
     plain = [{"role": "user", "content": "What is it?"}]
     prompts: list[Any] = [plain, carried, "What is it?", plain, carried]
     completions = [[{"role": "assistant", "content": one}] for one in RESPONSES]
-    found = loaded.reward(prompts, completions, images=[[image], [image], None, None, [image]], trainer_state=None)
-    wanted = [loaded.score("What is it?", [one], [image] * seen)[0] for one, seen in zip(RESPONSES, (1, 1, 0, 0, 1), strict=True)]
+    found = loaded.reward(
+        prompts, completions, images=[[image], [image], None, None, [image]], trainer_state=None
+    )
+    wanted = [
+        loaded.score("What is it?", [one], [image] * seen)[0]
+        for one, seen in zip(RESPONSES, (1, 1, 0, 0, 1), strict=True)
+    ]
     assert found == pytest.approx(wanted, abs=1e-5)
-    assert loaded.reward(["What is it?"], ["Blue"], image=[image]) == loaded.score("What is it?", ["Blue"], [image])
+    assert loaded.reward(["What is it?"], ["Blue"], image=[image]) == loaded.score(
+        "What is it?", ["Blue"], [image]
+    )

@@ -53,10 +53,22 @@ def png(width: int, height: int) -> bytes:
 
 PICTURE = png(900, 700)
 """Larger than R1-Reward's scripts let an image be."""
-EXAMPLE = Example("key", (PICTURE,), (text("user", QUESTION, 1),), (FIRST, SECOND), "row 1", 1, "group", "source", {})
+EXAMPLE = Example(
+    "key",
+    (PICTURE,),
+    (text("user", QUESTION, 1),),
+    (FIRST, SECOND),
+    "row 1",
+    1,
+    "group",
+    "source",
+    {},
+)
 
 
-def judge_file(folder: Path, model: ReleasedModel, *, released: bool = True, more: str = "") -> Path:
+def judge_file(
+    folder: Path, model: ReleasedModel, *, released: bool = True, more: str = ""
+) -> Path:
     """Write a tiny checkpoint as that row's authors would, and a judge file that names it."""
     family = RELEASED[model].family
     checkpoint = tiny.checkpoint(folder / "weights", released=released, family=family)
@@ -65,7 +77,9 @@ def judge_file(folder: Path, model: ReleasedModel, *, released: bool = True, mor
         head = {"v_head.summary.weight": torch.randn(1, 32), "v_head.summary.bias": torch.randn(1)}
         save_file(head, checkpoint / "value_head.safetensors", metadata={"format": "pt"})
     file = folder / "judge.yaml"
-    file.write_text(f"type: released\nmodel: {model}\ncheckpoint: {checkpoint}\n{more}", encoding="utf-8")
+    file.write_text(
+        f"type: released\nmodel: {model}\ncheckpoint: {checkpoint}\n{more}", encoding="utf-8"
+    )
     return file
 
 
@@ -81,7 +95,11 @@ def judge_of(found: LoadedJudge, **protocol: Any) -> Any:
 
 
 def theirs(
-    messages: list[dict[str, Any]], weights: Path, family: str, pixels: dict[str, int], answer: str = ""
+    messages: list[dict[str, Any]],
+    weights: Path,
+    family: str,
+    pixels: dict[str, int],
+    answer: str = "",
 ) -> dict[str, Any]:
     """Return the model's inputs as every script makes them of a prompt and what is written after it, or of a whole conversation.
 
@@ -90,24 +108,46 @@ def theirs(
     test_qwen_vlrewardbench.py; yfzhang114/r1_reward, inference/VL-Reward-Bench/r1_reward.py.
     """
     tokenizer, kind = tiny.tokenizer(), type(tiny.image_processor(family=family))
-    written = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=messages[-1]["role"] == "user")
-    seen = kind.from_pretrained(weights, **pixels)(images=[Image.open(io.BytesIO(PICTURE))], return_tensors="pt")
+    written = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=messages[-1]["role"] == "user"
+    )
+    seen = kind.from_pretrained(weights, **pixels)(
+        images=[Image.open(io.BytesIO(PICTURE))], return_tensors="pt"
+    )
     count = int(seen["image_grid_thw"].prod()) // 4
-    ids = tokenizer(written.replace("<|image_pad|>", "<|image_pad|>" * count) + answer, return_tensors="pt")["input_ids"]
+    ids = tokenizer(
+        written.replace("<|image_pad|>", "<|image_pad|>" * count) + answer, return_tensors="pt"
+    )["input_ids"]
     kinds = (ids == tokenizer.convert_tokens_to_ids("<|image_pad|>")).int()
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": kinds, **seen}
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "mm_token_type_ids": kinds,
+        **seen,
+    }
 
 
 def their_messages(model: ReleasedModel) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Return the messages of a row's script about QUESTION, and what it tells the processor."""
     image, system = {"type": "image"}, {"role": "system", "content": "You are a helpful assistant."}
     way: Any = RELEASED[model].way
-    if model == "sophia_thinking_reward":  # kxfan2002/SophiaVL-R1, verl/workers/reward/custom.py, get_process_reward
+    if (
+        model == "sophia_thinking_reward"
+    ):  # kxfan2002/SophiaVL-R1, verl/workers/reward/custom.py, get_process_reward
         asked = way.text.replace("{question}", f"<image> {QUESTION}").replace("{response}", FIRST)
         return [system, {"role": "user", "content": [{"type": "text", "text": asked}, image]}], {}
-    asked = way.text.replace("{question}", QUESTION).replace("{first}", FIRST).replace("{second}", SECOND)
-    user = {"role": "user", "content": [image, {"type": "text", "text": asked.replace("{response}", FIRST)}]}
-    if model == "llava_critic_r1":  # si0wang/LLaVA-Critic-R1, eval_llama32v/model_vlreward_llama32v.py
+    asked = (
+        way.text.replace("{question}", QUESTION)
+        .replace("{first}", FIRST)
+        .replace("{second}", SECOND)
+    )
+    user = {
+        "role": "user",
+        "content": [image, {"type": "text", "text": asked.replace("{response}", FIRST)}],
+    }
+    if (
+        model == "llava_critic_r1"
+    ):  # si0wang/LLaVA-Critic-R1, eval_llama32v/model_vlreward_llama32v.py
         return [system, user], {}
     return [user], {"max_pixels": 1003520 // 2} if model == "r1_reward" else {}
 
@@ -132,7 +172,9 @@ def test_a_prompt_is_the_authors_word_for_word(model: ReleasedModel) -> None:
     way: Any = RELEASED[model].way
     example = Example("key", (), (text("user", QUESTION),), (FIRST, SECOND), "", 0, "", "", {})
     if isinstance(way, PointTemplate):
-        [(_, one), _] = alone(Example("key", (), (text("user", QUESTION),), ("A dog.", ""), "", 0, "", "", {}))
+        [(_, one), _] = alone(
+            Example("key", (), (text("user", QUESTION),), ("A dog.", ""), "", 0, "", "", {})
+        )
         [asked] = way.ask(one)
     else:
         [asked] = way.ask(example, 0)
@@ -145,25 +187,37 @@ def encoded(judge: GenerativeJudge | PointJudge, answer: str) -> tuple[Group, Gr
     encoder = judge.packed.encoder
     conversation: tuple[Message, ...]
     if isinstance(judge, GenerativeJudge):
-        group, conversation = ShownEncoder(encoder, judge.ask)(ShownPair(EXAMPLE, 0, (0,))), judge.ask(EXAMPLE, 0)
+        group, conversation = (
+            ShownEncoder(encoder, judge.ask)(ShownPair(EXAMPLE, 0, (0,))),
+            judge.ask(EXAMPLE, 0),
+        )
     else:
         [(_, one), _] = alone(EXAMPLE)
         group, conversation = judge.encode(one), judge.way.ask(one)
-    labelled = encoder.encode_conversations([PICTURE], [(*conversation, text("assistant", answer))], None, "row", with_loss=1)
+    labelled = encoder.encode_conversations(
+        [PICTURE], [(*conversation, text("assistant", answer))], None, "row", with_loss=1
+    )
     return group, labelled
 
 
 @pytest.mark.parametrize("released", [True, False])
 @pytest.mark.parametrize("model", WRITING)
-def test_log_probabilities_of_an_answer_are_the_authors(tmp_path: Path, model: ReleasedModel, released: bool) -> None:
-    judge, family = judge_of(loaded(judge_file(tmp_path, model, released=released))), RELEASED[model].family
+def test_log_probabilities_of_an_answer_are_the_authors(
+    tmp_path: Path, model: ReleasedModel, released: bool
+) -> None:
+    judge, family = (
+        judge_of(loaded(judge_file(tmp_path, model, released=released))),
+        RELEASED[model].family,
+    )
     answer = "<think>a</think><answer>2</answer>"
     messages, pixels = their_messages(model)
     prompt = theirs(messages, tmp_path / "weights", family, pixels)
     group, labelled = encoded(judge, answer)
     assert [*group.prompt_ids, *group.continuations[0].ids] == prompt["input_ids"][0].tolist()
     inputs = theirs(messages, tmp_path / "weights", family, pixels, f"{answer}<|im_end|>")
-    stock = tiny.stock_class(family).from_pretrained(tmp_path / "weights", dtype=torch.float32, attn_implementation="sdpa")
+    stock = tiny.stock_class(family).from_pretrained(
+        tmp_path / "weights", dtype=torch.float32, attn_implementation="sdpa"
+    )
     length = prompt["input_ids"].shape[1]
     with torch.no_grad():
         logits = stock(**inputs).logits[0, length - 1 : -1]
@@ -180,17 +234,28 @@ def test_what_is_written_is_the_authors(tmp_path: Path, model: ReleasedModel) ->
     """
     file, family = judge_file(tmp_path, model, more="max_new_tokens: 6\n"), RELEASED[model].family
     end, image = tiny.tokenizer().convert_tokens_to_ids(["<|im_end|>", "<|image_pad|>"])
-    generation = {"repetition_penalty": 1.3, "do_sample": False, "eos_token_id": end, "suppress_tokens": [image]}
+    generation = {
+        "repetition_penalty": 1.3,
+        "do_sample": False,
+        "eos_token_id": end,
+        "suppress_tokens": [image],
+    }
     (tmp_path / "weights" / "generation_config.json").write_text(json.dumps(generation))
     messages, pixels = their_messages(model)
     inputs = theirs(messages, tmp_path / "weights", family, pixels)
-    stock = tiny.stock_class(family).from_pretrained(tmp_path / "weights", dtype=torch.float32, attn_implementation="sdpa")
+    stock = tiny.stock_class(family).from_pretrained(
+        tmp_path / "weights", dtype=torch.float32, attn_implementation="sdpa"
+    )
     said = {"repetition_penalty": 1.0} if model == "llava_critic_r1" else {}
     written, other = (
-        tiny.tokenizer().decode(stock.generate(**inputs, max_new_tokens=6, **more)[0, inputs["input_ids"].shape[1] :])
+        tiny.tokenizer().decode(
+            stock.generate(**inputs, max_new_tokens=6, **more)[0, inputs["input_ids"].shape[1] :]
+        )
         for more in (said, {"repetition_penalty": 1.3 if said else 1.0})
     )
-    [verdict] = judge_of(loaded(file), order="official").judge([dataclasses.replace(EXAMPLE, official_first=0)])
+    [verdict] = judge_of(loaded(file), order="official").judge(
+        [dataclasses.replace(EXAMPLE, official_first=0)]
+    )
     found = verdict.critiques[0] if verdict.critiques else verdict.votes[0].text
     assert found == written.removesuffix("<|im_end|>") != other.removesuffix("<|im_end|>")
 
@@ -202,13 +267,20 @@ def test_a_score_of_the_value_head_is_the_authors(tmp_path: Path, released: bool
     The card writes the whole conversation, without a generation prompt, and takes `values` at the last token that is no padding.
     """
     found = loaded(judge_file(tmp_path, "skywork_vl_reward", released=released))
-    stock = tiny.stock_class().from_pretrained(tmp_path / "weights", dtype=torch.float32, attn_implementation="sdpa")
+    stock = tiny.stock_class().from_pretrained(
+        tmp_path / "weights", dtype=torch.float32, attn_implementation="sdpa"
+    )
     torch.manual_seed(1)
     weight, bias = torch.randn(1, 32), torch.randn(1)
     wanted = []
     for response in (FIRST, SECOND):
         user = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}
-        inputs = theirs([user, {"role": "assistant", "content": response}], tmp_path / "weights", tiny.FAMILY, {})
+        inputs = theirs(
+            [user, {"role": "assistant", "content": response}],
+            tmp_path / "weights",
+            tiny.FAMILY,
+            {},
+        )
         with torch.no_grad():
             hidden = stock(**inputs, output_hidden_states=True, use_cache=False).hidden_states[-1]
             values = torch.nn.functional.linear(hidden, weight, bias).squeeze(-1)
@@ -216,7 +288,9 @@ def test_a_score_of_the_value_head_is_the_authors(tmp_path: Path, released: bool
         wanted.append(float(values.gather(dim=-1, index=last)) - float(bias))
     scores = judge_of(found).judge([EXAMPLE])[0].scores
     assert scores == pytest.approx(wanted, abs=1e-5)
-    assert found.score(list(EXAMPLE.prompt), EXAMPLE.responses, EXAMPLE.images) == pytest.approx(wanted, abs=1e-5)
+    assert found.score(list(EXAMPLE.prompt), EXAMPLE.responses, EXAMPLE.images) == pytest.approx(
+        wanted, abs=1e-5
+    )
     assert abs(wanted[0] - wanted[1]) > 0.01
 
 
@@ -229,7 +303,11 @@ def test_a_score_of_the_value_head_is_the_authors(tmp_path: Path, released: bool
         ("answer_tag", "<answer>1/2</answer>", None),
         ("answer_is_better", "Both see it. Answer 2 is better, as it counts.", 1),
         ("answer_is_better", "Answer 1 is better or Answer 2 is better", None),
-        ("answer_is_better", "<think>Answer 2 is better at first</think>\n<answer>Answer 1 is better</answer>", 0),
+        (
+            "answer_is_better",
+            "<think>Answer 2 is better at first</think>\n<answer>Answer 1 is better</answer>",
+            0,
+        ),
         ("answer_is_better", "<think>Answer 2 is better</think><answer>neither</answer>", None),
         ("answer_is_better", "", None),
         ("boxed", r"<think>2 …</think> \boxed{Answer 1}", 0),
@@ -240,7 +318,9 @@ def test_a_score_of_the_value_head_is_the_authors(tmp_path: Path, released: bool
         ("boxed", "Answer 1 sees more.", None),
     ],
 )
-def test_a_judgement_of_two_responses_is_read(read: str, judgement: str, position: int | None) -> None:
+def test_a_judgement_of_two_responses_is_read(
+    read: str, judgement: str, position: int | None
+) -> None:
     assert vars(released_templates)[read](judgement) == position
 
 
@@ -262,12 +342,18 @@ def test_a_score_is_read(read: str, judgement: str, score: float) -> None:
     assert vars(released_templates)[read](judgement) == pytest.approx(score, nan_ok=True)
 
 
-def test_what_names_no_score_is_unparsable_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_names_no_score_is_unparsable_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, tokenizer = loaded(judge_file(tmp_path, "unified_reward_points")), tiny.tokenizer()
 
-    def written(model: Any, batch: Any, *, seeds: Sequence[str], **settings: Any) -> list[Generation]:
+    def written(
+        model: Any, batch: Any, *, seeds: Sequence[str], **settings: Any
+    ) -> list[Generation]:
         texts = ["Final Score: 60" if seed.endswith("/0") else "No number." for seed in seeds]
-        return [Generation(tuple(tokenizer(one)["input_ids"]), False, torch.zeros(32)) for one in texts]
+        return [
+            Generation(tuple(tokenizer(one)["input_ids"]), False, torch.zeros(32)) for one in texts
+        ]
 
     monkeypatch.setattr(critic, "generate", written)
     judge = judge_of(found)
@@ -277,18 +363,27 @@ def test_what_names_no_score_is_unparsable_and_counted(tmp_path: Path, monkeypat
     assert outcomes([EXAMPLE], [verdict], ProtocolConfig()).unparsable.tolist() == [True]
     assert "2 judgements of" in judge.notes()[1]
     ranking = found.rank(list(EXAMPLE.prompt), [FIRST, SECOND, "-"], EXAMPLE.images)
-    assert (ranking.scores, ranking.judgements, ranking.unread, ranking.order) == ((60.0, 0.0, 0.0), 3, 2, [0, 1, 2])
+    assert (ranking.scores, ranking.judgements, ranking.unread, ranking.order) == (
+        (60.0, 0.0, 0.0),
+        3,
+        2,
+        [0, 1, 2],
+    )
 
 
 @pytest.mark.parametrize("model", ["r1_reward", "unified_reward_points", "skywork_vl_reward"])
-def test_a_judge_file_runs_on_a_benchmark(tmp_path: Path, model: ReleasedModel, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_judge_file_runs_on_a_benchmark(
+    tmp_path: Path, model: ReleasedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
     more = "" if model == "skywork_vl_reward" else "max_new_tokens: 3\n"
     file = judge_file(tmp_path, model, more=more)
     main([str(file), "--benchmarks", "vl_rewardbench=embedded,limit=3"])
     result = read_result(tmp_path / "judge" / "eval" / "vl_rewardbench.json")
     assert result.micro.n == 3
     assert f"Asked and read as the row {model}" in capsys.readouterr().out
-    assert result.micro.unparsable == (0 if model == "skywork_vl_reward" else 3)  # three tokens say nothing
+    assert result.micro.unparsable == (
+        0 if model == "skywork_vl_reward" else 3
+    )  # three tokens say nothing
 
 
 def test_every_row_has_a_judge_file() -> None:
@@ -325,7 +420,9 @@ def test_a_hub_id_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, model: ReleasedModel, more: str, message: str) -> None:
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, model: ReleasedModel, more: str, message: str
+) -> None:
     file = judge_file(tmp_path, "skywork_vl_reward")
     file.write_text(f"type: released\nmodel: {model}\ncheckpoint: {tmp_path / 'weights'}\n{more}")
     with pytest.raises(CheckpointError, match=message):

@@ -27,7 +27,9 @@ def test_a_judge_file_names_a_server(told: Told, tmp_path: Path) -> None:
     file = tmp_path / "judge.yaml"
     file.write_text(f"type: server\nurl: http://127.0.0.1:{told.server_port}\n")
     judge = load_judge(file)
-    question = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which?"}]}]
+    question = [
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which?"}]}
+    ]
     ranking = judge.rank(question, ["a", "abc", "ab"], [tiny.picture(30, 30)])
     assert ranking.scores == (1.0, 3.0, 2.0)
     assert ranking.order == [1, 2, 0]

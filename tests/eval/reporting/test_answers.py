@@ -32,11 +32,15 @@ def content(run: Path) -> Content:
 
 
 def stored(run: Path, place: str) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = json.loads((run / place / "answers" / "scenes.json").read_text())
+    found: dict[str, dict[str, float]] = json.loads(
+        (run / place / "answers" / "scenes.json").read_text()
+    )
     return found
 
 
-def test_every_step_has_its_figures_and_one_that_is_gone_those_of_the_log(run: Path, content: Content) -> None:
+def test_every_step_has_its_figures_and_one_that_is_gone_those_of_the_log(
+    run: Path, content: Content
+) -> None:
     (found,) = content.questions
     assert list(found.steps) == [0, 10, 20, 30]
     assert list(found.files) == [0, 10, 30]
@@ -53,7 +57,10 @@ def test_the_page_has_tables_charts_and_answers(run: Path, content: Content) -> 
     words = " ".join(re.sub(r"<.*?>", " ", page(content)).split())
     assert "best of 4, 95 % interval pass@4, 95 % interval majority of 4, 95 % interval" in words
     greedy = stored(run, "checkpoint-30")["greedy"]
-    assert f"30 {100 * greedy['mean']:.1f} {100 * greedy['low']:.1f} – {100 * greedy['high']:.1f}" in words
+    assert (
+        f"30 {100 * greedy['mean']:.1f} {100 * greedy['low']:.1f} – {100 * greedy['high']:.1f}"
+        in words
+    )
     assert "20 40.0 – – – –" in words  # the log has no interval, and only what it has
     score, cut_off = (stored(run, "checkpoint-30")[name] for name in ("score", "cut_off"))
     assert f"30 12 4 {score:+.2f} ".replace("-", "−") in words
@@ -63,11 +70,16 @@ def test_the_page_has_tables_charts_and_answers(run: Path, content: Content) -> 
     assert f"sampled, step 0: {100 * stored(run, 'start')['sampled']['mean']:.1f} % [" in words
 
 
-def test_the_difference_is_paired_with_the_first_answers_of_the_run(run: Path, content: Content) -> None:
+def test_the_difference_is_paired_with_the_first_answers_of_the_run(
+    run: Path, content: Content
+) -> None:
     shown = shown_questions(content.questions[0], None)
     credits = {}
     for place in ("start", "checkpoint-30"):
-        rows = [json.loads(line) for line in (run / place / "answers" / "scenes.jsonl").read_text().splitlines()]
+        rows = [
+            json.loads(line)
+            for line in (run / place / "answers" / "scenes.jsonl").read_text().splitlines()
+        ]
         credits[place] = [row["credits"]["sampled"] for row in rows]
     expected = paired_bootstrap(np.array(credits["checkpoint-30"]), np.array(credits["start"]))
     assert shown.changes[30]["sampled"] == expected
@@ -76,7 +88,10 @@ def test_the_difference_is_paired_with_the_first_answers_of_the_run(run: Path, c
 
 
 def test_questions_stand_with_their_images_and_marked_answers(run: Path, content: Content) -> None:
-    rows = [json.loads(line) for line in (run / "checkpoint-30" / "answers" / "scenes.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (run / "checkpoint-30" / "answers" / "scenes.jsonl").read_text().splitlines()
+    ]
     shown = shown_questions(content.questions[0], None)
     assert shown.step == 30
     assert shown.asked[0]["id"] == rows[0]["id"]
@@ -87,7 +102,9 @@ def test_questions_stand_with_their_images_and_marked_answers(run: Path, content
         assert (one["greedy"]["text"], one["greedy"]["right"]) == (row["texts"][0], row["right"][0])
         assert one["right"] == sum(row["right"][1:])
         assert place == 0 or 0 < one["right"] < 4  # the first, then those that tell something
-        assert [answer["score"] for answer in one["sampled"]] == sorted((a["score"] for a in one["sampled"]), reverse=True)
+        assert [answer["score"] for answer in one["sampled"]] == sorted(
+            (a["score"] for a in one["sampled"]), reverse=True
+        )
         assert one["images"][0][1].startswith("data:image/webp")
         assert one["turns"][0]
         assert one["truth"]
@@ -117,12 +134,17 @@ def test_what_is_missing_is_said(run: Path, tmp_path: Path) -> None:
     words = Elements(page(read_run(other))).words
     assert "scenes.json is left out, it is no JSON" in words
     assert "of them are not in the source as it was loaded here" in words
-    recipe["evaluation"]["questions"][0] |= {"type": "questions", "path": str(tmp_path / "gone.jsonl")}
+    recipe["evaluation"]["questions"][0] |= {
+        "type": "questions",
+        "path": str(tmp_path / "gone.jsonl"),
+    }
     (other / "recipe.yaml").write_text(json.dumps(recipe))
     assert "The questions could not be loaded" in Elements(page(read_run(other))).words
 
 
-def test_a_run_whose_checkpoints_are_gone_keeps_the_answers_of_its_last_step(run: Path, tmp_path: Path) -> None:
+def test_a_run_whose_checkpoints_are_gone_keeps_the_answers_of_its_last_step(
+    run: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "run"
     shutil.copytree(run / "checkpoint-30" / "answers", other / "answers")
     for name in ("log.jsonl", "recipe.yaml"):
@@ -137,7 +159,9 @@ def test_a_run_whose_checkpoints_are_gone_keeps_the_answers_of_its_last_step(run
 
 def test_new_answers_are_news_to_watch(run: Path) -> None:
     names = {str(path.relative_to(run)) for path in states(run)}
-    assert {f"{place}/answers/scenes.json" for place in ("start", "checkpoint-10", "checkpoint-30")} <= names
+    assert {
+        f"{place}/answers/scenes.json" for place in ("start", "checkpoint-10", "checkpoint-30")
+    } <= names
 
 
 def test_rollouts_are_called_what_they_are(run: Path, tmp_path: Path) -> None:
@@ -147,9 +171,16 @@ def test_rollouts_are_called_what_they_are(run: Path, tmp_path: Path) -> None:
     table.parent.mkdir()
     rollout_table(table, 10)
     assert "Judgements as they were sampled" in Elements(page(read_run(other))).words
-    answers = parquet.read_table(table).drop_columns(["winner", "judgement", "consistency", "result"])
+    answers = parquet.read_table(table).drop_columns(
+        ["winner", "judgement", "consistency", "result"]
+    )
     right = [float(place % 2) for place in range(answers.num_rows)]
-    parquet.write_table(answers.append_column("answer", [right]).append_column("right", [right]), table)
+    parquet.write_table(
+        answers.append_column("answer", [right]).append_column("right", [right]), table
+    )
     words = Elements(page(read_run(other))).words
-    assert "Answers as they were sampled in training: of a step the first prompt, then those whose answers were paid" in words
+    assert (
+        "Answers as they were sampled in training: of a step the first prompt, then those whose answers were paid"
+        in words
+    )
     assert "udgements" not in words

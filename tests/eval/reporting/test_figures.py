@@ -23,22 +23,42 @@ def test_panels_take_the_series_that_belong_together() -> None:
     found = {figure.title: figure for figure in charts}
     assert [name for _, name in found["Learning rate"].legend] == ["language, vision", "head"]
     assert list(found)[-1] == "something_new"
-    assert {"Loss", "Margin", "Reward", "Length in tokens", "KL", "Clipped", "Gradient norm"} <= found.keys()
-    assert found["Loss"].facts[0].startswith("loss: 0.69 at step 0, 0.1768 at step 200; from 0.1768 to 0.70")
+    assert {
+        "Loss",
+        "Margin",
+        "Reward",
+        "Length in tokens",
+        "KL",
+        "Clipped",
+        "Gradient norm",
+    } <= found.keys()
+    assert (
+        found["Loss"]
+        .facts[0]
+        .startswith("loss: 0.69 at step 0, 0.1768 at step 200; from 0.1768 to 0.70")
+    )
     assert found["Loss"].value == "0.1768"
     assert found["Gradient norm"].caption == "Values that are not finite: 1."
     assert constant == ["ties: 1 %"]  # one value is no chart
 
 
 def test_a_value_that_never_changes_is_said_in_words() -> None:
-    lines = [{"step": step, "loss": 1.0 / step, "kl": 0.0, "rewards/a": 1.0, "rewards/b": step / 9.0} for step in range(1, 9)]
+    lines = [
+        {"step": step, "loss": 1.0 / step, "kl": 0.0, "rewards/a": 1.0, "rewards/b": step / 9.0}
+        for step in range(1, 9)
+    ]
     lines[0]["entropy"] = 2.0
     lines[0]["grad_norm"] = math.nan
     lines[1]["kl"] = math.inf
     charts, constant = curves(lines)
     assert [chart.title for chart in charts] == ["Loss", "Parts of the reward"]
     assert [chart.legend for chart in charts] == [[], [("line s0", "b")]]
-    assert constant == ["rewards/a: 1", "kl: 0 (else not finite)", "entropy: 2 at step 1", "grad_norm: never finite at step 1"]
+    assert constant == [
+        "rewards/a: 1",
+        "kl: 0 (else not finite)",
+        "entropy: 2 at step 1",
+        "grad_norm: never finite at step 1",
+    ]
 
 
 def test_accuracy_in_training_stands_above_the_line_of_chance() -> None:
@@ -50,14 +70,25 @@ def test_accuracy_in_training_stands_above_the_line_of_chance() -> None:
 
 
 def test_what_counts_along_and_what_was_evaluated_is_no_curve() -> None:
-    names = series([{"step": 1, "loss": 1.0, "eval_x/accuracy": 0.5, "train_runtime": 3.0, "epoch": 0.1, "note": "text"}])
+    names = series(
+        [
+            {
+                "step": 1,
+                "loss": 1.0,
+                "eval_x/accuracy": 0.5,
+                "train_runtime": 3.0,
+                "epoch": 0.1,
+                "note": "text",
+            }
+        ]
+    )
     assert names == {"loss": [(1.0, 1.0)]}
 
 
 def test_a_step_that_was_logged_again_counts_once() -> None:
-    assert series([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 5.0}, {"step": 1, "loss": 3.0}]) == {
-        "loss": [(1.0, 3.0), (2.0, 5.0)]
-    }
+    assert series(
+        [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 5.0}, {"step": 1, "loss": 3.0}]
+    ) == {"loss": [(1.0, 3.0), (2.0, 5.0)]}
 
 
 def test_a_long_series_becomes_means_with_their_range() -> None:
@@ -66,7 +97,9 @@ def test_a_long_series_becomes_means_with_their_range() -> None:
     line = re.search(r'class="line s0" d="([^"]*)"', drawing)
     assert line is not None
     assert line[1].count(",") == POINTS
-    assert len({point.split(",")[1] for point in line[1].removeprefix("M").split("L")}) == 1  # each mean is one half
+    assert (
+        len({point.split(",")[1] for point in line[1].removeprefix("M").split("L")}) == 1
+    )  # each mean is one half
     assert 'class="band s0"' in drawing
 
 

@@ -31,7 +31,9 @@ def stored(folder: Path, file: str) -> dict[str, Any]:
 
 
 def words_in(text: str) -> str:
-    return " ".join(re.sub(r"<.*?>", " ", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)).split())
+    return " ".join(
+        re.sub(r"<.*?>", " ", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)).split()
+    )
 
 
 def test_every_section_is_there_and_the_menu_leads_to_it(text: str) -> None:
@@ -41,18 +43,24 @@ def test_every_section_is_there_and_the_menu_leads_to_it(text: str) -> None:
     assert {f"#{section}" for section in sections} <= {link["href"] for link in found.all("a")}
     assert not found.all("script")
     assert not re.search(r"https?://", text)
-    assert all(svg.get("aria-label") or svg.get("aria-hidden") == "true" for svg in found.all("svg"))
+    assert all(
+        svg.get("aria-label") or svg.get("aria-hidden") == "true" for svg in found.all("svg")
+    )
     assert all(header.get("scope") in ("row", "col") for header in found.all("th"))
 
 
-def test_variants_stand_with_their_seeds_and_the_difference_from_the_first(folder: Path, text: str) -> None:
+def test_variants_stand_with_their_seeds_and_the_difference_from_the_first(
+    folder: Path, text: str
+) -> None:
     words, rows = words_in(text), stored(folder, "ablation.json")["results"]
     assert [row["variant"] for row in rows] == [*VARIANTS] * 2
     for row in rows:
         line = f"{100 * row['accuracy']:.1f} {100 * row['low']:.1f} – {100 * row['high']:.1f} "
         if row["difference"] is not None:
             line += (
-                "{:+.1f} [{:+.1f}, {:+.1f}] ".format(*(100 * row[f"difference{end}"] for end in ("", "_low", "_high")))
+                "{:+.1f} [{:+.1f}, {:+.1f}] ".format(
+                    *(100 * row[f"difference{end}"] for end in ("", "_low", "_high"))
+                )
                 + row["words"]
             )
             line = line.replace("-", "−")
@@ -60,7 +68,9 @@ def test_variants_stand_with_their_seeds_and_the_difference_from_the_first(folde
             line += "–"
         seeds = f"{100 * row['seed_0']:.1f} {100 * row['seed_1']:.1f}"
         assert f"{line} {100 * row['spread']:.1f} {seeds} {row['changes'] or '–'}" in words
-    assert "Not in the tables, because they have not come to their end: reward-model, seed 2." in words
+    assert (
+        "Not in the tables, because they have not come to their end: reward-model, seed 2." in words
+    )
     assert "&lt;b&gt;other&lt;/b&gt;" in text
     assert "<b>other</b>" not in text
 
@@ -69,7 +79,9 @@ def test_a_drawing_holds_all_of_its_benchmark(folder: Path) -> None:
     rows = stored(folder, "ablation.json")["results"][:3]
     found = benchmark("scenes", rows)
     places = [
-        found["place"](value) for row in found["rows"] for value in (row["low"], row["accuracy"], row["high"], *row["each"])
+        found["place"](value)
+        for row in found["rows"]
+        for value in (row["low"], row["accuracy"], row["high"], *row["each"])
     ]
     assert all(0 <= place <= 100 for place in places)
     assert max(places) - min(places) > 80
@@ -79,21 +91,33 @@ def test_a_drawing_holds_all_of_its_benchmark(folder: Path) -> None:
     assert found["place"](high[1]) == pytest.approx(high[0], abs=0.1)
 
 
-def test_policies_stand_against_kl_beside_the_best_of_n_of_the_start(folder: Path, text: str) -> None:
+def test_policies_stand_against_kl_beside_the_best_of_n_of_the_start(
+    folder: Path, text: str
+) -> None:
     figures = stored(folder, "overoptimisation/figures.json")
     words = words_in(text)
     for point in figures["points"][1:]:
         sampled = point["sampled"]
-        difference = "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * value for value in sampled["difference"])).replace("-", "−")
+        difference = "{:+.1f} [{:+.1f}, {:+.1f}]".format(
+            *(100 * value for value in sampled["difference"])
+        ).replace("-", "−")
         figure = f"{100 * sampled['mean']:.1f} {100 * sampled['low']:.1f} – {100 * sampled['high']:.1f} {difference}"
-        assert re.search(rf"{point['run']}, step {point['step']} {point['kl']['mean']:.2f} .*?{re.escape(figure)}", words)
+        assert re.search(
+            rf"{point['run']}, step {point['step']} {point['kl']['mean']:.2f} .*?{re.escape(figure)}",
+            words,
+        )
     sampled, greedy, score, several = overoptimisation(figures)["charts"]
     assert [name for _, name in sampled.legend] == ["shuffled", "reward-model", "start, best of n"]
     assert [name for _, name in greedy.legend] == ["shuffled", "reward-model"]
-    assert sum("reward-model, KL from the start, nats" in fact for fact in sampled.facts) == 3  # the start, and both steps
+    assert (
+        sum("reward-model, KL from the start, nats" in fact for fact in sampled.facts) == 3
+    )  # the start, and both steps
     assert sum("start, best of n" in fact for fact in score.facts) == 4
     assert [name for _, name in several.legend] == ["best of n", "pass@n", "majority of n"]
-    assert [line["n"] for line in overoptimisation(stored(folder, "overoptimisation/figures.json"))["curve"]] == [1, 2, 4]
+    assert [
+        line["n"]
+        for line in overoptimisation(stored(folder, "overoptimisation/figures.json"))["curve"]
+    ] == [1, 2, 4]
 
 
 def test_figures_of_a_release_that_knew_no_seeds_are_read(folder: Path, tmp_path: Path) -> None:
@@ -104,15 +128,24 @@ def test_figures_of_a_release_that_knew_no_seeds_are_read(folder: Path, tmp_path
     (tmp_path / "overoptimisation" / "figures.json").write_text(json.dumps(figures))
     (tmp_path / "ablation.json").write_text((folder / "ablation.json").read_text())
     found = Elements(list_page(tmp_path))
-    assert [attributes["id"] for attributes in found.all("section")] == ["variants", "overoptimisation"]
+    assert [attributes["id"] for attributes in found.all("section")] == [
+        "variants",
+        "overoptimisation",
+    ]
 
 
-def test_reward_models_stand_with_gains_coefficients_and_a_dot_for_each(folder: Path, text: str) -> None:
+def test_reward_models_stand_with_gains_coefficients_and_a_dot_for_each(
+    folder: Path, text: str
+) -> None:
     found = stored(folder, "predictors/predictors.json")
     made = predictors_of(found)
     titles = [chart.title for charts in made["charts"].values() for chart in charts]
     against = ("AUC", "vl_rewardbench accuracy")
-    assert titles == [f"{gain} by {figure}" for gain in ("best-of-N gain", "RL gain, greedy") for figure in against]
+    assert titles == [
+        f"{gain} by {figure}"
+        for gain in ("best-of-N gain", "RL gain, greedy")
+        for figure in against
+    ]
     best, rl = (charts[0] for charts in made["charts"].values())
     assert [name for _, name in best.legend] == ["Naive-RM", "judge", "critic", "no gain"]
     assert (len(best.facts), len(rl.facts)) == (8, 4)
@@ -144,9 +177,14 @@ def test_a_list_in_which_nothing_has_come_to_its_end(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_page_and_does_not_follow_a_list(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["report.py", str(folder), "--output", str(tmp_path / "page.html")])
+    monkeypatch.setattr(
+        "sys.argv", ["report.py", str(folder), "--output", str(tmp_path / "page.html")]
+    )
     report.main()
     assert "made-list" in (tmp_path / "page.html").read_text()
     assert "page.html" in capsys.readouterr().out

@@ -41,17 +41,27 @@ def test_the_closed_forms_are_the_means_over_all_subsets(answers: list[tuple[int
         places = range(len(answers))
         assert best_of(scores, right, n) == pytest.approx(over_subsets(places, n, best))
         assert majority(said, right, n) == pytest.approx(over_subsets(places, n, voted))
-        assert pass_at(right, n) == pytest.approx(over_subsets(places, n, lambda own: any(right[place] for place in own)))
-        assert best_score(scores, n) == pytest.approx(over_subsets(places, n, lambda own: max(scores[place] for place in own)))
+        assert pass_at(right, n) == pytest.approx(
+            over_subsets(places, n, lambda own: any(right[place] for place in own))
+        )
+        assert best_score(scores, n) == pytest.approx(
+            over_subsets(places, n, lambda own: max(scores[place] for place in own))
+        )
 
 
 @settings(deadline=None)
 @given(ANSWERS)
-def test_one_answer_is_a_random_one_and_nothing_beats_passing(answers: list[tuple[int, int]]) -> None:
+def test_one_answer_is_a_random_one_and_nothing_beats_passing(
+    answers: list[tuple[int, int]],
+) -> None:
     said, scores = zip(*answers, strict=True)
     right = [answer % 2 == 0 for answer in said]
     mean = sum(right) / len(right)
-    assert [best_of(scores, right, 1), majority(said, right, 1), pass_at(right, 1)] == pytest.approx([mean] * 3)
+    assert [
+        best_of(scores, right, 1),
+        majority(said, right, 1),
+        pass_at(right, 1),
+    ] == pytest.approx([mean] * 3)
     for n in range(1, len(answers) + 1):
         assert max(best_of(scores, right, n), majority(said, right, n)) <= pass_at(right, n) + 1e-12
         assert best_of([0.0] * len(right), right, n) == pytest.approx(mean)

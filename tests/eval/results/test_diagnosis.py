@@ -37,7 +37,11 @@ def test_calibration_equals_its_definition(margins: list[float]) -> None:
     credit = [1.0 if margin > 0 else 0.5 if margin == 0 else 0.0 for margin in margins]
     for entry in found.bins:
         last = entry.high_edge == 1.0
-        rows = [i for i, value in enumerate(confidence) if entry.low_edge <= value and (value < entry.high_edge or last)]
+        rows = [
+            i
+            for i, value in enumerate(confidence)
+            if entry.low_edge <= value and (value < entry.high_edge or last)
+        ]
         assert entry.n == len(rows)
         if rows:
             expected += abs(sum(confidence[i] - credit[i] for i in rows)) / len(margins)
@@ -86,4 +90,7 @@ def test_preferring_the_longer_response_is_told_from_the_longer_being_right() ->
     found = length_bias(better, other, np.array([1.0, 1.0, 0.0, 0.0]))
     assert found.prefers_longer == 1.0
     assert found.longer_is_better == pytest.approx(2 / 3)
-    assert length_bias(np.array([4, 4, 4]), np.array([4, 4, 4]), np.array([1.0, 0.0, 1.0])).slope is None
+    assert (
+        length_bias(np.array([4, 4, 4]), np.array([4, 4, 4]), np.array([1.0, 0.0, 1.0])).slope
+        is None
+    )

@@ -20,7 +20,11 @@ EXAMPLES = [
     example("b", id="i", image="mcq/1.png"),
     example("c", id="j", image="long/2"),
 ]
-VERDICTS = [Verdict(scores=(0.25, 0.75), critiques=("bad", "good")), Verdict(scores=(math.nan, 1.0)), Verdict(scores=(1.0, 1.0))]
+VERDICTS = [
+    Verdict(scores=(0.25, 0.75), critiques=("bad", "good")),
+    Verdict(scores=(math.nan, 1.0)),
+    Verdict(scores=(1.0, 1.0)),
+]
 
 
 def lines(path: Path) -> list[Any]:
@@ -29,15 +33,26 @@ def lines(path: Path) -> list[Any]:
 
 def test_predictions_are_written_in_our_format_and_the_official_one(tmp_path: Path) -> None:
     write_predictions(EXAMPLES, VERDICTS, BENCHMARK, ProtocolConfig(), tmp_path / "run")
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["official.jsonl", "predictions.jsonl"]
-    own, official = (lines(tmp_path / "run" / name) for name in ("predictions.jsonl", "official.jsonl"))
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "official.jsonl",
+        "predictions.jsonl",
+    ]
+    own, official = (
+        lines(tmp_path / "run" / name) for name in ("predictions.jsonl", "official.jsonl")
+    )
     assert [record["key"] for record in own] == ["a", "b", "c"]
-    assert [(record["correct"], record["tie"], record["unparsable"], record["credit"]) for record in own] == [
+    assert [
+        (record["correct"], record["tie"], record["unparsable"], record["credit"]) for record in own
+    ] == [
         (True, False, False, 1.0),
         (False, False, True, 0.0),
         (False, True, False, 0.0),
     ]
-    assert (own[0]["margin"], own[0]["critiques"], own[1]["scores"]) == (0.5, ["bad", "good"], [None, 1.0])
+    assert (own[0]["margin"], own[0]["critiques"], own[1]["scores"]) == (
+        0.5,
+        ["bad", "good"],
+        [None, 1.0],
+    )
     assert [record["rewards"] for record in official] == [[0.75, 0.25], [0, 1], [1.0, 1.0]]
     assert official[0]["image"] == "mcq/1.png"
 
@@ -45,7 +60,10 @@ def test_predictions_are_written_in_our_format_and_the_official_one(tmp_path: Pa
 def test_votes_are_written_with_their_text_and_order(tmp_path: Path) -> None:
     write_predictions(EXAMPLES[:1], [votes(0, None)], BENCHMARK, ProtocolConfig(), tmp_path)
     (record,) = lines(tmp_path / "predictions.jsonl")
-    assert record["votes"] == [{"text": "says 0", "first": 0, "names": 0}, {"text": "says None", "first": 1, "names": None}]
+    assert record["votes"] == [
+        {"text": "says 0", "first": 0, "names": 0},
+        {"text": "says None", "first": 1, "names": None},
+    ]
     assert (record["scores"], record["critiques"]) == (None, None)
 
 
@@ -63,7 +81,10 @@ def test_the_difference_of_two_checkpoints_is_of_the_same_rows_in_any_order() ->
     ("broken", "message"),
     [
         ({"key": "1", "credit": 1.0}, "the row '1' is there twice"),
-        ({"key": "2", "credit": math.nan}, "its credit nan; required are a text and a number from 0"),
+        (
+            {"key": "2", "credit": math.nan},
+            "its credit nan; required are a text and a number from 0",
+        ),
         ({"key": "2", "credit": math.inf}, "its credit inf"),
         ({"key": "2", "credit": 2.0}, "its credit 2.0"),
         ({"key": "2", "credit": True}, "its credit True"),
@@ -72,7 +93,9 @@ def test_the_difference_of_two_checkpoints_is_of_the_same_rows_in_any_order() ->
         ({"key": ["2"], "credit": 1.0}, r"its key is \['2'\]"),
     ],
 )
-def test_rows_that_occur_twice_and_credits_that_are_none_are_refused(broken: dict[str, Any], message: str) -> None:
+def test_rows_that_occur_twice_and_credits_that_are_none_are_refused(
+    broken: dict[str, Any], message: str
+) -> None:
     rows = [{"key": "1", "credit": 1.0}]
     for pair in (([*rows, broken], rows), (rows, [*rows, broken])):
         with pytest.raises(ValueError, match=message):
@@ -90,13 +113,19 @@ def test_two_copies_of_a_benchmark_are_compared_by_what_their_rows_show(tmp_path
         example("b", 1, ("x", "y"), images=(one,)),
         example("b-2", 1, ("x", "y"), images=(one,)),
     ]
-    second = [example("c", 1, ("y", "x")[::-1], images=(two,)), example("d", 1, ("two", "one"), images=(two,))]
+    second = [
+        example("c", 1, ("y", "x")[::-1], images=(two,)),
+        example("d", 1, ("two", "one"), images=(two,)),
+    ]
     second.append(example("e", 0, ("y", "x"), images=(two,)))
     assert contents(first) == [contents(second)[row] for row in (1, 0, 2)]
     (tmp_path / "b" / "1.png").write_bytes(png("blue"))
     assert not set(contents(first)) & set(contents(second))
     assert contents([example("a", 0)]) != contents([example("a", 1)])
-    rows = [{"key": "a", "content": "x", "credit": 1.0}], [{"key": "b", "content": "x", "credit": 0.0}]
+    rows = (
+        [{"key": "a", "content": "x", "credit": 1.0}],
+        [{"key": "b", "content": "x", "credit": 0.0}],
+    )
     assert difference(*rows).mean == 1.0
 
 
@@ -109,7 +138,9 @@ def test_predictions_are_found_in_a_file_a_folder_a_checkpoint_and_a_run(tmp_pat
 
     ninth, tenth = written("run/checkpoint-9/eval"), written("run/checkpoint-10/eval")
     (tmp_path / "run" / "checkpoint-11").mkdir()
-    assert predictions_in(ninth) == predictions_in(tmp_path / "run" / "checkpoint-9") == {"vl": ninth}
+    assert (
+        predictions_in(ninth) == predictions_in(tmp_path / "run" / "checkpoint-9") == {"vl": ninth}
+    )
     assert predictions_in(tmp_path / "run") == {"vl": tenth}
     (tmp_path / "run" / "best").symlink_to("checkpoint-9")
     assert predictions_in(tmp_path / "run")["vl"].resolve() == ninth

@@ -62,21 +62,31 @@ def test_a_round_in_both_orders_is_two_votes() -> None:
     assert outcomes([example("a")], [verdict], protocol).correct[0] == 1
 
 
-@given(st.lists(st.tuples(st.floats(allow_nan=True), st.floats(allow_nan=True)), max_size=30), st.integers(0, 1))
+@given(
+    st.lists(st.tuples(st.floats(allow_nan=True), st.floats(allow_nan=True)), max_size=30),
+    st.integers(0, 1),
+)
 def test_every_row_is_exactly_one_of_four(scores: list[tuple[float, float]], better: Side) -> None:
     examples = [example(str(row), better) for row in range(len(scores))]
     found = outcomes(examples, [Verdict(scores=pair) for pair in scores], BOTH)
     wrong = (found.wrong > 0).astype(int)
     assert np.array_equal(
-        found.correct.astype(int) + found.tie.astype(int) + found.unparsable.astype(int) + wrong, np.ones(len(scores))
+        found.correct.astype(int) + found.tie.astype(int) + found.unparsable.astype(int) + wrong,
+        np.ones(len(scores)),
     )
     assert (found.credit("wrong") <= found.credit("half")).all()
     assert (found.credit("half") <= found.credit("right")).all()
 
 
 def test_ties_are_worth_what_the_protocol_says() -> None:
-    found = outcomes([example("a"), example("b")], [Verdict(scores=(1, 1)), Verdict(scores=(math.nan, 1))], BOTH)
-    assert [list(found.credit(ties)) for ties in ("wrong", "half", "right")] == [[0, 0], [0.5, 0], [1, 0]]
+    found = outcomes(
+        [example("a"), example("b")], [Verdict(scores=(1, 1)), Verdict(scores=(math.nan, 1))], BOTH
+    )
+    assert [list(found.credit(ties)) for ties in ("wrong", "half", "right")] == [
+        [0, 0],
+        [0.5, 0],
+        [1, 0],
+    ]
 
 
 def test_the_worst_mistakes_come_first() -> None:

@@ -21,7 +21,9 @@ from tests.eval.benchmarks.test_vl_rewardbench_scoring import sample
 from tests.eval.make import example, votes
 from tests.eval.run_folders import mm_rlhf_rewardbench, vl_rewardbench
 
-VL, MULTIMODAL, MM_RLHF = (BENCHMARKS[f"{name}_rewardbench"] for name in ("vl", "multimodal", "mm_rlhf"))
+VL, MULTIMODAL, MM_RLHF = (
+    BENCHMARKS[f"{name}_rewardbench"] for name in ("vl", "multimodal", "mm_rlhf")
+)
 PUBLISHED = (IDS / "vl_rewardbench.txt").read_text(encoding="utf-8").split()
 
 
@@ -44,8 +46,15 @@ def test_the_published_ids_are_those_of_the_known_editions() -> None:
 
 def test_a_whole_file_is_whole_and_says_what_was_not_compared(tmp_path: Path) -> None:
     found, compared = score_file(write(tmp_path / "p.jsonl", rewarded(PUBLISHED)), VL, "r1_reward")
-    assert (compared.rows, compared.expected, compared.whole, found["whole"]) == (1250, 1250, True, True)
-    assert compared.lines()[0].startswith("1,250 of 1,250 rows; compared with the ids of the edition before May 2025. ")
+    assert (compared.rows, compared.expected, compared.whole, found["whole"]) == (
+        1250,
+        1250,
+        True,
+        True,
+    )
+    assert compared.lines()[0].startswith(
+        "1,250 of 1,250 rows; compared with the ids of the edition before May 2025. "
+    )
     assert "--benchmark vl_rewardbench=hub" in compared.lines()[0]
 
 
@@ -57,7 +66,11 @@ def test_missing_duplicated_and_invented_rows_are_counted_and_named(tmp_path: Pa
     ids.remove(once[1])
     _, compared = score_file(write(tmp_path / "p.jsonl", rewarded(ids)), VL, "all_rows")
     assert (compared.rows, sorted(compared.missing)) == (1251, sorted([twice, once[1]]))
-    assert (compared.duplicated, compared.invented, compared.whole) == ((once[0],), ("made-up-1", "made_up"), False)
+    assert (compared.duplicated, compared.invented, compared.whole) == (
+        (once[0],),
+        ("made-up-1", "made_up"),
+        False,
+    )
     said = "\n".join(compared.lines())
     assert "2 missing: " in said
     assert f"1 duplicated: '{once[0]}'" in said
@@ -70,7 +83,9 @@ def test_the_edition_that_numbers_its_double_ids_is_recognised(tmp_path: Path) -
     numbered = []
     for identity in PUBLISHED[3:]:
         seen[identity] = seen.get(identity, 0) + 1
-        numbered.append(f"{identity}-{seen[identity]}" if PUBLISHED.count(identity) == 2 else identity)
+        numbered.append(
+            f"{identity}-{seen[identity]}" if PUBLISHED.count(identity) == 2 else identity
+        )
     _, compared = score_file(write(tmp_path / "p.jsonl", rewarded(numbered)), VL, "r1_reward")
     assert (compared.rows, compared.expected, compared.whole) == (1247, 1247, True)
     assert "of which the edition since May 2025 lacks some" in compared.compared
@@ -79,7 +94,10 @@ def test_the_edition_that_numbers_its_double_ids_is_recognised(tmp_path: Path) -
 
 
 def test_ids_of_which_only_a_digest_is_known_are_compared_too(tmp_path: Path) -> None:
-    records = [prediction("[[A]]", identity="pairs_0001", name="safety"), prediction("[[A]]", identity="pairs_x", name="safety")]
+    records = [
+        prediction("[[A]]", identity="pairs_0001", name="safety"),
+        prediction("[[A]]", identity="pairs_x", name="safety"),
+    ]
     _, compared = score_file(write(tmp_path / "p.jsonl", records), MULTIMODAL)
     assert (compared.invented, len(compared.missing)) == (("pairs_x",), 4710)
 
@@ -91,22 +109,38 @@ def test_rows_at_hand_are_compared_with_their_responses_and_labels(tmp_path: Pat
     _, compared = score_file(write(tmp_path / "p.jsonl", records), VL, "r1_reward", where=where)
     assert (compared.rows, compared.expected, compared.whole) == (6, 6, True)
     records[0] |= {"chosen": records[0]["rejected"], "rejected": records[0]["chosen"]}
-    _, compared = score_file(write(tmp_path / "p.jsonl", [*records, records[1]]), VL, "r1_reward", where=where)
-    assert (compared.missing, compared.duplicated, compared.invented) == (("RLAIF-V-0",), ("mathverse-1",), ("RLAIF-V-0",))
-    assert "1 rows have an id of the benchmark, but other responses, another label or another place" in compared.notes
+    _, compared = score_file(
+        write(tmp_path / "p.jsonl", [*records, records[1]]), VL, "r1_reward", where=where
+    )
+    assert (compared.missing, compared.duplicated, compared.invented) == (
+        ("RLAIF-V-0",),
+        ("mathverse-1",),
+        ("RLAIF-V-0",),
+    )
+    assert (
+        "1 rows have an id of the benchmark, but other responses, another label or another place"
+        in compared.notes
+    )
     without = [{"id": row["id"], "rewards": [1, 0]} for row in rows[1:]]
     _, compared = score_file(write(tmp_path / "p.jsonl", without), VL, "r1_reward", where=where)
-    assert (compared.missing, compared.compared.endswith("the file does not hold the responses")) == (("RLAIF-V-0",), True)
+    assert (
+        compared.missing,
+        compared.compared.endswith("the file does not hold the responses"),
+    ) == (("RLAIF-V-0",), True)
 
 
-def test_a_hub_that_cannot_be_read_is_said_and_the_ids_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_read_is_said_and_the_ids_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import datasets
 
     def unreachable(*ids: str, **settings: Any) -> None:
         raise ConnectionError("no network\nat all")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    _, compared = score_file(write(tmp_path / "p.jsonl", rewarded(PUBLISHED)), VL, "r1_reward", where=Location())
+    _, compared = score_file(
+        write(tmp_path / "p.jsonl", rewarded(PUBLISHED)), VL, "r1_reward", where=Location()
+    )
     assert compared.whole
     assert (
         "THE HUB COULD NOT BE READ, so that nothing was compared with its rows: VL-RewardBench (MMInstruction/VL-RewardBench) "
@@ -117,8 +151,15 @@ def test_a_hub_that_cannot_be_read_is_said_and_the_ids_are_compared(tmp_path: Pa
 def test_a_row_may_have_several_votes_but_not_more_than_the_others(tmp_path: Path) -> None:
     whole = [sample("mmmu-1"), sample("RLHF-V-1"), sample("svit-1")]
     _, compared = score_file(write(tmp_path / "p.jsonl", [*whole, *whole[1:], None]), VL)
-    assert (compared.rows, compared.duplicated, compared.invented) == (3, (), ("mmmu-1", "RLHF-V-1", "svit-1"))
-    assert compared.notes == ("votes on a row: 2, on 1 rows fewer", "1 lines hold null and were skipped, as official does")
+    assert (compared.rows, compared.duplicated, compared.invented) == (
+        3,
+        (),
+        ("mmmu-1", "RLHF-V-1", "svit-1"),
+    )
+    assert compared.notes == (
+        "votes on a row: 2, on 1 rows fewer",
+        "1 lines hold null and were skipped, as official does",
+    )
     _, compared = score_file(write(tmp_path / "p.jsonl", [*whole, whole[0]]), VL)
     assert compared.duplicated == ("mmmu-1",)
 
@@ -138,12 +179,24 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=map(str, VALUES))
-@pytest.mark.parametrize("name", ["vl_rewardbench", "multimodal_rewardbench", "mm_rlhf_rewardbench", "preference_folder"])
-def test_rewards_that_are_no_two_finite_numbers_are_refused(name: str, value: Any, tmp_path: Path) -> None:
-    row = {"id": "mmmu-1", "ID": "MMBench_0000", "Category": "vqa", "category": "x", "image": "mcq/1.png"}
+@pytest.mark.parametrize(
+    "name", ["vl_rewardbench", "multimodal_rewardbench", "mm_rlhf_rewardbench", "preference_folder"]
+)
+def test_rewards_that_are_no_two_finite_numbers_are_refused(
+    name: str, value: Any, tmp_path: Path
+) -> None:
+    row = {
+        "id": "mmmu-1",
+        "ID": "MMBench_0000",
+        "Category": "vqa",
+        "category": "x",
+        "image": "mcq/1.png",
+    }
     file = write(tmp_path / "p.jsonl", [{**row, "rewards": [2, 1]}, {**row, "rewards": value}])
     rules = {"vl_rewardbench": "r1_reward", "multimodal_rewardbench": "r1_reward"}.get(name)
-    with pytest.raises(PredictionsError, match=r"line 2: ValueError rewards are .* 2 finite numbers"):
+    with pytest.raises(
+        PredictionsError, match=r"line 2: ValueError rewards are .* 2 finite numbers"
+    ):
         score_file(file, BENCHMARKS[name], rules)
 
 
@@ -162,7 +215,9 @@ def test_rewards_that_are_no_two_finite_numbers_are_refused(name: str, value: An
         (MULTIMODAL, {**prediction(""), "output": ["[[A]]"]}, "output is .*; required is a text"),
     ],
 )
-def test_other_values_are_checked_too(benchmark: Any, record: Any, message: str, tmp_path: Path) -> None:
+def test_other_values_are_checked_too(
+    benchmark: Any, record: Any, message: str, tmp_path: Path
+) -> None:
     good = sample() if benchmark is VL else prediction("[[A]]")
     with pytest.raises(PredictionsError, match=f"line 2: .*{message}"):
         score_file(write(tmp_path / "p.jsonl", [good, record]), benchmark)
@@ -184,11 +239,19 @@ def test_a_file_without_a_record_is_refused(name: str, text: str, tmp_path: Path
         (b'{"id": ' + b"9" * 5000 + b"}", "p.jsonl:1: not JSON"),
         (b"[" * 100_000, "p.jsonl:1: not JSON"),
         (b"[1]", "p.jsonl:1: found a JSON list"),
-        (b'{"what": 1}', "the columns 'what', by which it is in none of the formats that vl_rewardbench is scored from:\n  pred"),
-        (b'{"id": "a", "rewards": [1, 0]}', "read. They give different figures: name the ones you mean, for example --rules all"),
+        (
+            b'{"what": 1}',
+            "the columns 'what', by which it is in none of the formats that vl_rewardbench is scored from:\n  pred",
+        ),
+        (
+            b'{"id": "a", "rewards": [1, 0]}',
+            "read. They give different figures: name the ones you mean, for example --rules all",
+        ),
     ],
 )
-def test_files_that_are_no_predictions_are_refused(line: bytes, message: str, tmp_path: Path) -> None:
+def test_files_that_are_no_predictions_are_refused(
+    line: bytes, message: str, tmp_path: Path
+) -> None:
     (tmp_path / "p.jsonl").write_bytes(line)
     with pytest.raises(PredictionsError) as refused:
         score_file(tmp_path / "p.jsonl", VL)
@@ -197,9 +260,14 @@ def test_files_that_are_no_predictions_are_refused(line: bytes, message: str, tm
 
 def test_a_file_in_another_rules_format_is_recognised(tmp_path: Path) -> None:
     file = write(tmp_path / "p.jsonl", [sample()])
-    with pytest.raises(PredictionsError, match=r"'r1_reward': the file is in the format official .*--rules official"):
+    with pytest.raises(
+        PredictionsError,
+        match=r"'r1_reward': the file is in the format official .*--rules official",
+    ):
         score_file(file, VL, "r1_reward")
-    with pytest.raises(PredictionsError, match="no rules 'mine'; there are official, all_rows, lmms_eval"):
+    with pytest.raises(
+        PredictionsError, match="no rules 'mine'; there are official, all_rows, lmms_eval"
+    ):
         score_file(file, VL, "mine")
     assert score_file(file, VL)[0]["rules"] == "official"
 
@@ -241,10 +309,19 @@ def test_the_sample_log_of_lmms_eval_for_vl_rewardbench(tmp_path: Path) -> None:
         vl_log("mathverse_2", "Therefore, Answer 2 is better", 0.0, "reasoning"),
     ]
     found, compared = score_file(write(tmp_path / "p.jsonl", lines), VL)
-    assert (found["rules"], found["format"], found["micro"], found["macro"]) == ("lmms_eval", "lmms_eval", 2 / 3, 0.75)
+    assert (found["rules"], found["format"], found["micro"], found["macro"]) == (
+        "lmms_eval",
+        "lmms_eval",
+        2 / 3,
+        0.75,
+    )
     assert found["detail"] == {"not_read_by_the_pattern": 1}
     assert compared.rows == 3
-    for broken in (vl_log("a", "x", 0.5, "reasoning"), vl_log("a", "x", 1.0, "all"), vl_log("a", 3, 1.0, "reasoning")):
+    for broken in (
+        vl_log("a", "x", 0.5, "reasoning"),
+        vl_log("a", "x", 1.0, "all"),
+        vl_log("a", 3, 1.0, "reasoning"),
+    ):
         with pytest.raises(PredictionsError, match="line 2: ValueError"):
             score_file(write(tmp_path / "p.jsonl", [lines[0], broken]), VL)
 
@@ -252,26 +329,55 @@ def test_the_sample_log_of_lmms_eval_for_vl_rewardbench(tmp_path: Path) -> None:
 def test_the_sample_log_of_lmms_eval_for_multimodal_rewardbench(tmp_path: Path) -> None:
     def line(identity: str, answer: str, score: int, target: str = "Output1") -> dict[str, Any]:
         metric = {"question_id": identity, "category": "reasoning", "score": score}
-        return {"doc_id": 1, "target": target, "filtered_resps": [answer], "multimodal_rewardbench_accuracy": metric}
+        return {
+            "doc_id": 1,
+            "target": target,
+            "filtered_resps": [answer],
+            "multimodal_rewardbench_accuracy": metric,
+        }
 
-    lines = [line("mathvista_1", "[[A]]", 1), line("mathvista_2", "?", 0, "Output2"), line("EMMA_1-0", "?", 1)]
+    lines = [
+        line("mathvista_1", "[[A]]", 1),
+        line("mathvista_2", "?", 0, "Output2"),
+        line("EMMA_1-0", "?", 1),
+    ]
     found, _ = score_file(write(tmp_path / "p.jsonl", lines), MULTIMODAL)
     assert (found["rules"], found["micro"], found["macro"]) == ("lmms_eval", 2 / 3, 0.75)
-    assert score_file(tmp_path / "p.jsonl", MULTIMODAL, "official")[0]["groups"]["reasoning/math"]["n"] == 2
-    with pytest.raises(PredictionsError, match="line 2: ValueError the logged score is 0; the answer says B, and B is right"):
-        score_file(write(tmp_path / "p.jsonl", [lines[0], line("m", "[[B]]", 0, "Output2")]), MULTIMODAL)
+    assert (
+        score_file(tmp_path / "p.jsonl", MULTIMODAL, "official")[0]["groups"]["reasoning/math"]["n"]
+        == 2
+    )
+    with pytest.raises(
+        PredictionsError,
+        match="line 2: ValueError the logged score is 0; the answer says B, and B is right",
+    ):
+        score_file(
+            write(tmp_path / "p.jsonl", [lines[0], line("m", "[[B]]", 0, "Output2")]), MULTIMODAL
+        )
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_our_own_predictions_score_as_what_they_were_written_from(name: str, tmp_path: Path) -> None:
+def test_our_own_predictions_score_as_what_they_were_written_from(
+    name: str, tmp_path: Path
+) -> None:
     benchmark = BENCHMARKS[name]
-    row: dict[str, Any] = {"Category": "vqa", "category": "mcq", "image": "mcq/1.png", "query": "q", "Text": "q"}
+    row: dict[str, Any] = {
+        "Category": "vqa",
+        "category": "mcq",
+        "image": "mcq/1.png",
+        "query": "q",
+        "Text": "q",
+    }
     row |= dict.fromkeys(("models", "judge", "rationale", "query_source")) | {"Image": "1.png"}
     examples: list[Example] = []
     for number, identity in enumerate(("mmmu-1", "RLAIF-V-(2)", "svit-3", "svit-4", "svit-5")):
-        made = example(identity, 1 if number % 2 else 0, group="mcq", id=identity, ID=identity, **row)
+        made = example(
+            identity, 1 if number % 2 else 0, group="mcq", id=identity, ID=identity, **row
+        )
         examples.append(Example(**{**fields(made), "identity": f"{name}:{number} ({identity})"}))
-    verdicts = [Verdict(scores=pair) for pair in ((1.0, 0.0), (0.5, 0.5), (math.nan, 1.0), (0.0, 1.0))]
+    verdicts = [
+        Verdict(scores=pair) for pair in ((1.0, 0.0), (0.5, 0.5), (math.nan, 1.0), (0.0, 1.0))
+    ]
     for last in (Verdict(scores=(1.0, 0.0)), votes(0, None)):
         found = [*verdicts, last]
         protocol = ProtocolConfig()
@@ -297,19 +403,35 @@ def fields(one: Example) -> dict[str, Any]:
 def test_a_line_that_stands_for_another_of_its_id_is_found_by_its_responses(tmp_path: Path) -> None:
     """Only where the file has them: several rows share an id."""
     ids = (IDS / "mm_rlhf_rewardbench.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    rows = [{"id": one, "image": "mcq/1", "chosen": str(row), "rejected": "", "rewards": [1, 0]} for row, one in enumerate(ids)]
+    rows = [
+        {"id": one, "image": "mcq/1", "chosen": str(row), "rejected": "", "rewards": [1, 0]}
+        for row, one in enumerate(ids)
+    ]
     assert score_file(write(tmp_path / "p.jsonl", rows), MM_RLHF)[1].whole
     other = next(row for row, one in enumerate(ids) if row and one == ids[0])
-    _, compared = score_file(write(tmp_path / "p.jsonl", [*rows[:other], rows[0], *rows[other + 1 :]]), MM_RLHF)
+    _, compared = score_file(
+        write(tmp_path / "p.jsonl", [*rows[:other], rows[0], *rows[other + 1 :]]), MM_RLHF
+    )
     assert (compared.rows, compared.missing, compared.duplicated) == (170, (ids[0],), (ids[0],))
 
 
 def test_acc_plus_stands_beside_each_category(tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in (mm_rlhf_rewardbench(tmp_path) / "mm_reward_bench.jsonl").open(encoding="utf-8")]
+    rows = [
+        json.loads(line)
+        for line in (mm_rlhf_rewardbench(tmp_path) / "mm_reward_bench.jsonl").open(encoding="utf-8")
+    ]
     records = [{**row, "rewards": [number, 2]} for number, row in enumerate(rows)]
-    found, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF, where=Location(location=str(tmp_path)))
+    found, compared = score_file(
+        write(tmp_path / "p.jsonl", records), MM_RLHF, where=Location(location=str(tmp_path))
+    )
     assert compared.whole
-    assert found["groups"]["mcq"] == {"n": 6, "right": 3, "accuracy": 0.5, "acc_plus": 1 / 3, "items": 3}
+    assert found["groups"]["mcq"] == {
+        "n": 6,
+        "right": 3,
+        "accuracy": 0.5,
+        "acc_plus": 1 / 3,
+        "items": 3,
+    }
     table = score_table("mm_rlhf_rewardbench", found)
     category, *_, acc_plus = table.columns
     assert acc_plus.header == "Acc+"

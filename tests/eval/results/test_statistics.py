@@ -45,7 +45,10 @@ def test_wilsons_interval_of_the_failures_is_the_mirror_image(n: int, data: st.D
 
 
 def test_wilson_at_the_sizes_of_the_benchmarks() -> None:
-    half_width = [(wilson(share * n, n)[1] - wilson(share * n, n)[0]) / 2 for share, n in ((0.8216, 1250), (0.9176, 170))]
+    half_width = [
+        (wilson(share * n, n)[1] - wilson(share * n, n)[0]) / 2
+        for share, n in ((0.8216, 1250), (0.9176, 170))
+    ]
     assert half_width == pytest.approx([0.0212, 0.0418], abs=2e-4)
     assert wilson(0, 0) == (0.0, 1.0)
 
@@ -74,8 +77,15 @@ def test_the_difference_turns_its_sign_with_the_order(credits: list[float]) -> N
 @settings(deadline=None, max_examples=40)
 @given(CREDITS)
 def test_exchanged_credits_give_the_mirrored_interval(credits: list[float]) -> None:
-    for first, second in ((credits, credits[::-1]), (credits, [0.5] * len(credits)), ([0.5] * len(credits), credits)):
-        one, two = (paired_bootstrap(np.array(a), np.array(b)) for a, b in ((first, second), (second, first)))
+    for first, second in (
+        (credits, credits[::-1]),
+        (credits, [0.5] * len(credits)),
+        ([0.5] * len(credits), credits),
+    ):
+        one, two = (
+            paired_bootstrap(np.array(a), np.array(b))
+            for a, b in ((first, second), (second, first))
+        )
         assert (one.mean, one.low, one.high) == (-two.mean, -two.high, -two.low)
     seeds = np.array([credits, credits[::-1]])
     one, two = paired_bootstrap(seeds, seeds**2), paired_bootstrap(seeds**2, seeds)
@@ -122,12 +132,20 @@ def test_order_consistency_counts_what_is_named_in_both_orders() -> None:
     shown_first_0 = np.array([0, 1, 0, 0, 1, -1, 1])
     shown_first_1 = np.array([0, 1, 1, 1, 0, 0, -1])
     found = order_consistency(shown_first_0, shown_first_1)
-    assert (found.pairs, found.consistent, found.first, found.second, found.rate) == (5, 2, 2, 1, 0.4)
+    assert (found.pairs, found.consistent, found.first, found.second, found.rate) == (
+        5,
+        2,
+        2,
+        1,
+        0.4,
+    )
     assert order_consistency(np.array([-1]), np.array([0])).rate is None
 
 
 def test_agreement_is_the_share_of_the_majority() -> None:
-    assert agreement(np.array([3, 1, 2, 0]), np.array([0, 3, 2, 0])) == pytest.approx((1 + 0.75 + 0.5) / 3)
+    assert agreement(np.array([3, 1, 2, 0]), np.array([0, 3, 2, 0])) == pytest.approx(
+        (1 + 0.75 + 0.5) / 3
+    )
     assert agreement(np.array([0]), np.array([0])) is None
 
 
@@ -140,14 +158,19 @@ def test_macro_is_none_where_a_group_is_empty() -> None:
 def test_one_seed_is_the_bootstrap_over_rows() -> None:
     credits = np.random.default_rng(0).integers(0, 2, (1, 400)).astype(float)
     rows_only = paired_bootstrap(credits[0], np.zeros(400))
-    assert crossed_bootstrap(credits) == pytest.approx((rows_only.mean, rows_only.low, rows_only.high), abs=0.005)
+    assert crossed_bootstrap(credits) == pytest.approx(
+        (rows_only.mean, rows_only.low, rows_only.high), abs=0.005
+    )
 
 
 def test_the_interval_grows_with_the_spread_over_seeds() -> None:
     rows = (np.arange(1000) < 700).astype(float)
     alike = np.tile(rows, (4, 1))
     apart = np.array([(np.arange(1000) < right).astype(float) for right in (600, 660, 740, 800)])
-    (mean, low, high), (same_mean, lower, higher) = crossed_bootstrap(alike), crossed_bootstrap(apart)
+    (mean, low, high), (same_mean, lower, higher) = (
+        crossed_bootstrap(alike),
+        crossed_bootstrap(apart),
+    )
     assert mean == pytest.approx(same_mean) == pytest.approx(0.7)
     assert higher - lower > 2 * (high - low)
 
@@ -155,7 +178,9 @@ def test_the_interval_grows_with_the_spread_over_seeds() -> None:
 def test_few_seeds_are_worth_their_variance() -> None:
     """All variance lies between three seeds: the interval is that of a mean of three draws, not two thirds of it."""
     by_seed = np.array([0.6, 0.7, 0.8])
-    credits = np.array([(np.arange(20_000) < round(20_000 * share)).astype(float) for share in by_seed])
+    credits = np.array(
+        [(np.arange(20_000) < round(20_000 * share)).astype(float) for share in by_seed]
+    )
     rng = np.random.default_rng(1)
     drawn = rng.choice(by_seed, (20_000, 3)).mean(axis=1)
     _, low, high = crossed_bootstrap(credits)
@@ -219,11 +244,20 @@ def test_a_coefficient_is_that_of_all_pairs_of_models(values: list[tuple[int, in
     def by_pairs(one: Floats, other: Floats) -> float:
         products = np.subtract.outer(one, one) * np.subtract.outer(other, other)
         return float(
-            products.sum() / math.sqrt((np.subtract.outer(one, one) ** 2).sum() * (np.subtract.outer(other, other) ** 2).sum())
+            products.sum()
+            / math.sqrt(
+                (np.subtract.outer(one, one) ** 2).sum()
+                * (np.subtract.outer(other, other) ** 2).sum()
+            )
         )
 
     def ranks(one: Floats) -> Floats:
-        return np.array([sum(other < value for other in one) + sum(other == value for other in one) / 2 for value in one])
+        return np.array(
+            [
+                sum(other < value for other in one) + sum(other == value for other in one) / 2
+                for value in one
+            ]
+        )
 
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         assert found is None

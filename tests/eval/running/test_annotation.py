@@ -37,8 +37,16 @@ class Model:
             raise EndpointError("gone")
         self.temperatures.append(body["temperature"])
         shown = body["messages"][0]["content"][-1]["text"]
-        record = next(one for one in self.pairs if f"\n{one.chosen}  \n" in shown and f"\n{one.rejected}  \n" in shown)
-        right: Answer = 1 if shown.index(f"\n{record.chosen}  \n") < shown.index(f"\n{record.rejected}  \n") else 2
+        record = next(
+            one
+            for one in self.pairs
+            if f"\n{one.chosen}  \n" in shown and f"\n{one.rejected}  \n" in shown
+        )
+        right: Answer = (
+            1
+            if shown.index(f"\n{record.chosen}  \n") < shown.index(f"\n{record.rejected}  \n")
+            else 2
+        )
         wrong: Answer = 2 if right == 1 else 1
         answer = right if body["seed"] >= self.needed else wrong
         return Reply(write_judgement(f"Response {answer} is better.", answer), False, 0, 0)
@@ -49,7 +57,9 @@ def read(path: Path) -> list[Preference]:
     return [source.record(index) for index in range(len(source))]
 
 
-def test_records_are_written_with_a_rationale_that_names_the_chosen_response(tmp_path: Path) -> None:
+def test_records_are_written_with_a_rationale_that_names_the_chosen_response(
+    tmp_path: Path,
+) -> None:
     pairs, path = records(), tmp_path / "out.jsonl"
     model = Model(pairs, needed=2)
     assert annotate(pairs, range(6), Annotator(model, "m"), path, "drop") == 6
@@ -57,20 +67,31 @@ def test_records_are_written_with_a_rationale_that_names_the_chosen_response(tmp
     written = read(path)
     assert [one.chosen for one in written] == [pairs[index].chosen for index in range(6)]
     assert [len(one.images) for one in written] == [len(pairs[index].images) for index in range(6)]
-    assert [question(one.prompt) for one in written] == [question(pairs[index].prompt) for index in range(6)]
+    assert [question(one.prompt) for one in written] == [
+        question(pairs[index].prompt) for index in range(6)
+    ]
     assert all(one.rationale is not None and conclusion(one.rationale) == 1 for one in written)
     lines = read_journal(journal_of(path), pairs)
-    assert [(line["index"], line["tries"], line["right"]) for line in lines] == [(index, 2, True) for index in range(6)]
+    assert [(line["index"], line["tries"], line["right"]) for line in lines] == [
+        (index, 2, True) for index in range(6)
+    ]
 
 
 @pytest.mark.parametrize(("failures", "kept"), [("drop", 0), ("keep", 6)])
-def test_what_is_never_right_is_dropped_or_kept_without_a_rationale(tmp_path: Path, failures: Any, kept: int) -> None:
+def test_what_is_never_right_is_dropped_or_kept_without_a_rationale(
+    tmp_path: Path, failures: Any, kept: int
+) -> None:
     pairs, path = records(), tmp_path / "out.jsonl"
     annotate(pairs, range(6), Annotator(Model(pairs, needed=9), "m"), path, failures)
     assert len(path.read_text().splitlines() if path.exists() else []) == kept
-    assert all("rationale" not in json.loads(line) for line in (path.read_text().splitlines() if kept else []))
+    assert all(
+        "rationale" not in json.loads(line)
+        for line in (path.read_text().splitlines() if kept else [])
+    )
     lines = read_journal(journal_of(path), pairs)
-    assert [(line["index"], line["tries"], line["right"]) for line in lines] == [(index, 3, False) for index in range(6)]
+    assert [(line["index"], line["tries"], line["right"]) for line in lines] == [
+        (index, 3, False) for index in range(6)
+    ]
 
 
 @pytest.mark.parametrize("lasts", range(0, 12, 3))
@@ -91,6 +112,9 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stood(tmp_path: Path, lasts: in
 
 def test_a_journal_of_other_records_is_refused(tmp_path: Path) -> None:
     pairs, path = records(), tmp_path / "out.jsonl"
-    append(journal_of(path), {"index": 0, "identity": "elsewhere:0", "tries": 1, "right": False, "written": 0})
+    append(
+        journal_of(path),
+        {"index": 0, "identity": "elsewhere:0", "tries": 1, "right": False, "written": 0},
+    )
     with pytest.raises(UserError, match="elsewhere:0"):
         annotate(pairs, range(6), Annotator(Model(pairs, needed=1), "m"), path, "drop")

@@ -15,7 +15,16 @@ from data.sources.shapes import ShapesConfig
 from eval.journal import SILENT, Journal
 from eval.judges.packed_inference import Packed
 from eval.protocol import Candidates, Ranking
-from eval.running.answering import Answerer, Answers, QuestionEncoder, credits_of, readable, scored, summary, write_answers
+from eval.running.answering import (
+    Answerer,
+    Answers,
+    QuestionEncoder,
+    credits_of,
+    readable,
+    scored,
+    summary,
+    write_answers,
+)
 from eval.running.policies import load_questions
 from models.backbone import load_language_model
 from models.config import BackboneConfig, SamplingConfig
@@ -36,7 +45,9 @@ class Lengths:
 
     def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
         """Return the lengths."""
-        return [Ranking(tuple(float(len(response)) for response in one.responses)) for one in candidates]
+        return [
+            Ranking(tuple(float(len(response)) for response in one.responses)) for one in candidates
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +65,12 @@ def answerer(tmp_path_factory: pytest.TempPathFactory) -> Answerer:
 
 
 def test_the_figures_of_a_question() -> None:
-    assert ONE.figures() == {"greedy": 1.0, "sampled": 0.5, "pass": 1.0, "majority": pytest.approx(1 / 2)}
+    assert ONE.figures() == {
+        "greedy": 1.0,
+        "sampled": 0.5,
+        "pass": 1.0,
+        "majority": pytest.approx(1 / 2),
+    }
     ranked = replace(ONE, scores=(0.0, 1.0, 2.0, 2.0, 0.5))
     assert ranked.figures()["best"] == 0.5  # two equal best ones, one of them right
     found = summary([ranked, replace(ranked, right=(False,) * 5)])
@@ -65,9 +81,13 @@ def test_the_figures_of_a_question() -> None:
     assert credits_of([ranked])["pass"].tolist() == [1.0]
 
 
-def test_a_question_is_answered_alike_in_any_company(answerer: Answerer, questions: list[Preference]) -> None:
+def test_a_question_is_answered_alike_in_any_company(
+    answerer: Answerer, questions: list[Preference]
+) -> None:
     together = answerer.answer(questions)
-    assert [answerer.answer([question])[0].ids for question in questions] == [found.ids for found in together]
+    assert [answerer.answer([question])[0].ids for question in questions] == [
+        found.ids for found in together
+    ]
     assert all(len(set(found.ids[1:])) > 1 for found in together)  # the draws differ
     narrow = replace(answerer, packed=replace(answerer.packed, token_budget=1))
     assert [found.ids for found in narrow.answer(questions)] == [found.ids for found in together]
@@ -76,7 +96,9 @@ def test_a_question_is_answered_alike_in_any_company(answerer: Answerer, questio
     assert [found.ids[1:] for found in other] != [found.ids[1:] for found in together]
 
 
-def test_what_is_right_is_what_the_truth_states(answerer: Answerer, questions: list[Preference]) -> None:
+def test_what_is_right_is_what_the_truth_states(
+    answerer: Answerer, questions: list[Preference]
+) -> None:
     (found,) = answerer.answer(questions[:1])
     known = replace(questions[0], truth=Truth("exact", (found.texts[1],)))
     longer = replace(answerer, sampling=answerer.sampling.model_copy(update={"max_new_tokens": 40}))
@@ -87,27 +109,40 @@ def test_what_is_right_is_what_the_truth_states(answerer: Answerer, questions: l
         assert not any(right and cut for right, cut in zip(again.right, again.cut_off, strict=True))
 
 
-def test_log_probabilities_are_the_stock_models(answerer: Answerer, questions: list[Preference]) -> None:
+def test_log_probabilities_are_the_stock_models(
+    answerer: Answerer, questions: list[Preference]
+) -> None:
     answers = answerer.answer(questions)
     found = answerer.log_probabilities(questions, answers)
     stock = tiny.language_model()
     for question, own, sums in zip(questions[:2], answers, found, strict=False):
         group = QuestionEncoder(ENCODER, 1).prompt(question)
-        images = {"pixel_values": group.pixel_values, "image_grid_thw": torch.tensor(group.grids)} if group.grids else {}
+        images = (
+            {"pixel_values": group.pixel_values, "image_grid_thw": torch.tensor(group.grids)}
+            if group.grids
+            else {}
+        )
         for ids, wanted in zip(own.ids[1:], sums, strict=True):
             whole = torch.tensor([[*group.prompt_ids, *ids]])
             kinds = (whole == stock.config.image_token_id).int()
             with torch.no_grad():
                 logits = stock(input_ids=whole, mm_token_type_ids=kinds, **images).logits[0]
             log_p = (logits[-len(ids) - 1 : -1].float() / 0.8).log_softmax(-1)
-            assert float(log_p.gather(1, torch.tensor(ids)[:, None]).sum()) == pytest.approx(wanted, abs=1e-3)
+            assert float(log_p.gather(1, torch.tensor(ids)[:, None]).sum()) == pytest.approx(
+                wanted, abs=1e-3
+            )
 
 
 def test_scores_and_files(answerer: Answerer, questions: list[Preference], tmp_path: Path) -> None:
     answers = scored(questions, answerer.answer(questions), Lengths())
-    assert [found.scores for found in answers] == [tuple(float(len(text)) for text in found.texts) for found in answers]
+    assert [found.scores for found in answers] == [
+        tuple(float(len(text)) for text in found.texts) for found in answers
+    ]
     write_answers(tmp_path / "answers", "set", questions, answers)
-    lines = [json.loads(line) for line in (tmp_path / "answers" / "set.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "answers" / "set.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert [line["id"] for line in lines] == [question.identity for question in questions]
     figures = json.loads((tmp_path / "answers" / "set.json").read_text(encoding="utf-8"))
     assert figures["best"].keys() == {"mean", "low", "high"}
@@ -115,7 +150,11 @@ def test_scores_and_files(answerer: Answerer, questions: list[Preference], tmp_p
 
 @pytest.mark.parametrize(
     ("text", "shown", "whole"),
-    [("red", "red", True), ("red<|im_start|>", "red", False), ("<|im_<|im_end|>start|>red", "red", False)],
+    [
+        ("red", "red", True),
+        ("red<|im_start|>", "red", False),
+        ("<|im_<|im_end|>start|>red", "red", False),
+    ],
 )
 def test_control_tokens_are_taken_out(text: str, shown: str, whole: bool) -> None:
     ids = ENCODER.tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -17,7 +17,10 @@ COLOURS = ("red", "green", "blue", "white")
 
 
 def test_what_the_content_blind_judges_prefer() -> None:
-    examples = [example("a", responses=("long one", "short")), example("b", responses=("same", "size"))]
+    examples = [
+        example("a", responses=("long one", "short")),
+        example("b", responses=("same", "size")),
+    ]
     assert [verdict.scores for verdict in baseline("longest", examples)] == [(8, 5), (4, 4)]
     assert [verdict.scores for verdict in baseline("shortest", examples)] == [(-8, -5), (-4, -4)]
     assert [verdict.scores for verdict in baseline("first", examples)] == [(1, 0), (1, 0)]
@@ -48,11 +51,20 @@ def test_grey_keeps_the_size(tmp_path: Path) -> None:
     assert {image.getpixel((3, 3)) for image in opened} == {(128, 128, 128)}
 
 
-@given(st.lists(st.lists(st.sampled_from(COLOURS), max_size=3).map(tuple), min_size=1, max_size=12), st.integers(0, 3))
+@given(
+    st.lists(st.lists(st.sampled_from(COLOURS), max_size=3).map(tuple), min_size=1, max_size=12),
+    st.integers(0, 3),
+)
 def test_shuffling_gives_every_row_something_else(rows: list[tuple[str, ...]], seed: int) -> None:
     pictures = {colour: png(colour) for colour in COLOURS}
-    examples = [example(str(place), images=tuple(pictures[name] for name in row)) for place, row in enumerate(rows)]
-    if any(rows) and (len({row for row in rows if row}) == 1 or len({colour for row in rows for colour in row}) == 1):
+    examples = [
+        example(str(place), images=tuple(pictures[name] for name in row))
+        for place, row in enumerate(rows)
+    ]
+    if any(rows) and (
+        len({row for row in rows if row}) == 1
+        or len({colour for row in rows for colour in row}) == 1
+    ):
         with pytest.raises(UserError, match="same image"):
             ablate(examples, "shuffled", seed)
         return

@@ -50,7 +50,12 @@ SCORES = [Verdict(scores=pair) for pair in ((2.0, 1.0), (3.0, 1.0), (1.0, 1.0), 
 
 def test_every_figure_by_hand() -> None:
     result = evaluate(EXAMPLES, SCORES, PLAIN, ProtocolConfig(), ORIGIN)
-    assert (result.micro.n, result.micro.right, result.micro.ties, result.micro.unparsable) == (4, 2, 1, 0)
+    assert (result.micro.n, result.micro.right, result.micro.ties, result.micro.unparsable) == (
+        4,
+        2,
+        1,
+        0,
+    )
     assert (result.micro.accuracy, result.micro.half) == (0.5, 0.625)
     assert (result.micro.low, result.micro.high) == wilson(2, 4)
     assert {name: group.accuracy for name, group in result.groups.items()} == {"x": 1 / 3, "y": 1.0}
@@ -58,7 +63,11 @@ def test_every_figure_by_hand() -> None:
     assert list(result.sources) == ["source"]
     assert result.clusters is not None
     assert (result.clusters.n, result.clusters.right) == (2, 0)
-    assert {name: baseline.micro.accuracy for name, baseline in result.baselines.items() if name != "random"} == {
+    assert {
+        name: baseline.micro.accuracy
+        for name, baseline in result.baselines.items()
+        if name != "random"
+    } == {
         "longest": 0.5,
         "shortest": 0.25,
         "first": 0.75,
@@ -76,12 +85,19 @@ def test_every_figure_by_hand() -> None:
 def test_the_result_says_what_it_is_of() -> None:
     protocol = ProtocolConfig(order="winner_first", images="grey")
     result = evaluate(EXAMPLES, SCORES, PLAIN, protocol, ORIGIN)
-    assert (result.benchmark, result.origin, result.unavailable) == ("plain", "somewhere", ("row 9: no frames",))
+    assert (result.benchmark, result.origin, result.unavailable) == (
+        "plain",
+        "somewhere",
+        ("row 9: no frames",),
+    )
     assert result.notes[0] == "a note"
     assert "scores 100 %" in result.notes[1]
     assert result.notes[2:] == ("Ablation: images grey.", "3 of 4 rows carry no image.")
     assert "images: grey" in result.label
-    assert evaluate(EXAMPLES, SCORES, PLAIN, ProtocolConfig(order="official"), ORIGIN).notes[-1] == "in official order"
+    assert (
+        evaluate(EXAMPLES, SCORES, PLAIN, ProtocolConfig(order="official"), ORIGIN).notes[-1]
+        == "in official order"
+    )
 
 
 def test_ties_enter_the_headline_as_the_protocol_says() -> None:
@@ -95,11 +111,20 @@ def test_ties_enter_the_headline_as_the_protocol_says() -> None:
 def test_published_rules_are_labelled_and_one_that_fails_says_why() -> None:
     published = evaluate(EXAMPLES, SCORES, PLAIN, ProtocolConfig(), ORIGIN).published
     assert published["count"] == {"rules": "count", "about": "how many", "micro": 0}
-    assert published["refuses"] == {"rules": "refuses", "about": "no", "not_computed": "this rule cannot"}
+    assert published["refuses"] == {
+        "rules": "refuses",
+        "about": "no",
+        "not_computed": "this rule cannot",
+    }
 
 
 def test_votes_of_a_pairwise_judge() -> None:
-    verdicts = [votes(0, 0, 0, 0), votes(0, 1, 1, 1), votes(0, 1, 0, None), votes(None, None, None, None)]
+    verdicts = [
+        votes(0, 0, 0, 0),
+        votes(0, 1, 1, 1),
+        votes(0, 1, 0, None),
+        votes(None, None, None, None),
+    ]
     result = evaluate(EXAMPLES, verdicts, PLAIN, ProtocolConfig(votes=2), ORIGIN)
     assert (result.micro.right, result.micro.ties, result.micro.unparsable) == (2, 1, 1)
     assert result.votes is not None
@@ -107,25 +132,43 @@ def test_votes_of_a_pairwise_judge() -> None:
     assert result.votes.agreement == pytest.approx((1 + 0.75 + 2 / 3) / 3)
     assert result.votes.names_first == pytest.approx(8 / 11)
     assert result.votes.order is not None
-    assert (result.votes.order.pairs, result.votes.order.consistent, result.votes.order.first) == (5, 3, 2)
-    assert {rounds: (figure.right, figure.ties) for rounds, figure in result.votes.accuracy_at.items()} == {1: (1, 2), 2: (2, 1)}
+    assert (result.votes.order.pairs, result.votes.order.consistent, result.votes.order.first) == (
+        5,
+        3,
+        2,
+    )
+    assert {
+        rounds: (figure.right, figure.ties) for rounds, figure in result.votes.accuracy_at.items()
+    } == {1: (1, 2), 2: (2, 1)}
     assert result.calibration is None
     assert result.margins is None
     assert result.worst[0] == "c"
 
 
-def test_a_judge_that_follows_the_position_is_all_ties_in_both_orders_and_all_right_with_the_winner_first() -> None:
+def test_a_judge_that_follows_the_position_is_all_ties_in_both_orders_and_all_right_with_the_winner_first() -> (
+    None
+):
     both = evaluate(EXAMPLES, [votes(0, 1)] * 4, PLAIN, ProtocolConfig(), ORIGIN)
     assert (both.micro.ties, both.micro.accuracy) == (4, 0.0)
     assert both.votes is not None
     assert both.votes.order is not None
     assert both.votes.order.rate == 0.0
     first = [votes(one.better, order=(one.better,)) for one in EXAMPLES]
-    assert evaluate(EXAMPLES, first, PLAIN, ProtocolConfig(order="winner_first"), ORIGIN).micro.accuracy == 1.0
+    assert (
+        evaluate(
+            EXAMPLES, first, PLAIN, ProtocolConfig(order="winner_first"), ORIGIN
+        ).micro.accuracy
+        == 1.0
+    )
 
 
 @pytest.mark.parametrize(
-    "verdicts", [SCORES, [votes(0, 1), votes(None, 0), votes(1, 1), votes(0, 0)], [Verdict(scores=(math.nan, 1.0))] * 4]
+    "verdicts",
+    [
+        SCORES,
+        [votes(0, 1), votes(None, 0), votes(1, 1), votes(0, 0)],
+        [Verdict(scores=(math.nan, 1.0))] * 4,
+    ],
 )
 def test_a_result_survives_json(verdicts: list[Verdict]) -> None:
     result = evaluate(EXAMPLES, verdicts, PLAIN, ProtocolConfig(), ORIGIN)
@@ -142,9 +185,18 @@ def test_rows_without_a_finite_score_are_in_no_diagnosis_but_in_every_figure() -
 
 
 def test_five_thousand_rows_take_a_moment() -> None:
-    examples = [example(str(row), 0, ("a" * (row % 7), "b" * (row % 5)), f"g{row % 6}", item=row // 3) for row in range(5000)]
+    examples = [
+        example(str(row), 0, ("a" * (row % 7), "b" * (row % 5)), f"g{row % 6}", item=row // 3)
+        for row in range(5000)
+    ]
     start = time.perf_counter()
-    evaluate(examples, [Verdict(scores=(row % 3, row % 2)) for row in range(5000)], PLAIN, ProtocolConfig(), ORIGIN)
+    evaluate(
+        examples,
+        [Verdict(scores=(row % 3, row % 2)) for row in range(5000)],
+        PLAIN,
+        ProtocolConfig(),
+        ORIGIN,
+    )
     assert time.perf_counter() - start < 2
 
 

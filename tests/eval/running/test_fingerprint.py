@@ -37,7 +37,13 @@ def recipe(checkpoint: Path, **changes: object) -> None:
 
 
 def backbone(checkpoint: Path, **changes: object) -> None:
-    recipe(checkpoint, backbone={**json.loads((checkpoint.parent / "recipe.yaml").read_text())["backbone"], **changes})
+    recipe(
+        checkpoint,
+        backbone={
+            **json.loads((checkpoint.parent / "recipe.yaml").read_text())["backbone"],
+            **changes,
+        },
+    )
 
 
 def flip(file: Path) -> None:
@@ -56,7 +62,9 @@ def flip(file: Path) -> None:
         lambda path: backbone(path, min_pixels=3136),
     ],
 )
-def test_what_decides_scores_changes_the_digest(checkpoint: Path, change: Callable[[Path], object]) -> None:
+def test_what_decides_scores_changes_the_digest(
+    checkpoint: Path, change: Callable[[Path], object]
+) -> None:
     before = judge_digest(checkpoint)
     change(checkpoint)
     assert judge_digest(checkpoint) != before
@@ -79,21 +87,35 @@ def test_what_decides_nothing_does_not(checkpoint: Path, change: Callable[[Path]
     assert judge_digest(checkpoint) == before
 
 
-def test_the_place_of_a_checkpoint_does_not_matter_and_its_weights_do(checkpoint: Path, run: Path) -> None:
-    assert judge_digest(checkpoint) == judge_digest(run / "checkpoint-1") != judge_digest(run / "checkpoint-2")
+def test_the_place_of_a_checkpoint_does_not_matter_and_its_weights_do(
+    checkpoint: Path, run: Path
+) -> None:
+    assert (
+        judge_digest(checkpoint)
+        == judge_digest(run / "checkpoint-1")
+        != judge_digest(run / "checkpoint-2")
+    )
 
 
-def test_an_ensemble_is_its_members_and_an_endpoint_its_model(checkpoint: Path, run: Path, tmp_path: Path) -> None:
+def test_an_ensemble_is_its_members_and_an_endpoint_its_model(
+    checkpoint: Path, run: Path, tmp_path: Path
+) -> None:
     def ensemble(*members: Path, rest: str = "") -> str:
-        (tmp_path / "e.yaml").write_text(f"type: ensemble\nmembers: {[str(member) for member in members]}\n{rest}")
+        (tmp_path / "e.yaml").write_text(
+            f"type: ensemble\nmembers: {[str(member) for member in members]}\n{rest}"
+        )
         return judge_digest(tmp_path / "e.yaml")
 
     both = ensemble(checkpoint, run / "checkpoint-2")
     assert both == ensemble(run / "checkpoint-1", run / "checkpoint-2")
     validation = run_folders.preferences(tmp_path, 3)
-    weighted = ensemble(checkpoint, run / "checkpoint-2", rest=f"combine: margin\nvalidation: {validation}")
+    weighted = ensemble(
+        checkpoint, run / "checkpoint-2", rest=f"combine: margin\nvalidation: {validation}"
+    )
     run_folders.preferences(tmp_path, 4)
-    other = ensemble(checkpoint, run / "checkpoint-2", rest=f"combine: margin\nvalidation: {validation}")
+    other = ensemble(
+        checkpoint, run / "checkpoint-2", rest=f"combine: margin\nvalidation: {validation}"
+    )
     flip(checkpoint / "model.safetensors")
     assert len({both, weighted, other, ensemble(checkpoint, run / "checkpoint-2")}) == 4
 
@@ -101,14 +123,21 @@ def test_an_ensemble_is_its_members_and_an_endpoint_its_model(checkpoint: Path, 
         (tmp_path / "j.yaml").write_text(f"type: endpoint\nurl: http://x/v1\n{rest}")
         return judge_digest(tmp_path / "j.yaml")
 
-    assert endpoint("model: a") == endpoint("model: a\nconcurrency: 2\ntimeout_seconds: 9") != endpoint("model: b")
+    assert (
+        endpoint("model: a")
+        == endpoint("model: a\nconcurrency: 2\ntimeout_seconds: 9")
+        != endpoint("model: b")
+    )
 
 
 def test_rows_are_their_content(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png("red"))
     rows = [example("a", images=(png("red"),)), example("b", 1)]
     whole = rows_digest(rows)
-    assert rows_digest([replace(rows[0], images=(tmp_path / "a.png",), identity="elsewhere"), rows[1]]) == whole
+    assert (
+        rows_digest([replace(rows[0], images=(tmp_path / "a.png",), identity="elsewhere"), rows[1]])
+        == whole
+    )
     changed = [
         [replace(rows[0], images=(png("blue"),)), rows[1]],
         [replace(rows[0], better=1), rows[1]],
@@ -145,7 +174,10 @@ def test_the_scoring_code_is_what_scoring_imports_and_comments_do_not_count(tmp_
         "models.encoder",
     }
     assert needed <= modules.keys()
-    assert not {"eval.run", "eval.sweep", "eval.results.tables", "eval.reporting.sweep_tables"} & modules.keys()
+    assert (
+        not {"eval.run", "eval.sweep", "eval.results.tables", "eval.reporting.sweep_tables"}
+        & modules.keys()
+    )
     file, texts = tmp_path / "m.py", ["x = 1\n", '"""What."""\n\nx = 1  # why\n', "x = 2\n"]
     codes = []
     for text in texts:

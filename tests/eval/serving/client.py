@@ -16,18 +16,27 @@ from tests.models import tiny
 
 
 @asynccontextmanager
-async def opened(judging: ServedRanker, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
+async def opened(
+    judging: ServedRanker, **settings: Any
+) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
     """Serve `judging`; the settings are those of `Service`."""
     service = Service(lambda: judging, **settings)
     app = application(service)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with service.lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+    async with (
+        service.lifespan(app),
+        httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client,
+    ):
         while service.running is None:
             await asyncio.sleep(0.001)
         yield client, service
 
 
-def serving(judging: ServedRanker, use: Callable[[httpx.AsyncClient, Service], Awaitable[None]], **settings: Any) -> None:
+def serving(
+    judging: ServedRanker,
+    use: Callable[[httpx.AsyncClient, Service], Awaitable[None]],
+    **settings: Any,
+) -> None:
     """Call `use` with a client and the service."""
 
     async def main() -> None:
@@ -63,4 +72,8 @@ def png(seed: int = 0, width: int = 60, height: int = 80) -> bytes:
 
 def group(question: str = "What is it?", *responses: str, images: int = 0) -> dict[str, Any]:
     """Return a group of a request."""
-    return {"messages": question, "responses": list(responses or ("a", "b")), "images": [data_uri(n) for n in range(images)]}
+    return {
+        "messages": question,
+        "responses": list(responses or ("a", "b")),
+        "images": [data_uri(n) for n in range(images)],
+    }

@@ -32,13 +32,22 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     critic.save_pretrained(root / "critic")
     tiny.encoder().save_pretrained(root / "critic")
     short = root / "judge.yaml"
-    short.write_text(json.dumps({"type": "generative", "checkpoint": str(root / "run" / "base"), "max_new_tokens": 4}))
+    short.write_text(
+        json.dumps(
+            {"type": "generative", "checkpoint": str(root / "run" / "base"), "max_new_tokens": 4}
+        )
+    )
     return {"scalar": root / "run" / "checkpoint-1", "critic": root / "critic", "generative": short}
 
 
 @pytest.fixture(scope="session")
 def judges(places: dict[str, Path]) -> dict[str, ServedRanker]:
     """Return each kind, loaded."""
-    from eval.serving.service import load_served  # needs the extra `serve`, and the tests of vLLM's plug-in do not
+    from eval.serving.service import (
+        load_served,
+    )  # needs the extra `serve`, and the tests of vLLM's plug-in do not
 
-    return {kind: load_served(place, kind, Runtime(torch.device("cpu"), BUDGETS[kind])) for kind, place in places.items()}
+    return {
+        kind: load_served(place, kind, Runtime(torch.device("cpu"), BUDGETS[kind]))
+        for kind, place in places.items()
+    }

@@ -5,8 +5,14 @@ import random
 from typing import Any
 
 SOUND: dict[str, dict[str, Any]] = {
-    "/v1/rewards": {"groups": [{"messages": [{"role": "user", "content": "x"}], "responses": ["a", "b"], "images": []}]},
-    "/classify": {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "a"}]},
+    "/v1/rewards": {
+        "groups": [
+            {"messages": [{"role": "user", "content": "x"}], "responses": ["a", "b"], "images": []}
+        ]
+    },
+    "/classify": {
+        "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "a"}]
+    },
     "/rerank": {"query": "x", "documents": ["a", "b"]},
     "/get_reward": {"query": ["x a"], "prompts": ["x "]},
 }
@@ -37,7 +43,13 @@ JUNK: tuple[Any, ...] = (
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the paths to everything in a JSON value."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(deeper for key, one in inside for deeper in places(one, (*path, key)))]
 
 
@@ -48,11 +60,15 @@ def malformed(rng: random.Random) -> tuple[str, bytes]:
     kind = rng.randrange(4)
     if kind == 0:  # no JSON
         content = json.dumps(body).encode()
-        return path, content[: rng.randrange(len(content))] + rng.choice([b"", b"\xff", b"]", b"[" * 9999])
+        return path, content[: rng.randrange(len(content))] + rng.choice(
+            [b"", b"\xff", b"]", b"[" * 9999]
+        )
     if kind == 1:  # bytes
         return path, rng.randbytes(rng.randrange(200))
     if kind == 2:  # no mapping
-        return path, json.dumps(rng.choice([one for one in JUNK if not isinstance(one, dict)])).encode()
+        return path, json.dumps(
+            rng.choice([one for one in JUNK if not isinstance(one, dict)])
+        ).encode()
     target = rng.choice([one for one in places(body) if one and one[-1] not in ("images", 1)])
     held = body
     for key in target[:-1]:

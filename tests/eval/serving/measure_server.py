@@ -64,19 +64,34 @@ class Rows:
     @property
     def cost(self) -> int:
         """Tokens, padding included."""
-        lengths = [len(group.prompt_ids) + len(one.ids) for group in self.groups for one in group.continuations]
+        lengths = [
+            len(group.prompt_ids) + len(one.ids)
+            for group in self.groups
+            for one in group.continuations
+        ]
         return len(lengths) * max(lengths)
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """Return the padded batch."""
-        rows = [[*group.prompt_ids, *one.ids] for group in self.groups for one in group.continuations]
-        ids, mask = (torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64) for _ in range(2))
+        rows = [
+            [*group.prompt_ids, *one.ids] for group in self.groups for one in group.continuations
+        ]
+        ids, mask = (
+            torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64) for _ in range(2)
+        )
         for number, row in enumerate(rows):
             ids[number, : len(row)], mask[number, : len(row)] = torch.tensor(row), 1
         found = {"input_ids": ids, "attention_mask": mask}
-        pixels = [g.pixel_values for g in self.groups if g.pixel_values is not None for _ in g.continuations]
+        pixels = [
+            g.pixel_values
+            for g in self.groups
+            if g.pixel_values is not None
+            for _ in g.continuations
+        ]
         if pixels:
-            grids = [grid for group in self.groups for _ in group.continuations for grid in group.grids]
+            grids = [
+                grid for group in self.groups for _ in group.continuations for grid in group.grids
+            ]
             found |= {"pixel_values": torch.cat(pixels), "image_grid_thw": torch.tensor(grids)}
         return found
 
@@ -98,13 +113,20 @@ def baseline(judging: ServedRanker, kind: str) -> ServedRanker:
     model: Any = ranker.run.__self__.model  # type: ignore[attr-defined]
 
     def cut(candidates: Candidates) -> Iterator[tuple[str, Candidates]]:
-        yield from ((f"{candidates.key}/{one}", replace(candidates, responses=(one,))) for one in candidates.responses)
+        yield from (
+            (f"{candidates.key}/{one}", replace(candidates, responses=(one,)))
+            for one in candidates.responses
+        )
 
     def run(rows: Any, items: Sequence[Candidates]) -> list[Verdict]:
         return [Verdict(scores=(score,)) for score in model(**rows.inputs()).logits[:, 0].tolist()]
 
     encoder: Any = Unpacked(ranker.packed.encoder.control_tokens)
-    packed = replace(ranker.packed, encoder=encoder, token_budget=ranker.packed.token_budget if kind == "padded" else 1)
+    packed = replace(
+        ranker.packed,
+        encoder=encoder,
+        token_budget=ranker.packed.token_budget if kind == "padded" else 1,
+    )
     return replace(judging, ranker=replace(ranker, packed=packed, cut=cut, run=run, share=None))
 
 
@@ -152,11 +174,24 @@ def bodies(images: bool | None = None, number: int = 64) -> list[dict[str, Any]]
     found = []
     for place, example in enumerate(examples[:number]):
         with_image = place % 2 == 0 if images is None else images
-        contents = [image if isinstance(image, bytes) else image.read_bytes() for image in example.images]
-        uris = [f"data:image/png;base64,{base64.b64encode(content).decode()}" for content in contents]
-        question = "".join(part["text"] for turn in example.prompt for part in turn["content"] if part["type"] == "text")
+        contents = [
+            image if isinstance(image, bytes) else image.read_bytes() for image in example.images
+        ]
+        uris = [
+            f"data:image/png;base64,{base64.b64encode(content).decode()}" for content in contents
+        ]
+        question = "".join(
+            part["text"]
+            for turn in example.prompt
+            for part in turn["content"]
+            if part["type"] == "text"
+        )
         others = random.Random(place).sample(pool, RESPONSES - 2)
-        group = {"messages": question, "responses": [*example.responses, *others], "images": uris if with_image else []}
+        group = {
+            "messages": question,
+            "responses": [*example.responses, *others],
+            "images": uris if with_image else [],
+        }
         found.append({"groups": [group]})
     return found
 
@@ -174,7 +209,9 @@ async def closed(url: str, requests: Sequence[Any], clients: int, seconds: float
             done += len(answer.json()["groups"][0]["scores"])
 
     started = time.perf_counter()
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=httpx.Limits(max_connections=clients)) as client:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=600, limits=httpx.Limits(max_connections=clients)
+    ) as client:
         await asyncio.gather(*(ask(client, number) for number in range(clients)))
     return done / (time.perf_counter() - started)
 
@@ -190,7 +227,9 @@ async def poisson(url: str, requests: Sequence[Any], rate: float, seconds: float
         found.append(time.perf_counter() - at)
 
     started = time.perf_counter()
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=600, limits=httpx.Limits(max_connections=None)
+    ) as client:
         while (due := due + rng.expovariate(rate)) < seconds:
             tasks.append(asyncio.create_task(ask(client, rng.choice(contents), started + due)))
         await asyncio.gather(*tasks)
@@ -206,7 +245,10 @@ def metric(url: str, name: str) -> float:
 def throughput(checkpoint: Path) -> None:
     """Print responses a second of the three servers in interleaved rounds, and the ratios of each round."""
     with ExitStack() as stack:
-        urls = {kind: stack.enter_context(server(checkpoint, kind))[0] for kind in ("ours", "padded", "single")}
+        urls = {
+            kind: stack.enter_context(server(checkpoint, kind))[0]
+            for kind in ("ours", "padded", "single")
+        }
         requests = bodies(images=True)
         check(urls, requests[:4])
         for url in urls.values():
@@ -214,15 +256,21 @@ def throughput(checkpoint: Path) -> None:
         rounds = []
         for number in range(ROUNDS):
             kinds = list(urls)[number % 3 :] + list(urls)[: number % 3]
-            found = {kind: asyncio.run(closed(urls[kind], requests, CLIENTS, SECONDS)) for kind in kinds}
+            found = {
+                kind: asyncio.run(closed(urls[kind], requests, CLIENTS, SECONDS)) for kind in kinds
+            }
             rounds.append(found)
             shown = ", ".join(f"{kind} {found[kind]:.1f}/s" for kind in urls)
             ratios = f"ours/padded {found['ours'] / found['padded']:.2f}, ours/single {found['ours'] / found['single']:.2f}"
             print(f"round {number + 1}: {shown}; {ratios}", flush=True)
         for kind in ("padded", "single"):
             print(f"ours/{kind}: median {median(one['ours'] / one[kind] for one in rounds):.2f}")
-        tokens, alone = (metric(urls["ours"], f"reward_tokens{name}_total") for name in ("", "_unshared"))
-        print(f"ours: {tokens:,.0f} tokens computed, {alone:,.0f} without sharing: {tokens / alone:.3f}")
+        tokens, alone = (
+            metric(urls["ours"], f"reward_tokens{name}_total") for name in ("", "_unshared")
+        )
+        print(
+            f"ours: {tokens:,.0f} tokens computed, {alone:,.0f} without sharing: {tokens / alone:.3f}"
+        )
         print(
             f"ours: rows filled {metric(urls['ours'], 'reward_row_fill_sum') / metric(urls['ours'], 'reward_row_fill_count'):.2f}"
         )
@@ -231,8 +279,13 @@ def throughput(checkpoint: Path) -> None:
 def check(urls: dict[str, str], requests: Sequence[Any]) -> None:
     """Raise unless all servers give the same scores."""
     for body in requests:
-        found = [httpx.post(f"{url}/v1/rewards", json=body, timeout=600).json()["groups"][0]["scores"] for url in urls.values()]
-        worst = max(abs(a - b) for scores in found[1:] for a, b in zip(found[0], scores, strict=True))
+        found = [
+            httpx.post(f"{url}/v1/rewards", json=body, timeout=600).json()["groups"][0]["scores"]
+            for url in urls.values()
+        ]
+        worst = max(
+            abs(a - b) for scores in found[1:] for a, b in zip(found[0], scores, strict=True)
+        )
         assert worst < 1e-4, worst
         print(f"largest difference of a score among the servers: {worst:.1e}")
 
@@ -243,7 +296,9 @@ def latency(checkpoint: Path) -> None:
         requests = bodies()
         asyncio.run(closed(url, requests, CLIENTS, SECONDS / 2))
         groups = asyncio.run(closed(url, requests, CLIENTS, SECONDS)) / RESPONSES
-        print(f"closed loop, {CLIENTS} clients, texts and images: {groups:.1f} groups of {RESPONSES} a second")
+        print(
+            f"closed loop, {CLIENTS} clients, texts and images: {groups:.1f} groups of {RESPONSES} a second"
+        )
         for clients in (1, 16, 64):
             rate = LOAD * groups * clients / 64
             found = asyncio.run(poisson(url, requests, rate, max(30.0, 40 / rate)))
@@ -260,8 +315,13 @@ def soak(checkpoint: Path, minutes: float) -> None:
         while time.time() < end:
             speed = asyncio.run(closed(url, requests, CLIENTS, 30))
             found.append(process.memory_info().rss / 2**20)
-            print(f"{minutes - (end - time.time()) / 60:.1f} min: RSS {found[-1]:.1f} MiB, {speed:.1f} responses/s", flush=True)
-        print(f"RSS start {found[0]:.1f}, middle {found[len(found) // 2]:.1f}, end {found[-1]:.1f} MiB")
+            print(
+                f"{minutes - (end - time.time()) / 60:.1f} min: RSS {found[-1]:.1f} MiB, {speed:.1f} responses/s",
+                flush=True,
+            )
+        print(
+            f"RSS start {found[0]:.1f}, middle {found[len(found) // 2]:.1f}, end {found[-1]:.1f} MiB"
+        )
 
 
 def send_malformed(checkpoint: Path, number: int) -> None:
@@ -277,12 +337,16 @@ def send_malformed(checkpoint: Path, number: int) -> None:
             if count % 500 == 0:
                 scores = client.post("/v1/rewards", json=sound).json()["groups"][0]["scores"]
                 assert max(abs(a - b) for a, b in zip(scores, expected, strict=True)) < 1e-5
-        print(f"{number:,} malformed requests: {dict(statuses)}; sound ones among them kept their scores")
+        print(
+            f"{number:,} malformed requests: {dict(statuses)}; sound ones among them kept their scores"
+        )
 
 
 def main() -> None:
     """Measure what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--be", choices=["ours", "padded", "single"], help=argparse.SUPPRESS)
     parser.add_argument("--latency", action="store_true")

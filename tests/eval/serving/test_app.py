@@ -19,7 +19,9 @@ from eval.serving.service import ServedRanker, Service
 from tests.eval.serving.client import data_uri, group, png, serving
 
 
-def asked(judging: ServedRanker, body: Any, path: str = "/v1/rewards", **settings: Any) -> tuple[int, Any]:
+def asked(
+    judging: ServedRanker, body: Any, path: str = "/v1/rewards", **settings: Any
+) -> tuple[int, Any]:
     """Return status and content of the answer to one request."""
     found: list[Any] = []
 
@@ -57,11 +59,24 @@ LIMITED = RequestLimits(body=100_000, groups=3, responses=3, compared=2, images=
         ({"groups": [group() | {"images": ["/etc/passwd"]}]}, 422, "reads no files"),
         ({"groups": [group() | {"messages": float("nan")}]}, 422, "messages"),
         ({"groups": [group("<|im_end|>")]}, 422, "control token"),
-        ({"groups": [{"messages": [{"role": "user", "content": [{"type": []}]}], "responses": ["a"]}]}, 422, "a part of type"),
         (
             {
                 "groups": [
-                    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "responses": ["a"]}
+                    {"messages": [{"role": "user", "content": [{"type": []}]}], "responses": ["a"]}
+                ]
+            },
+            422,
+            "a part of type",
+        ),
+        (
+            {
+                "groups": [
+                    {
+                        "messages": [
+                            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}
+                        ],
+                        "responses": ["a"],
+                    }
                 ]
             },
             422,
@@ -69,13 +84,17 @@ LIMITED = RequestLimits(body=100_000, groups=3, responses=3, compared=2, images=
         ),
     ],
 )
-def test_what_is_malformed_or_too_large_is_refused(judges: dict[str, ServedRanker], body: Any, status: int, said: str) -> None:
+def test_what_is_malformed_or_too_large_is_refused(
+    judges: dict[str, ServedRanker], body: Any, status: int, said: str
+) -> None:
     found, answer = asked(judges["scalar"], body, limits=LIMITED)
     assert (found, said in answer["error"]["message"]) == (status, True), answer
 
 
 def test_a_bad_group_harms_no_other(judges: dict[str, ServedRanker]) -> None:
-    status, answer = asked(judges["scalar"], {"groups": [group(), {"messages": 3}, group(images=1), 7]})
+    status, answer = asked(
+        judges["scalar"], {"groups": [group(), {"messages": 3}, group(images=1), 7]}
+    )
     assert status == 200
     assert [sorted(one) for one in answer["groups"][1::2]] == [["error"]] * 2
     assert [len(one["scores"]) for one in answer["groups"][::2]] == [2, 2]
@@ -86,19 +105,40 @@ def test_a_bad_group_harms_no_other(judges: dict[str, ServedRanker]) -> None:
 
 
 def test_the_answer_word_for_word(judges: dict[str, ServedRanker]) -> None:
-    status, answer = asked(judges["scalar"], {"model": "scalar", "groups": [group("x", "b", "a", images=1)]})
+    status, answer = asked(
+        judges["scalar"], {"model": "scalar", "groups": [group("x", "b", "a", images=1)]}
+    )
     [one] = answer["groups"]
     assert (status, answer["model"], len(answer["fingerprint"])) == (200, "scalar", 64)
-    names = ["scores", "normalised", "order", "margin", "tokens", "tokens_unshared", "judgements", "unread"]
+    names = [
+        "scores",
+        "normalised",
+        "order",
+        "margin",
+        "tokens",
+        "tokens_unshared",
+        "judgements",
+        "unread",
+    ]
     assert list(one) == names
     best, other = (one["scores"][place] for place in one["order"])
-    assert (one["margin"], one["normalised"], one["judgements"], one["unread"]) == (best - other, None, 0, 0)
+    assert (one["margin"], one["normalised"], one["judgements"], one["unread"]) == (
+        best - other,
+        None,
+        0,
+        0,
+    )
     assert one["tokens"] < one["tokens_unshared"]
 
 
-def test_scores_are_normalised_by_the_checkpoints_own_reference(judges: dict[str, ServedRanker]) -> None:
+def test_scores_are_normalised_by_the_checkpoints_own_reference(
+    judges: dict[str, ServedRanker],
+) -> None:
     judging = judges["scalar"]
-    scaled = replace(judging, served=replace(judging.served, reference={"mean": 2.0, "std": 4.0, "n": 9, "source": "x"}))
+    scaled = replace(
+        judging,
+        served=replace(judging.served, reference={"mean": 2.0, "std": 4.0, "n": 9, "source": "x"}),
+    )
     _, answer = asked(scaled, {"groups": [group()]})
     [one] = answer["groups"]
     assert one["normalised"] == pytest.approx([(score - 2) / 4 for score in one["scores"]])
@@ -107,7 +147,9 @@ def test_scores_are_normalised_by_the_checkpoints_own_reference(judges: dict[str
 def test_a_judge_that_compares_says_how_often(judges: dict[str, ServedRanker]) -> None:
     limits = RequestLimits(compared=3)
     _, answer = asked(
-        judges["generative"], {"groups": [group("x", "a", "b", "c"), group("x", *"abcd"), group("x", "a")]}, limits=limits
+        judges["generative"],
+        {"groups": [group("x", "a", "b", "c"), group("x", *"abcd"), group("x", "a")]},
+        limits=limits,
     )
     first, second, third = answer["groups"]
     assert first["judgements"] == 6
@@ -115,7 +157,9 @@ def test_a_judge_that_compares_says_how_often(judges: dict[str, ServedRanker]) -
     assert "takes two at least" in third["error"]["message"]
 
 
-def test_paths_of_images_stay_below_the_media_folder(judges: dict[str, ServedRanker], tmp_path: Path) -> None:
+def test_paths_of_images_stay_below_the_media_folder(
+    judges: dict[str, ServedRanker], tmp_path: Path
+) -> None:
     root, outside = tmp_path / "media", tmp_path / "secret.png"
     root.mkdir()
     for file in (root / "a.png", outside):
@@ -123,21 +167,41 @@ def test_paths_of_images_stay_below_the_media_folder(judges: dict[str, ServedRan
     (root / "link.png").symlink_to(outside)
     (root / "text.png").write_text("the secret text")
     (root / "inside.png").symlink_to(root / "a.png")
-    names = ["../secret.png", str(outside), "link.png", "nothing.png", "", "a\0b", "~/x.png", "file:///etc/passwd", "x" * 5000]
+    names = [
+        "../secret.png",
+        str(outside),
+        "link.png",
+        "nothing.png",
+        "",
+        "a\0b",
+        "~/x.png",
+        "file:///etc/passwd",
+        "x" * 5000,
+    ]
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for name in ("a.png", str(root / "a.png"), f"file://{root}/a.png", "inside.png"):
-            found = await client.post("/v1/rewards", json={"groups": [group() | {"images": [name]}]})
+            found = await client.post(
+                "/v1/rewards", json={"groups": [group() | {"images": [name]}]}
+            )
             assert found.status_code == 200, found.text
         said = set()
         for name in names:
-            answer = await client.post("/v1/rewards", json={"groups": [group() | {"images": [name]}]})
+            answer = await client.post(
+                "/v1/rewards", json={"groups": [group() | {"images": [name]}]}
+            )
             message = answer.json()["error"]["message"]
             assert answer.status_code == 422
-            said.add(message.replace(repr(name[:200]), "NAME").replace("'/etc/passwd'", "NAME").replace("'.'", "NAME"))
+            said.add(
+                message.replace(repr(name[:200]), "NAME")
+                .replace("'/etc/passwd'", "NAME")
+                .replace("'.'", "NAME")
+            )
             assert str(tmp_path) not in message.replace(repr(name), "")
         assert len(said) == 1, said  # whether something is there outside cannot be told
-        answer = await client.post("/v1/rewards", json={"groups": [group() | {"images": ["text.png"]}]})
+        answer = await client.post(
+            "/v1/rewards", json={"groups": [group() | {"images": ["text.png"]}]}
+        )
         assert answer.status_code == 422
         assert "secret" not in answer.text
 
@@ -146,14 +210,24 @@ def test_paths_of_images_stay_below_the_media_folder(judges: dict[str, ServedRan
 
 def test_a_key_is_required_but_for_load_balancers(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "key"}, {"Authorization": b"Bearer \xff"}):
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "key"},
+            {"Authorization": b"Bearer \xff"},
+        ):
             answer = await client.post("/v1/rewards", json={"groups": [group()]}, headers=headers)  # type: ignore[arg-type]
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
             assert (await client.get("/metrics", headers=headers)).status_code == 401  # type: ignore[arg-type]
         assert service.metrics.errors.labels("unauthorized")._value.get() == 8
         right = {"Authorization": "Bearer key"}
-        assert (await client.post("/v1/rewards", json={"groups": [group()]}, headers=right)).status_code == 200
-        assert [(await client.get(path)).status_code for path in ("/health", "/ready")] == [200, 200]
+        assert (
+            await client.post("/v1/rewards", json={"groups": [group()]}, headers=right)
+        ).status_code == 200
+        assert [(await client.get(path)).status_code for path in ("/health", "/ready")] == [
+            200,
+            200,
+        ]
 
     serving(judges["scalar"], use, key="key")
 
@@ -175,28 +249,47 @@ def test_states_and_what_is_served(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         assert (await client.get("/ready")).json() == {"status": "ready"}
         [model] = (await client.get("/v1/models")).json()["data"]
-        assert (model["id"], model["kind"], model["fingerprint"]) == ("scalar", "scalar", judges["scalar"].served.fingerprint)
+        assert (model["id"], model["kind"], model["fingerprint"]) == (
+            "scalar",
+            "scalar",
+            judges["scalar"].served.fingerprint,
+        )
         await client.post("/v1/rewards", json={"groups": [group(), 1]})
         metrics = (await client.get("/metrics")).text
-        for line in ('reward_errors_total{kind="invalid_request"} 1.0', "reward_queue_groups 0.0", "reward_row_fill_count 1.0"):
+        for line in (
+            'reward_errors_total{kind="invalid_request"} 1.0',
+            "reward_queue_groups 0.0",
+            "reward_row_fill_count 1.0",
+        ):
             assert line in metrics
         assert (await client.get("/nothing")).json()["error"]["type"] == "not_found"
         running, service.running = service.running, None
-        assert [(await client.get("/ready")).status_code, (await client.get("/v1/models")).status_code] == [503, 503]
+        assert [
+            (await client.get("/ready")).status_code,
+            (await client.get("/v1/models")).status_code,
+        ] == [503, 503]
         assert (await client.post("/v1/rewards", json={"groups": [group()]})).status_code == 503
         service.running, service.draining = running, True
         answer = await client.post("/v1/rewards", json={"groups": [group()]})
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "draining")
-        assert [(await client.get(path)).status_code for path in ("/health", "/ready")] == [200, 503]
+        assert [(await client.get(path)).status_code for path in ("/health", "/ready")] == [
+            200,
+            503,
+        ]
 
     serving(judges["scalar"], use)
 
 
-def test_what_a_client_that_went_away_asked_for_is_not_computed(judges: dict[str, ServedRanker]) -> None:
+def test_what_a_client_that_went_away_asked_for_is_not_computed(
+    judges: dict[str, ServedRanker],
+) -> None:
     sent: list[Any] = []
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
-        messages = [{"type": "http.request", "body": json.dumps({"groups": [group()]}).encode()}, {"type": "http.disconnect"}]
+        messages = [
+            {"type": "http.request", "body": json.dumps({"groups": [group()]}).encode()},
+            {"type": "http.disconnect"},
+        ]
 
         async def receive() -> Any:
             if len(messages) == 1:
@@ -208,7 +301,13 @@ def test_what_a_client_that_went_away_asked_for_is_not_computed(judges: dict[str
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": "/v1/rewards", "headers": [], "query_string": b""}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/rewards",
+            "headers": [],
+            "query_string": b"",
+        }
         assert service.running is not None
         batcher, gone = service.running.batcher, threading.Event()
         batcher.model.submit(gone.wait)
@@ -237,6 +336,11 @@ def test_a_judge_that_cannot_be_loaded_ends_the_server(judges: dict[str, ServedR
     asyncio.run(main())
 
 
-def test_a_fingerprint_is_of_the_weights(judges: dict[str, ServedRanker], places: dict[str, Path]) -> None:
+def test_a_fingerprint_is_of_the_weights(
+    judges: dict[str, ServedRanker], places: dict[str, Path]
+) -> None:
     assert judge_digest(places["scalar"]) == judges["scalar"].served.fingerprint
-    assert judge_digest(places["scalar"].with_name("checkpoint-2")) != judges["scalar"].served.fingerprint
+    assert (
+        judge_digest(places["scalar"].with_name("checkpoint-2"))
+        != judges["scalar"].served.fingerprint
+    )

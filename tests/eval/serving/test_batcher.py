@@ -22,10 +22,22 @@ from models.packing.groups import PackedBatch
 from tests.eval.serving.client import at_once, data_uri, group, serving
 from tests.eval.serving.conftest import BUDGETS
 
-WORDS = ["A red square.", "Blue", "Yes, it is a picture.", "two of them", "None", "It is written there: 3.", "", "é"]
+WORDS = [
+    "A red square.",
+    "Blue",
+    "Yes, it is a picture.",
+    "two of them",
+    "None",
+    "It is written there: 3.",
+    "",
+    "é",
+]
 CHAT = [
     {"role": "system", "content": "Be short."},
-    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": group(images=1)["images"][0]}}]},
+    {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": group(images=1)["images"][0]}}],
+    },
     {"role": "assistant", "content": "A picture."},
     {"role": "user", "content": "And what is in it?"},
 ]
@@ -34,25 +46,40 @@ CHAT = [
 def groups(rng: random.Random, number: int, most: int) -> list[dict[str, Any]]:
     """Return groups on few prompts, so that equal ones meet."""
     asked = [group(f"What is in {n % 2}?", images=n // 2) for n in range(4)]
-    asked += [{"messages": CHAT, "responses": []}, group("What is in 0?") | {"images": [data_uri(9)]}]
-    return [{**rng.choice(asked), "responses": rng.choices(WORDS, k=rng.randint(2, most))} for _ in range(number)]
+    asked += [
+        {"messages": CHAT, "responses": []},
+        group("What is in 0?") | {"images": [data_uri(9)]},
+    ]
+    return [
+        {**rng.choice(asked), "responses": rng.choices(WORDS, k=rng.randint(2, most))}
+        for _ in range(number)
+    ]
 
 
-@pytest.mark.parametrize(("kind", "number", "most"), [("scalar", 24, 9), ("critic", 10, 4), ("generative", 4, 3)])
+@pytest.mark.parametrize(
+    ("kind", "number", "most"), [("scalar", 24, 9), ("critic", 10, 4), ("generative", 4, 3)]
+)
 def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
     judges: dict[str, ServedRanker], places: dict[str, Any], kind: str, number: int, most: int
 ) -> None:
     rng = random.Random(1)
     offline = load_judge(places[kind], Runtime(torch.device("cpu"), BUDGETS[kind]))
     asked = groups(rng, number, most)
-    expected = [offline.rank(one["messages"], one["responses"], one.get("images", ())) for one in asked]
+    expected = [
+        offline.rank(one["messages"], one["responses"], one.get("images", ())) for one in asked
+    ]
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         async def ask(place: int) -> None:
             await asyncio.sleep(rng.random() / 50)
-            [found] = (await client.post("/v1/rewards", json={"groups": [asked[place]]})).json()["groups"]
+            [found] = (await client.post("/v1/rewards", json={"groups": [asked[place]]})).json()[
+                "groups"
+            ]
             assert found["scores"] == pytest.approx(expected[place].scores, abs=1e-5)
-            assert (found["judgements"], found["unread"]) == (expected[place].judgements, expected[place].unread)
+            assert (found["judgements"], found["unread"]) == (
+                expected[place].judgements,
+                expected[place].unread,
+            )
 
         await at_once(service, [ask(place) for place in rng.sample(range(number), number)], number)
         assert (service.metrics.merged._value.get() > 0) == (kind != "generative")
@@ -71,7 +98,9 @@ def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_of_single_reques
         singles = [{**asked, "responses": [response]} for response in asked["responses"]]
         taken = 0
         for one in singles:  # one request after the other
-            taken += (await client.post("/v1/rewards", json={"groups": [one]})).json()["groups"][0]["tokens"]
+            taken += (await client.post("/v1/rewards", json={"groups": [one]})).json()["groups"][0][
+                "tokens"
+            ]
         assert found["tokens"] * 3 <= taken == found["tokens_unshared"]
         before = service.metrics.tokens._value.get()
         together = (await client.post("/v1/rewards", json={"groups": singles * 4})).json()["groups"]
@@ -95,7 +124,9 @@ def broken(judging: ServedRanker, fails: Any) -> ServedRanker:
 
 
 @pytest.mark.parametrize("how", ["not finite", "fails"])
-def test_a_group_that_breaks_its_row_harms_no_other(judges: dict[str, ServedRanker], how: str) -> None:
+def test_a_group_that_breaks_its_row_harms_no_other(
+    judges: dict[str, ServedRanker], how: str
+) -> None:
     """NaN of one group may reach others through a masked product; an out of memory is the whole row's."""
 
     def fails(items: Sequence[Candidates], found: list[Verdict]) -> list[Verdict]:
@@ -106,7 +137,12 @@ def test_a_group_that_breaks_its_row_harms_no_other(judges: dict[str, ServedRank
         return [Verdict(scores=(float("nan"),) * len(one.scores or ())) for one in found]
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
-        asked = [group("x", "fine", "well"), group("x", "fine", "poison"), group("y", "fine", "well"), group("z", "a")]
+        asked = [
+            group("x", "fine", "well"),
+            group("x", "fine", "poison"),
+            group("y", "fine", "well"),
+            group("z", "a"),
+        ]
         [answer] = await at_once(service, [client.post("/v1/rewards", json={"groups": asked})], 4)
         second, first, *rest = answer.json()["groups"]
         assert answer.status_code == 200
@@ -115,7 +151,9 @@ def test_a_group_that_breaks_its_row_harms_no_other(judges: dict[str, ServedRank
         assert [len(one["scores"]) for one in (second, *rest)] == [2, 2, 1]
         alone = await client.post("/v1/rewards", json={"groups": asked[1:2]})
         assert (alone.status_code, alone.json()["error"]["type"]) == (500, first["error"]["type"])
-        assert (await client.post("/rerank", json={"query": "x", "documents": ["poison"]})).status_code == 500
+        assert (
+            await client.post("/rerank", json={"query": "x", "documents": ["poison"]})
+        ).status_code == 500
 
     serving(broken(judges["scalar"], fails), use)
 
@@ -126,7 +164,9 @@ def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, ServedRank
         first, second = (await client.post("/v1/rewards", json={"groups": asked})).json()["groups"]
         assert "allows 900" in first["error"]["message"]
         assert len(second["scores"]) == 2
-        many = group("y", *(f"{n} {'word ' * 20}" for n in range(40)))  # more than a row's budget: several rows
+        many = group(
+            "y", *(f"{n} {'word ' * 20}" for n in range(40))
+        )  # more than a row's budget: several rows
         [found] = (await client.post("/v1/rewards", json={"groups": [many]})).json()["groups"]
         assert len(found["scores"]) == 40
         assert service.metrics.fill._sum.get() > 4

@@ -25,13 +25,23 @@ async def scores(client: httpx.AsyncClient, *groups: Any) -> list[float]:
 
 def test_classify_in_chat_form_is_vllms(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
-        content = [{"type": "image_url", "image_url": {"url": data_uri()}}, {"type": "text", "text": "What is it?"}]
+        content = [
+            {"type": "image_url", "image_url": {"url": data_uri()}},
+            {"type": "text", "text": "What is it?"},
+        ]
         turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "a"}]
         body = {"model": "scalar", "messages": turns, "use_activation": False}
         answer = (await client.post("/classify", json=body)).json()
         assert list(answer) == ["id", "object", "created", "model", "data", "usage"]
         expected = await scores(client, group("What is it?", "a", images=1))
-        assert answer["data"] == [{"index": 0, "label": None, "probs": pytest.approx(expected, abs=1e-5), "num_classes": 1}]
+        assert answer["data"] == [
+            {
+                "index": 0,
+                "label": None,
+                "probs": pytest.approx(expected, abs=1e-5),
+                "num_classes": 1,
+            }
+        ]
         assert answer["usage"]["completion_tokens"] == 0
         parts = [turns[0], {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]
         again = (await client.post("/classify", json={"messages": parts})).json()
@@ -39,7 +49,12 @@ def test_classify_in_chat_form_is_vllms(judges: dict[str, ServedRanker]) -> None
         cases: list[dict[str, Any]] = [
             body | {"use_activation": True},
             {"messages": turns[:1]},
-            {"messages": [turns[0], {"role": "assistant", "content": [{"type": "text", "text": 3}]}]},
+            {
+                "messages": [
+                    turns[0],
+                    {"role": "assistant", "content": [{"type": "text", "text": 3}]},
+                ]
+            },
             {"messages": []},
             {"input": [1, 2]},
             {"input": "plain text"},
@@ -53,14 +68,22 @@ def test_classify_in_chat_form_is_vllms(judges: dict[str, ServedRanker]) -> None
     serving(judges["scalar"], use)
 
 
-def test_classify_in_text_form_takes_what_the_template_renders(judges: dict[str, ServedRanker]) -> None:
+def test_classify_in_text_form_takes_what_the_template_renders(
+    judges: dict[str, ServedRanker],
+) -> None:
     """Verl posts it so."""
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         texts = [f"{RENDERED}{response}<|im_end|>\n" for response in ("a", "b")]
-        answer = (await client.post("/classify", json={"model": "scalar", "input": texts, "use_activation": False})).json()
+        answer = (
+            await client.post(
+                "/classify", json={"model": "scalar", "input": texts, "use_activation": False}
+            )
+        ).json()
         found = [one["probs"][-1] for one in answer["data"]]
-        assert found == pytest.approx(await scores(client, group("What is it?", "a", "b")), abs=1e-5)
+        assert found == pytest.approx(
+            await scores(client, group("What is it?", "a", "b")), abs=1e-5
+        )
 
     serving(judges["scalar"], use)
 
@@ -68,13 +91,20 @@ def test_classify_in_text_form_takes_what_the_template_renders(judges: dict[str,
 def test_rerank_is_vllms(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for path in ("/rerank", "/v1/rerank"):
-            answer = (await client.post(path, json={"query": "What is it?", "documents": ["a", "b", "c"]})).json()
+            answer = (
+                await client.post(path, json={"query": "What is it?", "documents": ["a", "b", "c"]})
+            ).json()
             assert list(answer) == ["id", "model", "usage", "results"]
             assert list(answer["results"][0]) == ["index", "document", "relevance_score"]
             found = {one["index"]: one["relevance_score"] for one in answer["results"]}
-            assert [found[n] for n in range(3)] == pytest.approx(await scores(client, group("What is it?", *"abc")), abs=1e-5)
+            assert [found[n] for n in range(3)] == pytest.approx(
+                await scores(client, group("What is it?", *"abc")), abs=1e-5
+            )
             assert list(found.values()) == sorted(found.values(), reverse=True)
-            assert answer["results"][0]["document"] == {"text": "abc"[answer["results"][0]["index"]], "multi_modal": None}
+            assert answer["results"][0]["document"] == {
+                "text": "abc"[answer["results"][0]["index"]],
+                "multi_modal": None,
+            }
         body = {
             "query": {"content": [{"type": "image_url", "image_url": {"url": data_uri()}}]},
             "documents": ["a", "b"],
@@ -87,7 +117,9 @@ def test_rerank_is_vllms(judges: dict[str, ServedRanker]) -> None:
 
 
 async def use_tournament(client: httpx.AsyncClient, service: Service) -> None:
-    answer = (await client.post("/rerank", json={"query": "What is it?", "documents": ["a", "b"]})).json()
+    answer = (
+        await client.post("/rerank", json={"query": "What is it?", "documents": ["a", "b"]})
+    ).json()
     assert sum(one["relevance_score"] for one in answer["results"]) == 1
 
 
@@ -95,17 +127,29 @@ def test_get_reward_is_openrlhfs(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         ends = ["<|im_end|>\n", "<|im_end|><|endoftext|><|endoftext|>", ""]
         queries = [f"{RENDERED}{response}{end}" for response, end in zip("aba", ends, strict=True)]
-        body = {"query": [f"<|endoftext|>{queries[0]}", *queries[1:]], "prompts": [RENDERED] * 3, "labels": ["4", None, "{b}"]}
+        body = {
+            "query": [f"<|endoftext|>{queries[0]}", *queries[1:]],
+            "prompts": [RENDERED] * 3,
+            "labels": ["4", None, "{b}"],
+        }
         answer = (await client.post("/get_reward", json=body)).json()
         a, b = await scores(client, group("What is it?", "a", "b"))
-        assert answer == {"rewards": pytest.approx([a, b, a], abs=1e-5), "scores": answer["rewards"], "extra_logs": {}}
+        assert answer == {
+            "rewards": pytest.approx([a, b, a], abs=1e-5),
+            "scores": answer["rewards"],
+            "extra_logs": {},
+        }
         plain = {"query": ["What is it? a"], "prompts": ["What is it? "]}
         [score] = (await client.post("/get_reward", json=plain)).json()["rewards"]
-        assert score == pytest.approx((await scores(client, group("What is it? ", "a")))[0], abs=1e-5)
+        assert score == pytest.approx(
+            (await scores(client, group("What is it? ", "a")))[0], abs=1e-5
+        )
         label = f'{{"images": ["{data_uri()}"], "answer": 4}}'
         seen = {"query": [SEEN + "a"], "prompts": [SEEN], "labels": [label]}
         [score] = (await client.post("/get_reward", json=seen)).json()["rewards"]
-        assert score == pytest.approx((await scores(client, group("What is it?", "a", images=1)))[0], abs=1e-5)
+        assert score == pytest.approx(
+            (await scores(client, group("What is it?", "a", images=1)))[0], abs=1e-5
+        )
         wrong = [
             seen | {"labels": ["4"]},
             plain | {"prompts": ["y"]},
@@ -128,7 +172,11 @@ USER = [{"role": "user", "content": [{"type": "text", "text": "q"}]}]
     [
         ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nr\n<|im_end|>\n", None, "r\n"),
         ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nr", None, "r"),
-        ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nr<|im_end|><|endoftext|>", None, "r"),
+        (
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nr<|im_end|><|endoftext|>",
+            None,
+            "r",
+        ),
         (
             "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\nr<|im_end|>",
             "<|im_start|>user\nq<|im_end|>\n",
@@ -143,7 +191,9 @@ USER = [{"role": "user", "content": [{"type": "text", "text": "q"}]}]
         ("q", "q", ""),
     ],
 )
-def test_a_response_is_what_follows_its_prompt(query: str, prompt: str | None, response: str) -> None:
+def test_a_response_is_what_follows_its_prompt(
+    query: str, prompt: str | None, response: str
+) -> None:
     assert response_of(query, prompt) == (USER, response)
 
 

@@ -16,12 +16,34 @@ from eval.serving.service import ServedRanker, Service
 from tests.eval.serving.client import group, serving
 from tests.eval.serving.malformed import SOUND, malformed
 
-KEYS = ["groups", "messages", "responses", "images", "role", "content", "type", "text", "image_url", "url", "query", "documents"]
+KEYS = [
+    "groups",
+    "messages",
+    "responses",
+    "images",
+    "role",
+    "content",
+    "type",
+    "text",
+    "image_url",
+    "url",
+    "query",
+    "documents",
+]
 SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.sampled_from(["user", "image", *KEYS])
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=9)
+    | st.sampled_from(["user", "image", *KEYS])
 )
 ANY = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4), max_leaves=12
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+    max_leaves=12,
 )
 
 
@@ -36,7 +58,9 @@ def test_malformed_requests_get_4xx_beside_sound_ones(judges: dict[str, ServedRa
             assert 400 <= answer.status_code < 500, (path, content, answer.text)
             assert answer.json()["error"]["message"]
             if count % 100 == 0:
-                assert (await client.post("/v1/rewards", json={"groups": [group()]})).json() == expected
+                assert (
+                    await client.post("/v1/rewards", json={"groups": [group()]})
+                ).json() == expected
         for path, body in SOUND.items():
             assert (await client.post(path, json=body)).status_code == 200
         assert (service.requests, service.groups) == (0, 0)
@@ -45,11 +69,21 @@ def test_malformed_requests_get_4xx_beside_sound_ones(judges: dict[str, ServedRa
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(DIALECTS)), ANY), min_size=20, max_size=20))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_no_json_makes_the_server_fail(judges: dict[str, ServedRanker], bodies: list[tuple[str, Any]]) -> None:
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_no_json_makes_the_server_fail(
+    judges: dict[str, ServedRanker], bodies: list[tuple[str, Any]]
+) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for path, body in bodies:
-            asked = {"groups": [{"messages": body, "responses": ["a"]}]} if path == "/v1/rewards" else body
+            asked = (
+                {"groups": [{"messages": body, "responses": ["a"]}]}
+                if path == "/v1/rewards"
+                else body
+            )
             answer = await client.post(path, content=json.dumps(asked))
             assert answer.status_code < 500, (path, asked, answer.text)
 

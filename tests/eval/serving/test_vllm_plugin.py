@@ -29,13 +29,19 @@ CONVERSATIONS: list[list[Message]] = [
 def template(folder: Path, read: StoredRead = "end_of_turn", prompt: str | None = None) -> str:
     """Return the template for a checkpoint."""
     tiny.tokenizer().save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl", "reward_head": {"read": read}}), encoding="utf-8")
-    (folder / "judge.json").write_text(json.dumps({"backbone": {"system_prompt": prompt}}), encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "qwen2_5_vl", "reward_head": {"read": read}}), encoding="utf-8"
+    )
+    (folder / "judge.json").write_text(
+        json.dumps({"backbone": {"system_prompt": prompt}}), encoding="utf-8"
+    )
     return vllm_plugin.template(folder)
 
 
 def rendered(template: str, conversation: Any) -> str:
-    found: str = tiny.tokenizer().apply_chat_template(conversation, tokenize=False, chat_template=template)
+    found: str = tiny.tokenizer().apply_chat_template(
+        conversation, tokenize=False, chat_template=template
+    )
     return found
 
 
@@ -60,8 +66,12 @@ def test_a_head_that_reads_the_last_token_gets_the_newline(tmp_path: Path) -> No
 
 
 def test_another_family_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_vl", "reward_head": {"read": "end_of_turn"}}))
-    with pytest.raises(ValueError, match=r"is a 'qwen3_vl' model\. vLLM serves scalar checkpoints of 'qwen2_5_vl'"):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "qwen3_vl", "reward_head": {"read": "end_of_turn"}})
+    )
+    with pytest.raises(
+        ValueError, match=r"is a 'qwen3_vl' model\. vLLM serves scalar checkpoints of 'qwen2_5_vl'"
+    ):
         vllm_plugin.template(tmp_path)
 
 

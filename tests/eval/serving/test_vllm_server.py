@@ -63,7 +63,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a checkpoint of the embedded backbone with a random head, as training saves it."""
     folder = tmp_path_factory.mktemp("scalar")
     torch.manual_seed(0)
-    model, encoder = load_scalar(BACKBONE, HeadConfig(layers=2, activation="silu"), fresh_head=True), load_encoder(BACKBONE)
+    model, encoder = (
+        load_scalar(BACKBONE, HeadConfig(layers=2, activation="silu"), fresh_head=True),
+        load_encoder(BACKBONE),
+    )
     tiny.stir(model.head, 0.3)
     model.save_pretrained(folder)
     encoder.save_pretrained(folder)
@@ -72,13 +75,35 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(checkpoint: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
     """Start what `vllm serve` starts, which the build for CPUs lacks, with the template that the plug-in's command prints."""
-    template = subprocess.run([sys.executable, "-m", "eval.serving.vllm_plugin", checkpoint], capture_output=True, check=True)
+    template = subprocess.run(
+        [sys.executable, "-m", "eval.serving.vllm_plugin", checkpoint],
+        capture_output=True,
+        check=True,
+    )
     log.with_suffix(".jinja").write_bytes(template.stdout)
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(checkpoint), "--port", str(port)]
-    command += ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "4", "--enforce-eager"]
+    command = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(checkpoint),
+        "--port",
+        str(port),
+    ]
+    command += [
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "1024",
+        "--max-num-seqs",
+        "4",
+        "--enforce-eager",
+    ]
     command += ["--chat-template", str(log.with_suffix(".jinja")), "--served-model-name", "reward"]
     with log.open("wb") as file:
-        return subprocess.Popen(command, env=SETTINGS, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen(
+            command, env=SETTINGS, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +136,11 @@ def ready(client: httpx.Client) -> bool:
 
 def asked(row: Example, response: str) -> dict[str, Any]:
     """Return the request for a score: a conversation with its images as data URIs."""
-    uris = [f"data:image/png;base64,{base64.b64encode(image).decode()}" for image in row.images if isinstance(image, bytes)]
+    uris = [
+        f"data:image/png;base64,{base64.b64encode(image).decode()}"
+        for image in row.images
+        if isinstance(image, bytes)
+    ]
     content = [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
     content += [{"type": "text", "text": one} for one in texts(row.prompt)]
     turns = [{"role": "user", "content": content}, {"role": "assistant", "content": response}]
@@ -126,7 +155,9 @@ def score(client: httpx.Client, request: dict[str, Any]) -> float:
 
 
 def test_served_scores_are_those_of_our_judge(checkpoint: Path, served: httpx.Client) -> None:
-    judge = load_judge(checkpoint, Runtime(torch.device("cpu"))).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
+    judge = load_judge(checkpoint, Runtime(torch.device("cpu"))).benchmark(
+        PREFERENCE_FOLDER, ProtocolConfig()
+    )
     wanted = [value for verdict in judge.judge(EXAMPLES) for value in verdict.scores or ()]
     requests = [asked(row, response) for row in EXAMPLES for response in row.responses]
     raw = [one | {"use_activation": flag} for one in requests for flag in (False, True)]
@@ -140,12 +171,25 @@ def test_served_scores_are_those_of_our_judge(checkpoint: Path, served: httpx.Cl
     ("request_", "reason"),
     [
         ({"messages": [{"role": "user", "content": "What?"}]}, "must be the answer"),
-        ({"messages": [{"role": "user", "content": "<|image_pad|>"}, {"role": "assistant", "content": "A."}]}, "vision token"),
-        ({"input": "<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\nA.<|im_end|>\n"}, "Out of range float"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "<|image_pad|>"},
+                    {"role": "assistant", "content": "A."},
+                ]
+            },
+            "vision token",
+        ),
+        (
+            {"input": "<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\nA.<|im_end|>\n"},
+            "Out of range float",
+        ),
         ({"input": "What?"}, "Out of range float"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_and_harms_no_other(served: httpx.Client, request_: Any, reason: str) -> None:
+def test_what_cannot_be_scored_is_refused_and_harms_no_other(
+    served: httpx.Client, request_: Any, reason: str
+) -> None:
     found = served.post("/classify", json={"model": "reward", **request_})
     assert found.status_code == 400
     assert reason in found.text
@@ -162,12 +206,20 @@ def test_an_incomplete_checkpoint_is_not_served(checkpoint: Path, tmp_path: Path
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     load = "import sys, vllm; vllm.LLM(sys.argv[1], dtype='float32', max_model_len=256, enforce_eager=True)"
     settings = SETTINGS | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    found = subprocess.run([sys.executable, "-c", load, tmp_path], env=settings, capture_output=True, text=True, timeout=600)
+    found = subprocess.run(
+        [sys.executable, "-c", load, tmp_path],
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert found.returncode
     assert f"1 tensors are missing: {lost}" in found.stderr + found.stdout
 
 
-@pytest.mark.parametrize("shape", [HeadConfig(layers=1), HeadConfig(layers=3, width=24, activation="tanh", dropout=0.1)])
+@pytest.mark.parametrize(
+    "shape", [HeadConfig(layers=1), HeadConfig(layers=3, width=24, activation="tanh", dropout=0.1)]
+)
 def test_a_head_is_what_training_has(shape: HeadConfig, tmp_path: Path) -> None:
     from eval.serving.vllm_model import ACTIVATIONS, ServedHead
     from models.portable import reward

@@ -25,13 +25,23 @@ from models.packing.groups import filler_group
 from models.portable.reward import ScalarReward
 from tests.models import stock, tiny
 
-WORDS = ("red", "a blue circle", "what is in the picture?", "the square is left of it", "no", "a picture of a red square.", "")
+WORDS = (
+    "red",
+    "a blue circle",
+    "what is in the picture?",
+    "the square is left of it",
+    "no",
+    "a picture of a red square.",
+    "",
+)
 
 
 def reward_model(folder: Path, family: str) -> ScalarReward:
     """Return a tiny reward model with random weights everywhere, from a checkpoint in `folder`."""
     tiny.checkpoint(folder, family=family)
-    model: ScalarReward = load_scalar(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig(width=24))
+    model: ScalarReward = load_scalar(
+        BackboneConfig(path=str(folder), dtype="float32"), HeadConfig(width=24)
+    )
     tiny.stir(model.head, 0.5)
     model.eval()
     return model
@@ -42,14 +52,23 @@ def arrangement(draw: random.Random, family: str) -> list[stock.Case]:
     encoder, cases = tiny.encoder(family), []
     for number in range(draw.randint(1, 4)):
         sizes = [(draw.randint(30, 150), draw.randint(30, 150)) for _ in range(draw.randint(0, 3))]
-        pictures = [tiny.picture(width, height, seed=draw.randint(0, 99)) for width, height in sizes]
+        pictures = [
+            tiny.picture(width, height, seed=draw.randint(0, 99)) for width, height in sizes
+        ]
         places: Any = [{"type": "image"} for _ in pictures]
         asked: Message = {
             "role": "user",
-            "content": [*places, {"type": "text", "text": " ".join(draw.choices(WORDS, k=1 + number))}],
+            "content": [
+                *places,
+                {"type": "text", "text": " ".join(draw.choices(WORDS, k=1 + number))},
+            ],
         }
-        answers = [" ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(draw.randint(1, 5))]
-        cases.append((pictures, [encoder.render([asked, text("assistant", answer)]) for answer in answers]))
+        answers = [
+            " ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(draw.randint(1, 5))
+        ]
+        cases.append(
+            (pictures, [encoder.render([asked, text("assistant", answer)]) for answer in answers])
+        )
     return cases
 
 
@@ -59,7 +78,9 @@ def packed(model: ScalarReward, cases: list[stock.Case], draw: random.Random) ->
     for images, conversations in cases:
         row += [filler_group(encoder.vision)] * draw.randint(0, 1)
         row.append(encoder.encode(images, conversations, "end_of_turn"))
-    scores: Tensor = model(**encoder.pack([*row, *[filler_group(encoder.vision)] * draw.randint(0, 1)]).score_inputs())
+    scores: Tensor = model(
+        **encoder.pack([*row, *[filler_group(encoder.vision)] * draw.randint(0, 1)]).score_inputs()
+    )
     return scores
 
 
@@ -85,8 +106,12 @@ def differences(model: ScalarReward, seed: int) -> tuple[float, float, str]:
     theirs = {name: one.grad for name, one in backbone.named_parameters() if one.grad is not None}
     least, worst = 1e-2 * max(float(one.abs().max()) for one in theirs.values()), (0.0, "")
     for name, parameter in model.model.named_parameters():
-        assert parameter.grad is not None, f"{name} took no part: its hooks would not fire under ZeRO"
-        gradient = theirs.get(name, torch.zeros_like(parameter))  # the stock model runs no tower without an image
+        assert parameter.grad is not None, (
+            f"{name} took no part: its hooks would not fire under ZeRO"
+        )
+        gradient = theirs.get(
+            name, torch.zeros_like(parameter)
+        )  # the stock model runs no tower without an image
         scale = max(float(gradient.abs().max()), least)
         worst = max(worst, (float((parameter.grad - gradient).abs().max()) / scale, name))
     with torch.no_grad():
@@ -100,7 +125,8 @@ def main(count: int) -> None:
             model = reward_model(Path(folder), family)
             found = [differences(model, seed) for seed in range(count)]
         print(
-            f"{family}: {count} arrangements, scores {max(s for s, _, _ in found):.1e}, gradients", *max(one[1:] for one in found)
+            f"{family}: {count} arrangements, scores {max(s for s, _, _ in found):.1e}, gradients",
+            *max(one[1:] for one in found),
         )
 
 

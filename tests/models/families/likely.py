@@ -23,7 +23,12 @@ SEEDS = range(20)
 def main(family: str) -> None:
     """Print every pair that is found until one gives four lengths."""
     forbidden = tiny.encoder(family).vision_ids
-    options: dict[str, Any] = {"max_new_tokens": LIMIT, "do_sample": False, "eos_token_id": END, "pad_token_id": END}
+    options: dict[str, Any] = {
+        "max_new_tokens": LIMIT,
+        "do_sample": False,
+        "eos_token_id": END,
+        "pad_token_id": END,
+    }
     inputs = [
         stock.padded_inputs([(images, [spans])], family=family)
         for images, conversations in CASES
@@ -48,5 +53,7 @@ def main(family: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in FAMILIES:
-        sys.exit(f"usage: python -m tests.models.families.likely FAMILY; families are {', '.join(FAMILIES)}")
+        sys.exit(
+            f"usage: python -m tests.models.families.likely FAMILY; families are {', '.join(FAMILIES)}"
+        )
     main(sys.argv[1])

@@ -17,7 +17,14 @@ from data.errors import CheckpointError, UserError
 from data.preference import text
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
-from models.backbone import freeze, load_critic, load_encoder, load_language_model, load_scalar, not_quantised
+from models.backbone import (
+    freeze,
+    load_critic,
+    load_encoder,
+    load_language_model,
+    load_scalar,
+    not_quantised,
+)
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import assistant_turn
 from models.families.table import FAMILIES, PUBLISHED
@@ -28,7 +35,11 @@ from train.recipe.recipe import LoraConfig
 from train.runs.model import add_adapters
 from train.supervised.optimizer import element_wise, part_of
 
-LOADERS: dict[str, Any] = {"scalar": load_scalar, "critic": load_critic, "generative": load_language_model}
+LOADERS: dict[str, Any] = {
+    "scalar": load_scalar,
+    "critic": load_critic,
+    "generative": load_language_model,
+}
 TOTALS = {
     "Qwen/Qwen2-VL-2B-Instruct": 2_208_985_600,
     "Qwen/Qwen2-VL-7B-Instruct": 8_291_375_616,
@@ -51,19 +62,31 @@ def at(folder: Path, **changes: Any) -> BackboneConfig:
 
 
 def case(family: str) -> stock.Case:
-    prompt: Any = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What?"}]}
-    turns = [tiny.encoder(family).render([prompt, text("assistant", answer)]) for answer in ("Red", "A blue circle")]
+    prompt: Any = {
+        "role": "user",
+        "content": [{"type": "image"}, {"type": "text", "text": "What?"}],
+    }
+    turns = [
+        tiny.encoder(family).render([prompt, text("assistant", answer)])
+        for answer in ("Red", "A blue circle")
+    ]
     return [tiny.picture(80, 56)], turns
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_both_key_layouts_load_every_tensor_and_the_current_one_is_written(tmp_path: Path, family: str, released: bool) -> None:
+def test_both_key_layouts_load_every_tensor_and_the_current_one_is_written(
+    tmp_path: Path, family: str, released: bool
+) -> None:
     folder = tiny.checkpoint(tmp_path / "start", released=released, family=family)
     wanted = tiny.language_model(family=family).state_dict()
     for load in LOADERS.values():
         model = load(at(folder))
         found = model.state_dict()
-        assert not [name for name in found.keys() & wanted.keys() if not torch.equal(found[name], wanted[name])]
+        assert not [
+            name
+            for name in found.keys() & wanted.keys()
+            if not torch.equal(found[name], wanted[name])
+        ]
         model.save_pretrained(tmp_path / "saved")
         names = load_file(tmp_path / "saved" / "model.safetensors").keys()
         assert {name.split(".")[0] for name in names} <= {"model", "head", "lm_head"}
@@ -79,7 +102,9 @@ def test_a_checkpoint_is_the_judge_that_it_was_trained_to_be(tmp_path: Path, fam
         tiny.encoder(family).save_pretrained(tmp_path / kind)
         judge = load_judge(tmp_path / kind, Runtime(torch.device("cpu")))
         assert judge.rank("What?", ["Red", "Blue"]).scores if kind == "scalar" else judge
-    architecture = json.loads((tmp_path / "generative" / "config.json").read_text())["architectures"]
+    architecture = json.loads((tmp_path / "generative" / "config.json").read_text())[
+        "architectures"
+    ]
     assert architecture == [tiny.stock_class(family).__name__]
 
 
@@ -101,16 +126,22 @@ def test_remote_code_scores_the_same_elsewhere(tmp_path: Path, family: str) -> N
     encoder.save_pretrained(tmp_path / "saved")
     tiny.picture(80, 56).save(tmp_path / "picture.png")
     with torch.no_grad():
-        wanted: Any = model(**encoder.pack([encoder.encode(*case(family), "end_of_turn")]).score_inputs())
+        wanted: Any = model(
+            **encoder.pack([encoder.encode(*case(family), "end_of_turn")]).score_inputs()
+        )
     script = tmp_path / "elsewhere.py"
     script.write_text(ELSEWHERE)
     arguments = [str(tmp_path / name) for name in ("saved", "picture.png", "scores")]
-    subprocess.run([sys.executable, str(script), *arguments], check=True, cwd=tmp_path, capture_output=True)
+    subprocess.run(
+        [sys.executable, str(script), *arguments], check=True, cwd=tmp_path, capture_output=True
+    )
     found: Tensor = torch.load(tmp_path / "scores")
     assert torch.allclose(found, wanted, atol=1e-5)
 
 
-def test_every_parameter_is_in_exactly_one_part_and_counted_there(tmp_path: Path, family: str) -> None:
+def test_every_parameter_is_in_exactly_one_part_and_counted_there(
+    tmp_path: Path, family: str
+) -> None:
     folder, seen = tiny.checkpoint(tmp_path, family=family), set[str]()
     shape = shape_of(str(folder))
     assert shape is not None
@@ -123,43 +154,74 @@ def test_every_parameter_is_in_exactly_one_part_and_counted_there(tmp_path: Path
     for part, size in sizes.items():
         model: Any = load_language_model(at(folder))
         freeze(model, [part])
-        frozen = {name: one.numel() for name, one in model.named_parameters() if not one.requires_grad}
+        frozen = {
+            name: one.numel() for name, one in model.named_parameters() if not one.requires_grad
+        }
         assert sum(frozen.values()) == size, part
         assert not seen & frozen.keys()
-        assert {part_of(name) for name in frozen} == {"language" if part == "language_model" else "vision"}
+        assert {part_of(name) for name in frozen} == {
+            "language" if part == "language_model" else "vision"
+        }
         seen |= frozen.keys()
     assert seen == {name for name, _ in model.named_parameters()}
 
 
-def test_adapters_and_quantisation_take_the_language_models_projections_alone(tmp_path: Path, family: str) -> None:
+def test_adapters_and_quantisation_take_the_language_models_projections_alone(
+    tmp_path: Path, family: str
+) -> None:
     from transformers.quantizers.quantizers_utils import should_convert_module
 
     folder = tiny.checkpoint(tmp_path, family=family)
     model: Any = load_scalar(at(folder), HeadConfig(layers=1))
     linear = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     layers = {name for name in linear if name.startswith("model.language_model.layers.")}
-    assert {name for name in linear if should_convert_module(name, not_quantised(FAMILIES[family]))} == layers
+    assert {
+        name for name in linear if should_convert_module(name, not_quantised(FAMILIES[family]))
+    } == layers
     adapted: Any = add_adapters(model, LoraConfig(rank=2, alpha=4), head=True, masters=False)
     learned = {name: one.numel() for name, one in adapted.named_parameters() if one.requires_grad}
-    assert {name.split(".lora_")[0].removeprefix("base_model.model.") for name in learned if ".lora_" in name} == layers
+    assert {
+        name.split(".lora_")[0].removeprefix("base_model.model.")
+        for name in learned
+        if ".lora_" in name
+    } == layers
     shape = shape_of(str(folder))
     assert shape is not None
-    assert sum(size for name, size in learned.items() if ".lora_" in name) == 2 * shape.count().projections
+    assert (
+        sum(size for name, size in learned.items() if ".lora_" in name)
+        == 2 * shape.count().projections
+    )
 
 
-def test_tokens_come_from_the_tokenizer_and_patches_fit_the_tower(tmp_path: Path, family: str) -> None:
+def test_tokens_come_from_the_tokenizer_and_patches_fit_the_tower(
+    tmp_path: Path, family: str
+) -> None:
     folder = tiny.checkpoint(tmp_path, family=family)
     encoder = load_encoder(at(folder, max_pixels=32 * 32 * 6))
     assert encoder.end_of_turn == assistant_turn(encoder.tokenizer)["end"]
     assert encoder.vision.patch_size == encoder.encode(*case(family), None).pixel_values.shape[1]  # type: ignore[union-attr]
-    images, known = FAMILIES[family].images, json.loads((file := folder / "preprocessor_config.json").read_text())
-    assert images.limits(known) == {"min_pixels": 784, "max_pixels": 28 * 28 * 16} or not images.planned
+    images, known = (
+        FAMILIES[family].images,
+        json.loads((file := folder / "preprocessor_config.json").read_text()),
+    )
+    assert (
+        images.limits(known) == {"min_pixels": 784, "max_pixels": 28 * 28 * 16}
+        or not images.planned
+    )
     if not images.planned:
         return  # test_internvl.py
-    older = {name: value for name, value in known.items() if name not in ("min_pixels", "max_pixels")}
-    file.write_text(json.dumps(older | {"size": {"shortest_edge": 65536, "longest_edge": 16777216}}))
-    made = load_encoder(at(folder, max_pixels=32 * 32 * 6)).image_processor(images=[tiny.picture(400, 300)], return_tensors="pt")
-    assert int(made["image_grid_thw"].prod()) <= 32 * 32 * 6 / known["patch_size"] ** 2, "the recipe's limits decide"
+    older = {
+        name: value for name, value in known.items() if name not in ("min_pixels", "max_pixels")
+    }
+    file.write_text(
+        json.dumps(older | {"size": {"shortest_edge": 65536, "longest_edge": 16777216}})
+    )
+    made = load_encoder(at(folder, max_pixels=32 * 32 * 6)).image_processor(
+        images=[tiny.picture(400, 300)], return_tensors="pt"
+    )
+    assert int(made["image_grid_thw"].prod()) <= 32 * 32 * 6 / known["patch_size"] ** 2, (
+        "the recipe's limits decide"
+    )
     file.write_text(json.dumps(known | {"patch_size": 8}))
     with pytest.raises(UserError, match="makes patches of 8 pixels"):
         load_encoder(at(folder))

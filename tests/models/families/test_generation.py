@@ -15,7 +15,13 @@ from models.generation import WritingCost, generate
 from tests.models import stock, tiny
 from tests.models.test_generation import CASES, END, LIMIT, NAMES
 
-LIKELY = {"qwen2_5_vl": (7, 4.75), "qwen2_vl": (13, 4.0), "qwen3_vl": (2, 3.0), "internvl": (0, 3.5), "video_llama_3": (13, 2.5)}
+LIKELY = {
+    "qwen2_5_vl": (7, 4.75),
+    "qwen2_vl": (13, 4.0),
+    "qwen3_vl": (2, 3.0),
+    "internvl": (0, 3.5),
+    "video_llama_3": (13, 2.5),
+}
 """A seed, and how much likelier the end of turn is made, so that continuations end at different lengths."""
 
 
@@ -31,16 +37,32 @@ def backbone(folder: Path, family: str) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(tmp_path: Path, family: str) -> None:
+def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(
+    tmp_path: Path, family: str
+) -> None:
     plain, encoder = backbone(tmp_path, family), tiny.encoder(family)
     critic = load_critic(BackboneConfig(path=str(tmp_path), dtype="float32")).eval()
     batch, sampling = (
-        encoder.pack([encoder.encode(pictures, tiny.written_for(family, turns), None) for pictures, turns in CASES]),
+        encoder.pack(
+            [
+                encoder.encode(pictures, tiny.written_for(family, turns), None)
+                for pictures, turns in CASES
+            ]
+        ),
         SamplingConfig(max_new_tokens=LIMIT),
     )
-    found = iter(generate(critic, batch, end=END, forbidden=encoder.vision_ids, sampling=sampling, seeds=NAMES))
+    found = iter(
+        generate(
+            critic, batch, end=END, forbidden=encoder.vision_ids, sampling=sampling, seeds=NAMES
+        )
+    )
     lengths = []
-    options: dict[str, Any] = {"max_new_tokens": LIMIT, "do_sample": False, "eos_token_id": END, "pad_token_id": END}
+    options: dict[str, Any] = {
+        "max_new_tokens": LIMIT,
+        "do_sample": False,
+        "eos_token_id": END,
+        "pad_token_id": END,
+    }
     for images, conversations in CASES:
         for spans in conversations:
             one, inputs = next(found), stock.padded_inputs([(images, [spans])], family=family)
@@ -55,7 +77,9 @@ def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(tmp_path:
             with torch.no_grad():
                 last = stock.hidden_states(stock.backbone(critic.model), inputs)[0, -1]
             assert torch.allclose(one.end_hidden, last, atol=1e-5, rtol=1e-4)
-    assert len(set(lengths)) > 2, "the case is too easy: continuations should end at different lengths"
+    assert len(set(lengths)) > 2, (
+        "the case is too easy: continuations should end at different lengths"
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
+    GotOcr2ImageProcessorPil,
+    get_optimal_tiled_canvas,
+)
 
 from data.errors import CheckpointError, RecordError, UserError
 from data.images import TileTokens, tiled
@@ -33,8 +36,12 @@ def at(folder: Path, **changes: Any) -> BackboneConfig:
     return BackboneConfig(path=str(folder), dtype="float32", **changes)
 
 
-def test_rows_are_exact_on_qwen3s_language_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tiny.TEXT, FAMILY, {**tiny.TEXT[FAMILY], "model_type": "qwen3", "head_dim": 16})
+def test_rows_are_exact_on_qwen3s_language_model_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        tiny.TEXT, FAMILY, {**tiny.TEXT[FAMILY], "model_type": "qwen3", "head_dim": 16}
+    )
     model = reward_model(tmp_path, FAMILY)
     assert model.config.text_config.model_type == "qwen3"
     for seed in range(2000, 2003):
@@ -45,26 +52,49 @@ def test_rows_are_exact_on_qwen3s_language_model_too(tmp_path: Path, monkeypatch
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 12), st.integers(0, 11))
 @settings(deadline=None)
-def test_images_are_cut_as_the_processor_cuts_them(height: int, width: int, low: int, more: int) -> None:
+def test_images_are_cut_as_the_processor_cuts_them(
+    height: int, width: int, low: int, more: int
+) -> None:
     high = low + more
     columns, rows = get_optimal_tiled_canvas((height, width), (448, 448), low, high)
-    assert tiled(np.array([[height, width], [448, 448]], np.uint32), low, high, 448)[0] == columns * rows
+    assert (
+        tiled(np.array([[height, width], [448, 448]], np.uint32), low, high, 448)[0]
+        == columns * rows
+    )
 
 
-@given(st.lists(st.tuples(st.integers(20, 400), st.integers(20, 400)), max_size=3), st.integers(1, 3), st.integers(1, 7))
+@given(
+    st.lists(st.tuples(st.integers(20, 400), st.integers(20, 400)), max_size=3),
+    st.integers(1, 3),
+    st.integers(1, 7),
+)
 @settings(deadline=None, max_examples=25)
-def test_tokens_that_are_counted_are_those_of_the_group(sizes: list[tuple[int, int]], low: int, high: int) -> None:
+def test_tokens_that_are_counted_are_those_of_the_group(
+    sizes: list[tuple[int, int]], low: int, high: int
+) -> None:
     limits = BackboneConfig(path="tiny", min_pixels=low * TILE, max_pixels=(low + high + 1) * TILE)
-    encoder = Encoder(tiny.tokenizer(FAMILY), tiny.image_processor(limits.min_pixels, limits.max_pixels, FAMILY), limits, CONFIG)
+    encoder = Encoder(
+        tiny.tokenizer(FAMILY),
+        tiny.image_processor(limits.min_pixels, limits.max_pixels, FAMILY),
+        limits,
+        CONFIG,
+    )
     pictures = [tiny.picture(width, height) for height, width in sizes]
-    prompt: Any = {"role": "user", "content": [*({"type": "image"} for _ in sizes), {"type": "text", "text": "What?"}]}
-    group = encoder.encode(pictures, [encoder.render([prompt, text("assistant", "Red")])], "end_of_turn")
+    prompt: Any = {
+        "role": "user",
+        "content": [*({"type": "image"} for _ in sizes), {"type": "text", "text": "What?"}],
+    }
+    group = encoder.encode(
+        pictures, [encoder.render([prompt, text("assistant", "Red")])], "end_of_turn"
+    )
     counted = encoder.image_tokens(np.array(sizes, np.uint32).reshape(-1, 2))
     start, image, end = (getattr(encoder.vision, name) for name in ("start", "image", "end"))
     ids = list(group.prompt_ids)
     assert ids.count(image) == sum(counted)
     assert ids.count(start) == ids.count(end) == len(sizes)
-    assert all(ids[i - 1] == start for i, token in enumerate(ids) if token == image and ids[i - 1] != image)
+    assert all(
+        ids[i - 1] == start for i, token in enumerate(ids) if token == image and ids[i - 1] != image
+    )
     least, most = encoder.image_tokens.bounds
     assert low * 4 <= least
     assert most <= limits.max_pixels / TILE * 4
@@ -80,12 +110,18 @@ def test_the_recipes_pixels_become_tiles_and_are_kept(tmp_path: Path) -> None:
     folder = tiny.checkpoint(tmp_path, family=FAMILY)
     for pixels, tiles in ((1, 1), (2, 1), (3, 2), (5, 4), (13, 12)):
         encoder = load_encoder(at(folder, min_pixels=784, max_pixels=pixels * TILE))
-        assert encoder.image_processor.max_patches == tiles, "several have one of the whole image beside them"
+        assert encoder.image_processor.max_patches == tiles, (
+            "several have one of the whole image beside them"
+        )
         assert encoder.image_tokens == TileTokens(1, tiles, 56, 4)
         encoder.save_pretrained(folder)
-        (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | {"dtype": "float32"}))
+        (folder / "config.json").write_text(
+            json.dumps(json.loads((folder / "config.json").read_text()) | {"dtype": "float32"})
+        )
         assert load_encoder(backbone_of(folder, None)).image_processor.max_patches == tiles
-    with pytest.raises(UserError, match=r"max_pixels is 2,000.*tiles of 56 x 56 pixels.*give 3,136 or more"):
+    with pytest.raises(
+        UserError, match=r"max_pixels is 2,000.*tiles of 56 x 56 pixels.*give 3,136 or more"
+    ):
         load_encoder(at(folder, min_pixels=784, max_pixels=2000))
     with pytest.raises(UserError, match="no number of tiles"):
         load_encoder(at(folder, min_pixels=2 * TILE, max_pixels=2 * TILE))
@@ -138,7 +174,9 @@ def test_a_head_is_tied_as_the_language_model_says(tmp_path: Path) -> None:
         ({"vision_config": {"image_size": [56, 28]}}, "square"),
     ],
 )
-def test_other_variants_are_refused_by_name(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_other_variants_are_refused_by_name(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
     folder = tiny.checkpoint(tmp_path, family=FAMILY)
     found = json.loads((folder / "config.json").read_text())
     for name, value in change.items():
@@ -164,8 +202,17 @@ def test_a_shape_says_how_an_image_is_seen() -> None:
     shape = PUBLISHED["OpenGVLab/InternVL3-8B-hf"]
     seen = shape.image_tokens(BackboneConfig(path="any"))
     assert seen == TileTokens(1, 4, 448, 256)
-    assert (seen.bounds, seen.how) == ((256, 1280), "1 to 4 tiles of 448 x 448 pixels, several with one of the whole, ")
-    assert shape.image_tokens(BackboneConfig(path="any", max_pixels=13 * 448**2)).bounds == (256, 13 * 256)
+    assert (seen.bounds, seen.how) == (
+        (256, 1280),
+        "1 to 4 tiles of 448 x 448 pixels, several with one of the whole, ",
+    )
+    assert shape.image_tokens(BackboneConfig(path="any", max_pixels=13 * 448**2)).bounds == (
+        256,
+        13 * 256,
+    )
     with torch.device("meta"):
         totals = {path: one.count() for path, one in PUBLISHED.items()}
-    assert f"{(totals['OpenGVLab/InternVL3-8B-hf'].backbone + totals['OpenGVLab/InternVL3-8B-hf'].lm_head) / 1e9:.2f}" == "7.94"
+    assert (
+        f"{(totals['OpenGVLab/InternVL3-8B-hf'].backbone + totals['OpenGVLab/InternVL3-8B-hf'].lm_head) / 1e9:.2f}"
+        == "7.94"
+    )

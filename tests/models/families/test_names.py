@@ -13,20 +13,46 @@ from tests.test_structure import CLONE, SOURCES
 
 MARKERS = {"<img>", "<video>"}
 """Tokens that data sets write too, for the place of an image."""
-TOKENS = {token.strip("<|>") if "|" in token else token for family in FAMILIES.values() for token in family.vision_text} - MARKERS
+TOKENS = {
+    token.strip("<|>") if "|" in token else token
+    for family in FAMILIES.values()
+    for token in family.vision_text
+} - MARKERS
 NAMES = {*FAMILIES, *REFUSED, "qwen", "im_start", "im_end", "endoftext"} | TOKENS
-NAMED = re.compile("|".join(re.escape(name).replace("_", "_?") for name in sorted(NAMES)), re.IGNORECASE)
+NAMED = re.compile(
+    "|".join(re.escape(name).replace("_", "_?") for name in sorted(NAMES)), re.IGNORECASE
+)
 """A class spells `qwen2_5_vl` as `Qwen2_5_VL`, and `qwen2_vl` as `Qwen2VL`."""
-MAY = ("models/families/", "models/portable/", "models/build_embedded.py", "eval/serving/", "eval/adapters/")
+MAY = (
+    "models/families/",
+    "models/portable/",
+    "models/build_embedded.py",
+    "eval/serving/",
+    "eval/adapters/",
+)
 """The families themselves, the classes that travel with checkpoints, the embedded checkpoint's builder, vLLM's classes and
 what other people's programs write."""
 KNOWN = {
     "data/images.py": {"Qwen2.5-VL takes at most 200 : 1"},
-    "data/preference.py": {"im_start", "im_end", "endoftext", "vision_start", "vision_end", "image_pad"},
+    "data/preference.py": {
+        "im_start",
+        "im_end",
+        "endoftext",
+        "vision_start",
+        "vision_end",
+        "image_pad",
+    },
     "data/video.py": {"video_pad"},
     "eval/benchmarks/vl_rewardbench_scoring.py": {"UnifiedReward's qwen script"},
     "eval/judges/config.py": {"unified_reward_qwen3vl", "unified_reward_think_qwen3vl"},
-    "eval/judges/released.py": {"qwen2_5_vl", "qwen3_vl", "QWEN2_5", "QWEN3VL", "reward_qwen3vl", "think_qwen3vl"},
+    "eval/judges/released.py": {
+        "qwen2_5_vl",
+        "qwen3_vl",
+        "QWEN2_5",
+        "QWEN3VL",
+        "reward_qwen3vl",
+        "think_qwen3vl",
+    },
     "eval/judges/released_templates.py": {"UNIFIED_REWARD_THINK_QWEN3VL"},
     "train/recipe/methods.py": {"Qwen/Qwen2.5-VL-7B-Instruct"},
     "train/speed/workload.py": {"Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct"},
@@ -39,7 +65,11 @@ tokenizer's own."""
 def named(text: str) -> set[str]:
     """Return the strings and names of a module's code that name a family; docstrings and comments are prose."""
     tree = ast.parse(text)
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    prose = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:

@@ -32,8 +32,13 @@ def at(folder: Path, **changes: Any) -> BackboneConfig:
 
 def group_of(encoder: Encoder, sizes: list[tuple[int, int]]) -> Group:
     pictures = [tiny.picture(width, height) for height, width in sizes]
-    prompt: Any = {"role": "user", "content": [*({"type": "image"} for _ in sizes), {"type": "text", "text": "What?"}]}
-    return encoder.encode(pictures, [encoder.render([prompt, text("assistant", "Red")])], "end_of_turn")
+    prompt: Any = {
+        "role": "user",
+        "content": [*({"type": "image"} for _ in sizes), {"type": "text", "text": "What?"}],
+    }
+    return encoder.encode(
+        pictures, [encoder.render([prompt, text("assistant", "Red")])], "end_of_turn"
+    )
 
 
 def test_nothing_stands_around_an_image_but_what_the_template_writes() -> None:
@@ -41,7 +46,10 @@ def test_nothing_stands_around_an_image_but_what_the_template_writes() -> None:
     encoder = tiny.encoder(FAMILY)
     group, words = group_of(encoder, [(56, 84)]), encoder.tokenizer
     image = encoder.vision.image
-    before, after = (words(part)["input_ids"] for part in ("<|im_start|>user\n", "\nWhat?<|im_end|>\n<|im_start|>assistant\n"))
+    before, after = (
+        words(part)["input_ids"]
+        for part in ("<|im_start|>user\n", "\nWhat?<|im_end|>\n<|im_start|>assistant\n")
+    )
     wanted = *before, *[image] * 6, *after
     assert group.prompt_ids[: len(wanted)] == wanted
     assert filler_group(encoder.vision).prompt_ids == (image,)
@@ -53,13 +61,22 @@ def test_nothing_stands_around_an_image_but_what_the_template_writes() -> None:
     st.integers(20_000, 10**5),
 )
 @settings(deadline=None, max_examples=25)
-def test_tokens_that_are_counted_are_those_of_the_group(sizes: list[tuple[int, int]], low: int, high: int) -> None:
+def test_tokens_that_are_counted_are_those_of_the_group(
+    sizes: list[tuple[int, int]], low: int, high: int
+) -> None:
     limits = BackboneConfig(path="tiny", min_pixels=low, max_pixels=high)
-    encoder = Encoder(tiny.tokenizer(FAMILY), tiny.image_processor(low, high, FAMILY), limits, CONFIG)
-    group, counted = group_of(encoder, sizes), encoder.image_tokens(np.array(sizes, np.uint32).reshape(-1, 2))
+    encoder = Encoder(
+        tiny.tokenizer(FAMILY), tiny.image_processor(low, high, FAMILY), limits, CONFIG
+    )
+    group, counted = (
+        group_of(encoder, sizes),
+        encoder.image_tokens(np.array(sizes, np.uint32).reshape(-1, 2)),
+    )
     assert group.patches == group.prompt_ids.count(encoder.vision.image) == sum(counted)
     assert [rows * columns for _, rows, columns in group.grids] == counted.tolist()
-    assert image_tokens_of(CONFIG.to_dict(), low, high) == encoder.image_tokens, "the data plan counts by config.json"
+    assert image_tokens_of(CONFIG.to_dict(), low, high) == encoder.image_tokens, (
+        "the data plan counts by config.json"
+    )
 
 
 def test_merge_sizes_lie_beside_the_grids() -> None:
@@ -68,13 +85,19 @@ def test_merge_sizes_lie_beside_the_grids() -> None:
     inputs = row.model_inputs()
     assert inputs["image_merge_sizes"].tolist() == [1, 1]
     assert inputs["image_merge_sizes"].device == inputs["image_grid_thw"].device
-    assert {inputs[name].device.type for name in ("image_position_ids", "image_cu_seqlens")} == {"meta"}
+    assert {inputs[name].device.type for name in ("image_position_ids", "image_cu_seqlens")} == {
+        "meta"
+    }
 
 
 def test_the_recipes_limits_decide_and_not_those_of_the_released_file(tmp_path: Path) -> None:
     folder = tiny.checkpoint(tmp_path, family=FAMILY)
-    (folder / "preprocessor_config.json").write_text(json.dumps({"min_pixels": 3136, "max_pixels": 3211264, "patch_size": 28}))
-    first, second = (load_encoder(at(folder, max_pixels=pixels)).image_processor for pixels in (4 * 784, 9 * 784))
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"min_pixels": 3136, "max_pixels": 3211264, "patch_size": 28})
+    )
+    first, second = (
+        load_encoder(at(folder, max_pixels=pixels)).image_processor for pixels in (4 * 784, 9 * 784)
+    )
     for processor, most in ((first, 4), (second, 9)):
         made = processor(images=[tiny.picture(400, 400)], return_tensors="pt")
         assert made["image_grid_thw"].prod() == len(made["pixel_values"]) == most
@@ -86,7 +109,9 @@ def test_wrong_images_are_refused_in_a_padded_batch(tmp_path: Path) -> None:
     turns = [encoder.render([asked, text("assistant", "Red")])]
     inputs = stock.padded_inputs([([tiny.picture(112, 56)], turns)], family=FAMILY)
     assert model(**inputs).logits.shape == (1, 1)
-    with pytest.raises(ValueError, match="pixel_values holds 7 patches and image_grid_thw 1 images"):
+    with pytest.raises(
+        ValueError, match="pixel_values holds 7 patches and image_grid_thw 1 images"
+    ):
         model(**inputs | {"pixel_values": inputs["pixel_values"][:7]})
     with pytest.raises(ValueError, match="a video was given"):
         model(**inputs | {"pixel_values_videos": inputs["pixel_values"]})

@@ -33,7 +33,10 @@ def wanted(q: Tensor, k: Tensor, v: Tensor, row: list[list[int]]) -> Tensor:
 
 def tensors(length: int, key_heads: int = KEY_HEADS) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(length)
-    q, k, v = (torch.randn(1, heads, length, WIDTH, generator=generator) for heads in (HEADS, key_heads, key_heads))
+    q, k, v = (
+        torch.randn(1, heads, length, WIDTH, generator=generator)
+        for heads in (HEADS, key_heads, key_heads)
+    )
     return q, k, v
 
 
@@ -47,14 +50,18 @@ def varlen(monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_place(monkeypatch)
 
 
-LENGTHS = st.lists(st.lists(st.sampled_from([1, 2, 3, 5, 9, 40]), min_size=1, max_size=5), min_size=1, max_size=4)
+LENGTHS = st.lists(
+    st.lists(st.sampled_from([1, 2, 3, 5, 9, 40]), min_size=1, max_size=5), min_size=1, max_size=4
+)
 
 
 @settings(max_examples=40, deadline=None)
 @given(LENGTHS)
 def test_every_segment_sees_its_prompt_and_itself(row: list[list[int]]) -> None:
     x = tensors(sum(map(sum, row)))
-    out, weights = shared_prefix(torch.nn.Module(), *x, AttentionPlan.of(row), scaling=0.5, kernel="sdpa")
+    out, weights = shared_prefix(
+        torch.nn.Module(), *x, AttentionPlan.of(row), scaling=0.5, kernel="sdpa"
+    )
     assert weights is None
     assert torch.allclose(out[0], wanted(*rows(x), row), atol=1e-5)
 
@@ -73,7 +80,9 @@ WINDOWS = [16, 16, 8, 16, 4, 8]
 def windows(kernel: Any) -> tuple[Tensor, Tensor]:
     ends = torch.tensor([0, *torch.tensor(WINDOWS).cumsum(0).tolist()], dtype=torch.int32)
     x = tensors(sum(WINDOWS), HEADS)
-    out, _ = flash_windows(torch.nn.Module(), *x, scaling=0.5, cu_seq_lens_q=ends, max_length_q=16, kernel=kernel)
+    out, _ = flash_windows(
+        torch.nn.Module(), *x, scaling=0.5, cu_seq_lens_q=ends, max_length_q=16, kernel=kernel
+    )
     parts = zip(*(torch.split(t, WINDOWS) for t in rows(x)), strict=True)
     return out[0], torch.cat([attend(q, k, v, 0.5, False) for q, k, v in parts])
 
@@ -92,8 +101,15 @@ def test_the_varlen_call_gets_the_same_windows() -> None:
 def test_uneven_lengths_are_padded_to_their_own_bucket_only() -> None:
     row = [[900, 3, 4, 2, 3], [5, 800], [6, 5, 7]]
     calls, _ = AttentionPlan.of(row).calls(torch.float32)
-    pairs = sum(call.queries.shape[0] * call.queries.shape[1] * call.keys.shape[1] for call in calls)
-    real = sum(q * k for q, k in zip(AttentionPlan.of(row).query_lengths, AttentionPlan.of(row).key_lengths, strict=True))
+    pairs = sum(
+        call.queries.shape[0] * call.queries.shape[1] * call.keys.shape[1] for call in calls
+    )
+    real = sum(
+        q * k
+        for q, k in zip(
+            AttentionPlan.of(row).query_lengths, AttentionPlan.of(row).key_lengths, strict=True
+        )
+    )
     assert pairs < 1.3 * real
 
 
@@ -105,7 +121,9 @@ def test_indices_are_built_once_for_all_layers() -> None:
 
 def test_varlen_on_a_cpu_is_refused() -> None:
     with pytest.raises(ValueError, match="varlen needs CUDA"):
-        shared_prefix(torch.nn.Module(), *tensors(5), AttentionPlan.of([[3, 2]]), scaling=0.5, kernel="varlen")
+        shared_prefix(
+            torch.nn.Module(), *tensors(5), AttentionPlan.of([[3, 2]]), scaling=0.5, kernel="varlen"
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -114,7 +132,9 @@ def test_the_installed_transformers_is_recognised(family: str) -> None:
 
 
 @pytest.mark.parametrize("hook", ["_plan_passes", "_segments_pass"])
-def test_a_transformers_without_the_hooks_is_refused(monkeypatch: pytest.MonkeyPatch, hook: str) -> None:
+def test_a_transformers_without_the_hooks_is_refused(
+    monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
     monkeypatch.setattr(compatibility, hook, lambda family: False)
     with pytest.raises(RuntimeError, match=r"tested with transformers 5\.17"):
         compatibility.check_transformers.__wrapped__("qwen2_5_vl")

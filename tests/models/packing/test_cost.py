@@ -6,7 +6,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.packing.groups import PATCH_COST, Continuation, Group, balance_over_ranks, cost, pack, pack_first_fit, unpack
+from models.packing.groups import (
+    PATCH_COST,
+    Continuation,
+    Group,
+    balance_over_ranks,
+    cost,
+    pack,
+    pack_first_fit,
+    unpack,
+)
 from tests.models import tiny
 from train.speed.workload import FULL, pair_sizes
 
@@ -15,7 +24,9 @@ costs = st.lists(st.integers(1, 5000), max_size=40)
 
 
 @given(costs, st.integers(1, 8))
-def test_every_index_goes_to_one_rank_and_ranks_get_equally_many(found: list[int], ranks: int) -> None:
+def test_every_index_goes_to_one_rank_and_ranks_get_equally_many(
+    found: list[int], ranks: int
+) -> None:
     ranked = balance_over_ranks(found, ranks)
     assert sorted(index for indices in ranked for index in indices) == list(range(len(found)))
     assert max(map(len, ranked)) - min(map(len, ranked)) <= 1
@@ -27,7 +38,9 @@ def test_every_index_goes_to_one_rank_and_ranks_get_equally_many(found: list[int
 
 @given(st.integers(1, 40), st.integers(1, 8))
 def test_equal_costs_go_round_in_turn(count: int, ranks: int) -> None:
-    assert balance_over_ranks([7.0] * count, ranks) == [list(range(count))[rank::ranks] for rank in range(ranks)]
+    assert balance_over_ranks([7.0] * count, ranks) == [
+        list(range(count))[rank::ranks] for rank in range(ranks)
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 6)), max_size=20), st.integers(1, 8))
@@ -76,7 +89,11 @@ def test_ranks_finish_together_on_the_pairs_that_speed_is_measured_on() -> None:
     for seed in range(20):
         sizes = pair_sizes(64, seed, FULL)
         found = [
-            cost(size.height * size.width // 4 + size.question + sum(size.responses), size.height * size.width) for size in sizes
+            cost(
+                size.height * size.width // 4 + size.question + sum(size.responses),
+                size.height * size.width,
+            )
+            for size in sizes
         ]
         balanced.append(excess(balance_over_ranks(found, 8), found))
         in_turn.append(excess(balance_over_ranks([1.0] * 64, 8), found))
@@ -95,8 +112,15 @@ words = st.lists(st.integers(10, 90), min_size=1, max_size=6).map(tuple)
 
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
-    grids = tuple((1, 2 * draw(st.integers(1, 3)), 2 * draw(st.integers(1, 3))) for _ in range(draw(st.integers(0, 2))))
-    images = [i for _, rows, columns in grids for i in VISION.marked([VISION.image] * (rows * columns // 4))]
+    grids = tuple(
+        (1, 2 * draw(st.integers(1, 3)), 2 * draw(st.integers(1, 3)))
+        for _ in range(draw(st.integers(0, 2)))
+    )
+    images = [
+        i
+        for _, rows, columns in grids
+        for i in VISION.marked([VISION.image] * (rows * columns // 4))
+    ]
     patches = sum(rows * columns for _, rows, columns in grids)
     pixels = torch.randn(patches, VISION.patch_size) if grids else None
     continuations = []
@@ -112,7 +136,11 @@ def test_a_row_can_be_taken_apart_again(found: list[Group]) -> None:
     again = unpack(pack(found, VISION))
     assert len(again) == len(found)
     for group, other in zip(found, again, strict=True):
-        same = group.prompt_ids == other.prompt_ids and group.continuations == other.continuations and group.grids == other.grids
+        same = (
+            group.prompt_ids == other.prompt_ids
+            and group.continuations == other.continuations
+            and group.grids == other.grids
+        )
         assert same
         assert (group.pixel_values is None) == (other.pixel_values is None)
         if group.pixel_values is not None and other.pixel_values is not None:

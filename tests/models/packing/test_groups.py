@@ -27,12 +27,21 @@ def continuations(draw: st.DrawFn) -> Continuation:
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
     prompt = draw(st.lists(st.integers(10, 60), min_size=1, max_size=5))
-    grids = draw(st.lists(st.tuples(st.just(1), st.sampled_from([2, 4, 6]), st.sampled_from([2, 4])), max_size=2))
+    grids = draw(
+        st.lists(
+            st.tuples(st.just(1), st.sampled_from([2, 4, 6]), st.sampled_from([2, 4])), max_size=2
+        )
+    )
     for _, rows, columns in grids:
         prompt += VISION.marked([VISION.image] * (rows * columns // 4))
     prompt += draw(st.lists(st.integers(10, 60), max_size=3))
     pixels = torch.rand(sum(h * w for _, h, w in grids), VISION.patch_size) if grids else None
-    return Group(tuple(prompt), tuple(draw(st.lists(continuations(), min_size=1, max_size=4))), pixels, tuple(grids))
+    return Group(
+        tuple(prompt),
+        tuple(draw(st.lists(continuations(), min_size=1, max_size=4))),
+        pixels,
+        tuple(grids),
+    )
 
 
 def alone(group: Group, continuation: Continuation) -> tuple[Tensor, Tensor]:
@@ -59,13 +68,21 @@ def test_a_segment_and_its_keys_are_the_conversation_alone(row: list[Group]) -> 
             keys = plan.key_index[ends_k[segment] : ends_k[segment + 1]]
             assert torch.equal(batch.input_ids[0, keys], ids)
             assert torch.equal(batch.position_ids[:, 0, keys], positions)
-            assert keys[-len(continuation.ids) :].tolist() == list(range(ends_q[segment], ends_q[segment + 1]))
-            reads = [keys.tolist().index(i) for i in batch.read_positions[batch.read_owners == owner]]
+            assert keys[-len(continuation.ids) :].tolist() == list(
+                range(ends_q[segment], ends_q[segment + 1])
+            )
+            reads = [
+                keys.tolist().index(i) for i in batch.read_positions[batch.read_owners == owner]
+            ]
             assert reads == [len(group.prompt_ids) + i for i in continuation.read]
             mine = batch.label_owners == owner
             before = [keys.tolist().index(i) for i in batch.label_positions[mine]]
-            assert [i + 1 for i in before] == [len(group.prompt_ids) + i for i in continuation.loss_tokens]
-            assert batch.labels[mine].tolist() == [continuation.ids[i] for i in continuation.loss_tokens]
+            assert [i + 1 for i in before] == [
+                len(group.prompt_ids) + i for i in continuation.loss_tokens
+            ]
+            assert batch.labels[mine].tolist() == [
+                continuation.ids[i] for i in continuation.loss_tokens
+            ]
             segment, owner = segment + 1, owner + 1
     assert batch.group_sizes == tuple(len(group.continuations) for group in row)
     filler = 0 if any(group.grids for group in row) else 3
@@ -92,9 +109,15 @@ def test_a_batch_travels_small_and_moves() -> None:
     prompt = Group((10,) * 500, tuple(Continuation((11,) * 100, (99,)) for _ in range(8)))
     batch = pack([prompt, prompt], VISION)
     size = len(pickle.dumps(batch))
-    assert size < 40 * (batch.tokens + len(batch.plan.key_index))  # a mask of all pairs would be 6.8 million numbers
+    assert size < 40 * (
+        batch.tokens + len(batch.plan.key_index)
+    )  # a mask of all pairs would be 6.8 million numbers
     moved = batch.to("meta")
-    stays = {name for name, value in vars(moved).items() if isinstance(value, Tensor) and value.device.type != "meta"}
+    stays = {
+        name
+        for name, value in vars(moved).items()
+        if isinstance(value, Tensor) and value.device.type != "meta"
+    }
     assert stays == {"image_grid_thw"}
     assert moved.plan.key_index.device.type == "meta"
     inputs = moved.vision.model_inputs(moved.pixel_values, moved.pixel_values)

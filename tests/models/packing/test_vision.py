@@ -38,11 +38,17 @@ def model(folder: Path) -> ScalarRewardModel:
 
 
 def groups(encoder: Encoder) -> list[Group]:
-    return [encoder.encode(*case(pictures, 2, seed), "end_of_turn") for pictures, seed in ((1, 0), (0, 1), (3, 2))]
+    return [
+        encoder.encode(*case(pictures, 2, seed), "end_of_turn")
+        for pictures, seed in ((1, 0), (0, 1), (3, 2))
+    ]
 
 
 def without_plan(batch: PackedBatch) -> dict[str, Any]:
-    planned = batch.vision.model_inputs(batch.pixel_values, batch.image_grid_thw).keys() - {"pixel_values", "image_grid_thw"}
+    planned = batch.vision.model_inputs(batch.pixel_values, batch.image_grid_thw).keys() - {
+        "pixel_values",
+        "image_grid_thw",
+    }
     return {name: value for name, value in batch.score_inputs().items() if name not in planned}
 
 
@@ -55,7 +61,9 @@ def test_the_tower_computes_the_same_bits_from_the_plan(model: ScalarRewardModel
     for scores in (given_plan, without):
         model.zero_grad()
         torch.autograd.backward(scores.square().sum())
-        gradients.append([None if one.grad is None else one.grad.clone() for one in model.parameters()])
+        gradients.append(
+            [None if one.grad is None else one.grad.clone() for one in model.parameters()]
+        )
     for ours, theirs in zip(*gradients, strict=True):
         assert ours is not None
         assert theirs is not None
@@ -69,16 +77,24 @@ def test_one_window_for_a_whole_image_is_the_frame_itself(model: ScalarRewardMod
     assert torch.equal(model(**batch.score_inputs()), model(**without_plan(batch)))
 
 
-def test_a_forward_asks_for_values_twice_whatever_its_layers(model: ScalarRewardModel, asked: list[Tensor]) -> None:
+def test_a_forward_asks_for_values_twice_whatever_its_layers(
+    model: ScalarRewardModel, asked: list[Tensor]
+) -> None:
     encoder = tiny.encoder()
     batch = encoder.pack(groups(encoder))
     with torch.no_grad():
-        model(**batch.score_inputs())  # builds the indices of the text layers and of the CPU's windows
+        model(
+            **batch.score_inputs()
+        )  # builds the indices of the text layers and of the CPU's windows
         asked.clear()
         model(**batch.score_inputs())
         sizes, *check = asked
-        assert sizes.tolist() == [6, 12, 12, 15], "tokens of each image, worked out from the grids: they stay on the CPU"
-        assert [int(one) for one in check] == [45, True], "transformers compares the number of image tokens, once a row"
+        assert sizes.tolist() == [6, 12, 12, 15], (
+            "tokens of each image, worked out from the grids: they stay on the CPU"
+        )
+        assert [int(one) for one in check] == [45, True], (
+            "transformers compares the number of image tokens, once a row"
+        )
         asked.clear()
         model(**without_plan(batch))
     assert len(asked) > 8
@@ -102,7 +118,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 def test_a_plan_for_other_windows_is_refused(model: ScalarRewardModel, folder: Path) -> None:
     other = tiny.config()
     other.vision_config.window_size = 112
-    encoder = Encoder(tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)), other)
+    encoder = Encoder(
+        tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)), other
+    )
     with pytest.raises(UserError, match=r"window_size 112, and the model's is 56"):
         model(**encoder.pack([]).score_inputs())
     assert load_encoder(BackboneConfig(path=str(folder))).pack([]).vision.tower["window_size"] == 56
@@ -119,7 +137,10 @@ def planned(grids: Tensor, window: int) -> VisionPlan:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 3), sides, sides), min_size=1, max_size=4), st.sampled_from([56, 112]))
+@given(
+    st.lists(st.tuples(st.integers(1, 3), sides, sides), min_size=1, max_size=4),
+    st.sampled_from([56, 112]),
+)
 def test_segments_cover_every_patch_once(grids: list[tuple[int, int, int]], window: int) -> None:
     tensor = torch.tensor([(frames, 2 * rows, 2 * columns) for frames, rows, columns in grids])
     plan = planned(tensor, window)

@@ -40,19 +40,28 @@ def png(image: Image.Image) -> bytes:
 
 def packed(model: ScalarRewardModel, images: list[Image.Image], **backbone: Any) -> list[float]:
     encoder = tiny.encoder(**backbone)
-    turns = [(text("user", "What is it?", len(images)), text("assistant", response)) for response in RESPONSES]
-    group = encoder.encode(images, [encoder.render(one) for one in turns], model.config.reward_head["read"])
+    turns = [
+        (text("user", "What is it?", len(images)), text("assistant", response))
+        for response in RESPONSES
+    ]
+    group = encoder.encode(
+        images, [encoder.render(one) for one in turns], model.config.reward_head["read"]
+    )
     scores: list[float] = model(**encoder.pack([group]).score_inputs()).tolist()
     return scores
 
 
 @pytest.mark.parametrize("read", get_args(Read))
-def test_scores_are_the_packed_ones_for_every_place_that_a_head_reads(tmp_path: Path, read: Read) -> None:
+def test_scores_are_the_packed_ones_for_every_place_that_a_head_reads(
+    tmp_path: Path, read: Read
+) -> None:
     model, pictures = reward_model(tmp_path, read), [tiny.picture(60, 80), tiny.picture(90, 80, 1)]
     for number in range(3):
         wanted = packed(model, pictures[:number])
         assert max(wanted) - min(wanted) > 1e-3
-        found = model.score(PROCESSOR, "What is it?", RESPONSES, images=pictures[:number], batch_size=2)
+        found = model.score(
+            PROCESSOR, "What is it?", RESPONSES, images=pictures[:number], batch_size=2
+        )
         assert found == pytest.approx(wanted, abs=1e-5)
 
 
@@ -72,15 +81,28 @@ def test_every_form_of_a_conversation_gives_the_same_turns(tmp_path: Path) -> No
     uri = "data:image/png;base64," + base64.b64encode(encoded).decode()
     question = {"type": "text", "text": "What is it?"}
     wanted = [{"role": "user", "content": [{"type": "image"}, question]}]
-    values = [image, encoded, tmp_path / "one.png", str(tmp_path / "one.png"), uri, {"bytes": encoded, "path": None}]
+    values = [
+        image,
+        encoded,
+        tmp_path / "one.png",
+        str(tmp_path / "one.png"),
+        uri,
+        {"bytes": encoded, "path": None},
+    ]
     parts = [{"type": "image", "image": value} for value in values]
     parts += [
         {"type": "image_url", "image_url": {"url": uri}},
         {"type": "input_image", "image_url": uri},
         {"type": "image", "url": uri},
     ]
-    forms: list[tuple[Any, list[Any]]] = [([{"role": "user", "content": [part, question]}], []) for part in parts]
-    forms += [("What is it?", [image]), ([{"role": "user", "content": "What is it?"}], [uri]), (wanted, [image])]
+    forms: list[tuple[Any, list[Any]]] = [
+        ([{"role": "user", "content": [part, question]}], []) for part in parts
+    ]
+    forms += [
+        ("What is it?", [image]),
+        ([{"role": "user", "content": "What is it?"}], [uri]),
+        (wanted, [image]),
+    ]
     for messages, images in forms:
         turns, found = read_conversation(messages, images)
         assert turns == wanted
@@ -105,8 +127,16 @@ USER = {"role": "user", "content": "What is it?"}
         ([{"role": "user", "content": 3}], [], "type int"),
         ([{"role": "user", "content": [{"type": "video"}]}], [], "frames of a video"),
         ([{"role": "user", "content": [{"type": "text", "text": 3}]}], [], "is a int"),
-        ([{"role": "user", "content": [{"type": "image"}]}], [], "1 image parts without an image, and 0"),
-        ([{"role": "user", "content": [{"type": "image", "image": b"x"}]}], [b"y"], "0 image parts without an image, and 1"),
+        (
+            [{"role": "user", "content": [{"type": "image"}]}],
+            [],
+            "1 image parts without an image, and 0",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "image", "image": b"x"}]}],
+            [b"y"],
+            "0 image parts without an image, and 1",
+        ),
         (
             [USER, {"role": "assistant", "content": [{"type": "image", "image": b"x"}]}, USER],
             [],
@@ -150,7 +180,9 @@ def test_transformers_alone_gives_the_scores(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "saved")
     tiny.encoder().save_pretrained(tmp_path / "saved")
     image.save(tmp_path / "one.png")
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(tmp_path / "cache")}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
+        "HF_HOME": str(tmp_path / "cache")
+    }
     arguments = [sys.executable, "-c", SCRIPT, str(tmp_path / "saved"), str(tmp_path / "one.png")]
     done = subprocess.run(
         arguments,

@@ -25,7 +25,10 @@ from models.portable.critic import CriticRewardModel
 from models.portable.reward import IncompleteCheckpointError
 from tests.models import stock, tiny
 
-PAIRS = (("A red square.", "A red circle."), ("it is right.", "it is wrong, as there is no circle."))
+PAIRS = (
+    ("A red square.", "A red circle."),
+    ("it is right.", "it is wrong, as there is no circle."),
+)
 HEAD = HeadConfig(activation="tanh")
 
 
@@ -33,13 +36,20 @@ def case(pictures: int, responses: tuple[str, ...], critiques: tuple[str, ...]) 
     content: Any = [{"type": "image"}] * pictures + [{"type": "text", "text": "What is it?"}]
     prompt: tuple[Message, ...] = ({"role": "user", "content": content},)
     turns = [
-        tiny.encoder().render(with_critique(prompt, response, "judge the response.", critique), loss=True)
+        tiny.encoder().render(
+            with_critique(prompt, response, "judge the response.", critique), loss=True
+        )
         for response, critique in zip(responses, critiques, strict=True)
     ]
     return [tiny.picture(60 + 30 * i, 80, i) for i in range(pictures)], turns
 
 
-CASES = [case(1, *PAIRS), case(0, *PAIRS), case(2, PAIRS[0], ("", "wrong")), case(1, PAIRS[0][:1], PAIRS[1][:1])]
+CASES = [
+    case(1, *PAIRS),
+    case(0, *PAIRS),
+    case(2, PAIRS[0], ("", "wrong")),
+    case(1, PAIRS[0][:1], PAIRS[1][:1]),
+]
 
 
 def critic(folder: Path, **changes: Any) -> CriticRewardModel:
@@ -59,18 +69,29 @@ def row(cases: list[stock.Case]) -> PackedBatch:
 
 def joint(scores: Tensor, log_probabilities: Tensor) -> Tensor:
     """Return a loss in which every score and every label counts differently."""
-    weights = torch.linspace(-1.0, 2.0, len(scores)), torch.linspace(0.5, 1.5, len(log_probabilities))
+    weights = (
+        torch.linspace(-1.0, 2.0, len(scores)),
+        torch.linspace(0.5, 1.5, len(log_probabilities)),
+    )
     return (scores * weights[0]).sum() - (log_probabilities * weights[1]).mean()
 
 
-def reference(model: CriticRewardModel, folder: Path) -> tuple[Tensor, Tensor, dict[str, Tensor | None]]:
+def reference(
+    model: CriticRewardModel, folder: Path
+) -> tuple[Tensor, Tensor, dict[str, Tensor | None]]:
     """Return scores, log-probabilities and gradients of the stock model with the paper's head, on a padded batch."""
-    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, attn_implementation="sdpa").eval()
+    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        folder, attn_implementation="sdpa"
+    ).eval()
     inputs = stock.padded_inputs(CASES)
     hidden = stock.hidden_states(plain.model, inputs)
     ends = inputs["attention_mask"].sum(1) - 1
-    first, bias, second = (parameter.detach().clone().requires_grad_() for parameter in model.head.parameters())
-    scores = F.linear(torch.tanh(F.linear(hidden[torch.arange(len(ends)), ends], first, bias)), second)[:, 0]
+    first, bias, second = (
+        parameter.detach().clone().requires_grad_() for parameter in model.head.parameters()
+    )
+    scores = F.linear(
+        torch.tanh(F.linear(hidden[torch.arange(len(ends)), ends], first, bias)), second
+    )[:, 0]
     found = []
     for i, turn in enumerate(turn for _, turns in CASES for turn in turns):
         critique = tiny.tokenizer()(turn[-2].text + turn[-1].text)["input_ids"]
@@ -79,7 +100,11 @@ def reference(model: CriticRewardModel, folder: Path) -> tuple[Tensor, Tensor, d
     log_probabilities = torch.cat(found)
     torch.autograd.backward(joint(scores, log_probabilities))
     gradients = {name: parameter.grad for name, parameter in plain.named_parameters()}
-    gradients |= {"head.0.weight": first.grad, "head.0.bias": bias.grad, "head.3.weight": second.grad}
+    gradients |= {
+        "head.0.weight": first.grad,
+        "head.0.bias": bias.grad,
+        "head.3.weight": second.grad,
+    }
     return scores.detach(), log_probabilities.detach(), gradients
 
 
@@ -97,7 +122,9 @@ def test_both_losses_and_all_gradients_are_the_padded_stock_models(tmp_path: Pat
         wanted = gradients[name]
         assert parameter.grad is not None, name
         assert wanted is not None, name
-        assert float((parameter.grad - wanted).abs().max()) <= 1e-5 * max(1.0, float(wanted.abs().max())), name
+        assert float((parameter.grad - wanted).abs().max()) <= 1e-5 * max(
+            1.0, float(wanted.abs().max())
+        ), name
     assert float(named["lm_head.weight"].grad.abs().max()) > 1e-3
     assert float(named["head.0.weight"].grad.abs().max()) > 1e-3
 
@@ -113,10 +140,14 @@ def test_a_row_of_filler_reaches_every_parameter_of_both_heads(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_saved_critic_is_found_by_its_config_and_scores_the_same(tmp_path: Path, tied: bool) -> None:
+def test_a_saved_critic_is_found_by_its_config_and_scores_the_same(
+    tmp_path: Path, tied: bool
+) -> None:
     model = critic(tmp_path / "start", tie_word_embeddings=tied)
     model.save_pretrained(tmp_path / "saved")
-    again = load_critic(BackboneConfig(path=str(tmp_path / "saved"), dtype="float32"), fresh_head=False).eval()
+    again = load_critic(
+        BackboneConfig(path=str(tmp_path / "saved"), dtype="float32"), fresh_head=False
+    ).eval()
     assert again.config.reward_head == HEAD.model_dump()
     assert again.config.critique == {"request": "judge the response.", "max_new_tokens": 9}
     with torch.no_grad():
@@ -134,7 +165,9 @@ def test_a_critic_loads_whole_or_not_at_all(tmp_path: Path) -> None:
     config = BackboneConfig(path=str(folder), dtype="float32")
     for name in ("lm_head.weight", "head.0.weight", "model.visual.merger.mlp.0.weight"):
         save_file(
-            {key: value for key, value in whole.items() if key != name}, folder / "model.safetensors", metadata={"format": "pt"}
+            {key: value for key, value in whole.items() if key != name},
+            folder / "model.safetensors",
+            metadata={"format": "pt"},
         )
         with pytest.raises(IncompleteCheckpointError, match=f"missing: {name}"):
             load_critic(config, fresh_head=False)
@@ -144,10 +177,17 @@ def test_a_critic_loads_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_it_still_generates_from_padded_prompts(tmp_path: Path) -> None:
     model = critic(tmp_path)
-    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path, attn_implementation="sdpa").eval()
+    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        tmp_path, attn_implementation="sdpa"
+    ).eval()
     inputs = stock.padded_inputs(CASES, side="left")
     kinds = (inputs["input_ids"] == plain.config.image_token_id).int()
-    options: dict[str, Any] = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "mm_token_type_ids": kinds}
+    options: dict[str, Any] = {
+        "max_new_tokens": 4,
+        "min_new_tokens": 4,
+        "do_sample": False,
+        "mm_token_type_ids": kinds,
+    }
     assert torch.equal(model.generate(**inputs, **options), plain.generate(**inputs, **options))
 
 
@@ -191,13 +231,23 @@ def test_remote_code_scores_given_critiques_and_writes_elsewhere(tmp_path: Path)
     inputs = stock.padded_inputs(CASES, side="left")
     torch.save(inputs, tmp_path / "inputs.pt")
     arguments = [str(tmp_path / name) for name in ("saved", "again", "inputs.pt", "scores.pt")]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(tmp_path / "cache")}
-    subprocess.run([sys.executable, "-c", SCRIPT, *arguments], cwd=tmp_path, env=environment, check=True, timeout=240)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
+        "HF_HOME": str(tmp_path / "cache")
+    }
+    subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        timeout=240,
+    )
     found, texts = torch.load(tmp_path / "scores.pt")
     kinds = (inputs["input_ids"] == model.config.image_token_id).int()
     with torch.no_grad():
         packed = model(**row(CASES).joint_inputs())[0]
-        written = model.generate(**inputs, mm_token_type_ids=kinds, max_new_tokens=3, do_sample=False)
+        written = model.generate(
+            **inputs, mm_token_type_ids=kinds, max_new_tokens=3, do_sample=False
+        )
     assert torch.allclose(found, packed, atol=1e-5)
     assert torch.equal(texts, written)
 
@@ -230,4 +280,6 @@ def test_adapters_keep_both_heads(tmp_path: Path) -> None:
         wanted, found = (one(**row(CASES).joint_inputs()) for one in (adapted, again))
     assert torch.allclose(found[0], wanted[0], atol=1e-6)
     assert torch.allclose(found[1], wanted[1], atol=1e-6)
-    assert not torch.allclose(found[0], critic(tmp_path / "other")(**row(CASES).joint_inputs())[0], atol=1e-2)
+    assert not torch.allclose(
+        found[0], critic(tmp_path / "other")(**row(CASES).joint_inputs())[0], atol=1e-2
+    )

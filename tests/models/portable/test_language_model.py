@@ -24,13 +24,17 @@ def cases() -> list[stock.Case]:
     for pictures, answers in ((1, ANSWERS), (0, ANSWERS[:1]), (2, ANSWERS[:2])):
         content: Any = [{"type": "image"}] * pictures + [{"type": "text", "text": "What is it?"}]
         prompt: Any = {"role": "user", "content": content}
-        turns = [encoder.render([prompt, text("assistant", answer)], loss=True) for answer in answers]
+        turns = [
+            encoder.render([prompt, text("assistant", answer)], loss=True) for answer in answers
+        ]
         found.append(([tiny.picture(60 + 30 * i, 80, i) for i in range(pictures)], turns))
     return found
 
 
 @pytest.mark.parametrize("chunk", [1024, 5])
-def test_labels_give_the_stock_loss_and_gradients(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_give_the_stock_loss_and_gradients(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(language_model, "CHUNK", chunk)
     folder = tiny.checkpoint(tmp_path)
     model = load_language_model(BackboneConfig(path=str(folder), dtype="float32")).eval()
@@ -39,7 +43,9 @@ def test_labels_give_the_stock_loss_and_gradients(tmp_path: Path, chunk: int, mo
     found = model(**batch.label_inputs())
     torch.autograd.backward(-found.mean())
 
-    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, attn_implementation="sdpa").eval()
+    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        folder, attn_implementation="sdpa"
+    ).eval()
     inputs = stock.padded_inputs(cases())
     labels = torch.full_like(inputs["input_ids"], -100)
     owners = []
@@ -63,7 +69,9 @@ def test_labels_give_the_stock_loss_and_gradients(tmp_path: Path, chunk: int, mo
 
 
 def test_a_row_of_filler_has_no_label_and_reaches_every_parameter(tmp_path: Path) -> None:
-    model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32"))
+    model = load_language_model(
+        BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
+    )
     found = model(**tiny.encoder().pack([]).label_inputs())
     assert found.shape == (0,)
     torch.autograd.backward(found.sum())
@@ -73,8 +81,15 @@ def test_a_row_of_filler_has_no_label_and_reaches_every_parameter(tmp_path: Path
 def test_the_same_model_still_generates_from_padded_prompts(tmp_path: Path) -> None:
     folder = tiny.checkpoint(tmp_path)
     model = load_language_model(BackboneConfig(path=str(folder), dtype="float32")).eval()
-    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, attn_implementation="sdpa").eval()
+    plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        folder, attn_implementation="sdpa"
+    ).eval()
     inputs = stock.padded_inputs(cases(), side="left")
     kinds = (inputs["input_ids"] == plain.config.image_token_id).int()
-    options: dict[str, Any] = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "mm_token_type_ids": kinds}
+    options: dict[str, Any] = {
+        "max_new_tokens": 4,
+        "min_new_tokens": 4,
+        "do_sample": False,
+        "mm_token_type_ids": kinds,
+    }
     assert torch.equal(model.generate(**inputs, **options), plain.generate(**inputs, **options))

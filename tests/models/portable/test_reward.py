@@ -29,9 +29,16 @@ from tests.models import stock, tiny
 def cases() -> list[stock.Case]:
     encoder = tiny.encoder()
     found = []
-    for pictures, answers in ((1, ("A red square.", "Blue")), (0, ("Yes, it is a picture.",)), (2, ("Red", "A circle"))):
+    for pictures, answers in (
+        (1, ("A red square.", "Blue")),
+        (0, ("Yes, it is a picture.",)),
+        (2, ("Red", "A circle")),
+    ):
         content: Any = [{"type": "image"}] * pictures + [{"type": "text", "text": "What is it?"}]
-        turns = [encoder.render([{"role": "user", "content": content}, text("assistant", answer)]) for answer in answers]
+        turns = [
+            encoder.render([{"role": "user", "content": content}, text("assistant", answer)])
+            for answer in answers
+        ]
         found.append(([tiny.picture(60 + 30 * i, 80, i) for i in range(pictures)], turns))
     return found
 
@@ -64,22 +71,32 @@ def padded_with(token: int, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("following", ["", "\n", "\n\n and more", "<|endoftext|>", "\n<|im_start|>assistant\n"])
-def test_a_padded_batch_gives_the_packed_scores_whatever_follows(tmp_path: Path, side: str, following: str) -> None:
+@pytest.mark.parametrize(
+    "following", ["", "\n", "\n\n and more", "<|endoftext|>", "\n<|im_start|>assistant\n"]
+)
+def test_a_padded_batch_gives_the_packed_scores_whatever_follows(
+    tmp_path: Path, side: str, following: str
+) -> None:
     model = reward_model(tmp_path)
     inputs = stock.padded_inputs(followed_by(following), side)
     logits = model(**inputs).logits
     assert logits.shape == (5, 1)
     assert logits.dtype == torch.float32
     assert torch.allclose(logits[:, 0], packed(model), atol=1e-5)
-    assert torch.allclose(model(**padded_with(model.config.assistant_turn["end"], inputs)).logits, logits, atol=1e-6)
+    assert torch.allclose(
+        model(**padded_with(model.config.assistant_turn["end"], inputs)).logits, logits, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_last_token_is_the_last_of_the_row(tmp_path: Path, side: str) -> None:
     model = reward_model(tmp_path, "last_token")
-    assert torch.allclose(model(**stock.padded_inputs(followed_by("\n"), side)).logits[:, 0], packed(model), atol=1e-5)
-    assert not torch.allclose(model(**stock.padded_inputs(cases(), side)).logits[:, 0], packed(model), atol=1e-3)
+    assert torch.allclose(
+        model(**stock.padded_inputs(followed_by("\n"), side)).logits[:, 0], packed(model), atol=1e-5
+    )
+    assert not torch.allclose(
+        model(**stock.padded_inputs(cases(), side)).logits[:, 0], packed(model), atol=1e-3
+    )
 
 
 def test_a_checkpoint_from_before_reads_where_it_read(tmp_path: Path) -> None:
@@ -87,8 +104,18 @@ def test_a_checkpoint_from_before_reads_where_it_read(tmp_path: Path) -> None:
     tiny.encoder().save_pretrained(tmp_path / "saved")
     file = tmp_path / "saved" / "config.json"
     settings = json.loads(file.read_text())
-    file.write_text(json.dumps({k: v for k, v in settings.items() if k not in ("assistant_turn", "num_labels", "id2label")}))
-    again = load_scalar(BackboneConfig(path=str(tmp_path / "saved"), dtype="float32"), fresh_head=False).eval()
+    file.write_text(
+        json.dumps(
+            {
+                k: v
+                for k, v in settings.items()
+                if k not in ("assistant_turn", "num_labels", "id2label")
+            }
+        )
+    )
+    again = load_scalar(
+        BackboneConfig(path=str(tmp_path / "saved"), dtype="float32"), fresh_head=False
+    ).eval()
     assert again.config.reward_head["read"] == "last_response_token"
     assert again.config.num_labels == 1
     logits = again(**stock.padded_inputs(cases(), "left")).logits[:, 0]
@@ -99,7 +126,9 @@ def test_a_checkpoint_from_before_reads_where_it_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("read", ["end_of_turn", "last_token"])
 @pytest.mark.parametrize(
-    "which", [slice(0, 0), slice(1, 2), slice(0, 1), slice(0, 2)], ids=["nothing", "bare text", "no answer", "cut off answer"]
+    "which",
+    [slice(0, 0), slice(1, 2), slice(0, 1), slice(0, 2)],
+    ids=["nothing", "bare text", "no answer", "cut off answer"],
 )
 def test_a_row_without_a_whole_answer_is_refused(tmp_path: Path, read: Read, which: slice) -> None:
     model = reward_model(tmp_path, read)
@@ -112,7 +141,9 @@ def test_weights_without_a_tokenizer_go_by_their_config(tmp_path: Path) -> None:
     tiny.language_model().save_pretrained(tmp_path)
     model = load_scalar(BackboneConfig(path=str(tmp_path), dtype="float32")).eval()
     tiny.stir(model.head, 0.5)
-    assert torch.allclose(model(**stock.padded_inputs(followed_by("\n"))).logits[:, 0], packed(model), atol=1e-5)
+    assert torch.allclose(
+        model(**stock.padded_inputs(followed_by("\n"))).logits[:, 0], packed(model), atol=1e-5
+    )
 
 
 def refused_images() -> dict[str, dict[str, Any]]:
@@ -128,7 +159,10 @@ def refused_images() -> dict[str, dict[str, Any]]:
         "no pixels for the grid": bare | {"image_grid_thw": grid},
         "one image fewer": good | {"pixel_values": patches[first:], "image_grid_thw": grid[1:]},
         "one image more": good
-        | {"pixel_values": torch.cat([patches[:first], patches]), "image_grid_thw": torch.cat([grid[:1], grid])},
+        | {
+            "pixel_values": torch.cat([patches[:first], patches]),
+            "image_grid_thw": torch.cat([grid[:1], grid]),
+        },
         "too few patches": good | {"pixel_values": patches[4:]},
         "other order": good | {"image_grid_thw": grid.flip(0)},
         "images without placeholders": good | {"input_ids": ids.where(ids != image, 5)},
@@ -143,7 +177,12 @@ def test_images_other_than_the_placeholders_are_refused(tmp_path: Path, name: st
     with pytest.raises(ValueError, match="video" if "video" in name else "image placeholders"):
         reward_model(tmp_path)(**inputs)
     critic = load_critic(BackboneConfig(path=str(tmp_path), dtype="float32"))
-    for call in (critic.score, critic, critic.generate, load_language_model(BackboneConfig(path=str(tmp_path), dtype="float32"))):
+    for call in (
+        critic.score,
+        critic,
+        critic.generate,
+        load_language_model(BackboneConfig(path=str(tmp_path), dtype="float32")),
+    ):
         with pytest.raises(ValueError, match="video" if "video" in name else "image placeholders"):
             call(**inputs)
 
@@ -167,7 +206,9 @@ def test_a_mean_head_needs_to_be_told_the_response(tmp_path: Path) -> None:
     answers = [turn[-2].text for _, turns in cases() for turn in turns]
     for i, (end, answer) in enumerate(zip(ends.tolist(), answers, strict=True)):
         mask[i, end - len(tiny.tokenizer()(answer)["input_ids"]) : end] = 1
-    assert torch.allclose(model(**inputs, response_mask=mask).logits[:, 0], packed(model), atol=1e-5)
+    assert torch.allclose(
+        model(**inputs, response_mask=mask).logits[:, 0], packed(model), atol=1e-5
+    )
     mask[1] = 0
     with pytest.raises(ValueError, match="response_mask"):
         model(**inputs, response_mask=mask)
@@ -175,16 +216,32 @@ def test_a_mean_head_needs_to_be_told_the_response(tmp_path: Path) -> None:
 
 def test_text_callers_get_the_packed_scores(tmp_path: Path) -> None:
     """TRL's GRPOTrainer with `reward_funcs=model` does the first, transformers' pipeline the second."""
-    model, tokenizer, encoder = reward_model(tmp_path), copy.deepcopy(tiny.tokenizer()), tiny.encoder()
+    model, tokenizer, encoder = (
+        reward_model(tmp_path),
+        copy.deepcopy(tiny.tokenizer()),
+        tiny.encoder(),
+    )
     answers = ("A red square.", "Blue", "Yes, it is a picture.")
     chats = [(text("user", "What is it?"), text("assistant", answer)) for answer in answers]
-    wanted = model(**encoder.pack([encoder.encode([], [encoder.render(chat) for chat in chats], "end_of_turn")]).score_inputs())
+    wanted = model(
+        **encoder.pack(
+            [encoder.encode([], [encoder.render(chat) for chat in chats], "end_of_turn")]
+        ).score_inputs()
+    )
     texts = [tokenizer.apply_chat_template(list(chat), tokenize=False) for chat in chats]
-    rows = tokenizer(text=texts, return_tensors="pt", padding=True, padding_side="right", add_special_tokens=False)
+    rows = tokenizer(
+        text=texts,
+        return_tensors="pt",
+        padding=True,
+        padding_side="right",
+        add_special_tokens=False,
+    )
     assert torch.allclose(model(**rows).logits[:, 0], wanted, atol=1e-5)
     for side, pad in (("left", "<|endoftext|>"), ("right", "<|im_end|>")):
         tokenizer.padding_side, tokenizer.pad_token = side, pad
-        found = pipeline("text-classification", model=model, tokenizer=tokenizer, batch_size=2)(texts)
+        found = pipeline("text-classification", model=model, tokenizer=tokenizer, batch_size=2)(
+            texts
+        )
         assert [one["score"] for one in found] == pytest.approx(wanted.tolist(), abs=1e-5)
 
 
@@ -230,8 +287,16 @@ def test_remote_code_scores_the_same_elsewhere(tmp_path: Path) -> None:
     inputs = stock.padded_inputs(cases())
     torch.save(inputs, tmp_path / "inputs.pt")
     arguments = [str(tmp_path / name) for name in ("saved", "again", "inputs.pt", "scores.pt")]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(tmp_path / "cache")}
-    subprocess.run([sys.executable, "-c", SCRIPT, *arguments], cwd=tmp_path, env=environment, check=True, timeout=120)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
+        "HF_HOME": str(tmp_path / "cache")
+    }
+    subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        timeout=120,
+    )
     with torch.no_grad():
         wanted = model(**inputs).logits
     assert torch.allclose(torch.load(tmp_path / "scores.pt"), wanted, atol=1e-6)
@@ -242,11 +307,22 @@ def test_a_recipe_names_every_activation_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "function"), [("none", torch.clone), ("tanh", torch.tanh), ("relu", F.relu), ("silu", F.silu), ("gelu", F.gelu)]
+    ("name", "function"),
+    [
+        ("none", torch.clone),
+        ("tanh", torch.tanh),
+        ("relu", F.relu),
+        ("silu", F.silu),
+        ("gelu", F.gelu),
+    ],
 )
-def test_the_head_is_linear_activation_linear(name: str, function: Callable[[Tensor], Tensor]) -> None:
+def test_the_head_is_linear_activation_linear(
+    name: str, function: Callable[[Tensor], Tensor]
+) -> None:
     shape = HeadConfig(layers=2, activation=name, width=6).model_dump(exclude={"read"})  # type: ignore[arg-type]
-    head = RewardHead(SimpleNamespace(reward_head=shape, text_config=SimpleNamespace(hidden_size=4))).eval()
+    head = RewardHead(
+        SimpleNamespace(reward_head=shape, text_config=SimpleNamespace(hidden_size=4))
+    ).eval()
     tiny.stir(head, 0.5)
     hidden = torch.randn(3, 4)
     first, last = (layer for layer in head if isinstance(layer, nn.Linear))
@@ -256,8 +332,12 @@ def test_the_head_is_linear_activation_linear(name: str, function: Callable[[Ten
 
 def test_dropout_comes_before_every_linear_layer_and_names_stay() -> None:
     """MM-RLHF's head: dropout, linear, tanh, dropout, linear."""
-    shape = HeadConfig(layers=2, activation="tanh", width=6, dropout=0.5).model_dump(exclude={"read"})
-    head = RewardHead(SimpleNamespace(reward_head=shape, text_config=SimpleNamespace(hidden_size=4)))
+    shape = HeadConfig(layers=2, activation="tanh", width=6, dropout=0.5).model_dump(
+        exclude={"read"}
+    )
+    head = RewardHead(
+        SimpleNamespace(reward_head=shape, text_config=SimpleNamespace(hidden_size=4))
+    )
     assert list(head.state_dict()) == ["0.weight", "0.bias", "3.weight"]
     tiny.stir(head, 0.5)
     first, bias, last = head.parameters()
@@ -267,4 +347,6 @@ def test_dropout_comes_before_every_linear_layer_and_names_stay() -> None:
     torch.manual_seed(1)
     inner = torch.tanh(F.linear(F.dropout(hidden, 0.5), first, bias))
     assert torch.equal(found, F.linear(F.dropout(inner, 0.5), last))
-    assert torch.equal(head.eval()(hidden), F.linear(torch.tanh(F.linear(hidden, first, bias)), last))
+    assert torch.equal(
+        head.eval()(hidden), F.linear(torch.tanh(F.linear(hidden, first, bias)), last)
+    )

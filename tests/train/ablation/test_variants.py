@@ -26,7 +26,10 @@ def listed(folder: Path, variants: str, more: str = BENCHMARKS) -> Path:
 def problems(path: Path, *overrides: str) -> list[str]:
     with pytest.raises(RecipeError) as error:
         read_ablation(path, overrides)
-    return [f"{problem.where.rpartition('/')[2]} {problem.key}: {problem.message}" for problem in error.value.problems]
+    return [
+        f"{problem.where.rpartition('/')[2]} {problem.key}: {problem.message}"
+        for problem in error.value.problems
+    ]
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
@@ -42,10 +45,16 @@ def test_every_variant_of_a_shipped_list_is_a_recipe_with_a_plan(path: Path) -> 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_a_shipped_list_names_its_command_and_spares_the_disk(path: Path) -> None:
-    assert f"#   python train/ablate.py recipes/{path.relative_to(FOLDER)}" in path.read_text(encoding="utf-8")
+    assert f"#   python train/ablate.py recipes/{path.relative_to(FOLDER)}" in path.read_text(
+        encoding="utf-8"
+    )
     ablation = read_ablation(path)
-    judges = [run.recipe for run in ablation.runs if not isinstance(run.recipe.method, PolicyConfig)]
-    assert {recipe.output.keep_checkpoints for recipe in judges} <= {1}  # a policy's are all measured afterwards
+    judges = [
+        run.recipe for run in ablation.runs if not isinstance(run.recipe.method, PolicyConfig)
+    ]
+    assert {recipe.output.keep_checkpoints for recipe in judges} <= {
+        1
+    }  # a policy's are all measured afterwards
     assert {run.recipe.evaluation.at_start for run in ablation.runs} == {False}
     assert {run.recipe.evaluation.best_metric for run in ablation.runs} == {None}
 
@@ -57,13 +66,25 @@ def test_the_embedded_head_list_is_depth_and_activation() -> None:
         *depths,
         *((2, activation) for activation in ("none", "tanh", "relu", "gelu")),
     ]
-    assert {(run.recipe.optim.max_steps, run.recipe.optim.records_per_step) for run in runs} == {(20, 64)}
+    assert {(run.recipe.optim.max_steps, run.recipe.optim.records_per_step) for run in runs} == {
+        (20, 64)
+    }
 
 
 def test_a_run_has_its_changes_its_seeds_and_a_folder_of_its_own(tmp_path: Path) -> None:
-    path = listed(tmp_path, " {plain: {}, deep: {head.layers: 3, head.activation: relu, data.sources.0.rows: 64}}\n")
-    ablation = read_ablation(path, ["optim.records_per_step=32", "output.folder=there"], seeds=[4, 5])
-    assert [str(run) for run in ablation.runs] == ["plain, seed 4", "deep, seed 4", "plain, seed 5", "deep, seed 5"]
+    path = listed(
+        tmp_path,
+        " {plain: {}, deep: {head.layers: 3, head.activation: relu, data.sources.0.rows: 64}}\n",
+    )
+    ablation = read_ablation(
+        path, ["optim.records_per_step=32", "output.folder=there"], seeds=[4, 5]
+    )
+    assert [str(run) for run in ablation.runs] == [
+        "plain, seed 4",
+        "deep, seed 4",
+        "plain, seed 5",
+        "deep, seed 5",
+    ]
     assert ablation.reference == "plain"
     assert ablation.changes["deep"] == "head.layers=3, head.activation=relu, data.sources.0.rows=64"
     last = ablation.runs[-1].recipe
@@ -75,9 +96,15 @@ def test_a_run_has_its_changes_its_seeds_and_a_folder_of_its_own(tmp_path: Path)
 def test_variants_of_several_methods_share_what_the_list_says(tmp_path: Path) -> None:
     """A variant's own recipe lies under the list, and what it changes over it; the list alone need not be whole."""
     write(tmp_path, MINIMAL, "naive.yaml")
-    critic = MINIMAL.replace("{type: naive}", "{type: critic, records_without_critique: score_only}")
-    write(tmp_path, critic.replace("rows: 640", "rows: 32").replace("1.0e-4", "3.0e-4"), "critic.yaml")
-    variants = "{naive: {extends: naive.yaml}, critic: {extends: critic.yaml, optim.warmup_ratio: 0.5}}"
+    critic = MINIMAL.replace(
+        "{type: naive}", "{type: critic, records_without_critique: score_only}"
+    )
+    write(
+        tmp_path, critic.replace("rows: 640", "rows: 32").replace("1.0e-4", "3.0e-4"), "critic.yaml"
+    )
+    variants = (
+        "{naive: {extends: naive.yaml}, critic: {extends: critic.yaml, optim.warmup_ratio: 0.5}}"
+    )
     more = "data: {sources: [{type: shapes, level: demo, rows: 96}]}\noutput: {folder: there}\n"
     path = write(tmp_path, f"{BENCHMARKS}{more}variants: {variants}\n", "list.yaml")
     ablation = read_ablation(path, ["optim.epochs=3"], seeds=[7])
@@ -91,9 +118,14 @@ def test_variants_of_several_methods_share_what_the_list_says(tmp_path: Path) ->
 
 
 def test_all_variants_are_checked_and_an_error_says_where(tmp_path: Path) -> None:
-    path = listed(tmp_path, "\n  plain: {}\n  a: {head.layer: 1}\n  b: {optim.max_steps: 5}\n  c: {head.layers: 99}\n")
+    path = listed(
+        tmp_path,
+        "\n  plain: {}\n  a: {head.layer: 1}\n  b: {optim.max_steps: 5}\n  c: {head.layers: 99}\n",
+    )
     found = problems(path)
-    assert found[0].startswith("list.yaml:5 a: head.layer: there is no such key; did you mean layers?")
+    assert found[0].startswith(
+        "list.yaml:5 a: head.layer: there is no such key; did you mean layers?"
+    )
     assert [line.split(":")[1] for line in found] == ["5 a", "6 b", "7 c"]
 
 
@@ -110,7 +142,9 @@ def test_all_variants_are_checked_and_an_error_says_where(tmp_path: Path) -> Non
         (" {a: {}, b: {extends: nothing.yaml}}\n", "the recipe cannot be read: it is not there"),
     ],
 )
-def test_a_list_that_cannot_be_compared_is_refused(tmp_path: Path, variants: str, message: str) -> None:
+def test_a_list_that_cannot_be_compared_is_refused(
+    tmp_path: Path, variants: str, message: str
+) -> None:
     found = problems(listed(tmp_path, variants))
     assert len(found) == 1
     assert message in found[0]

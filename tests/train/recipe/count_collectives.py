@@ -35,13 +35,23 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes: Counter[str] = Counter()
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = str(function)
         if name.startswith("c10d."):
-            sizes = [one.nbytes for one in tree_leaves(args) if isinstance(one, torch.Tensor) and one.dtype == torch.bfloat16]
+            sizes = [
+                one.nbytes
+                for one in tree_leaves(args)
+                if isinstance(one, torch.Tensor) and one.dtype == torch.bfloat16
+            ]
             kind = next((kind for part, kind in KINDS.items() if part in name), name)
             objects = [one for one in tree_leaves(args) if isinstance(one, torch.ScriptObject)]
-            (group,) = (distributed.ProcessGroup.unbox(one) for one in objects if "ProcessGroup" in str(one._type()))
+            (group,) = (
+                distributed.ProcessGroup.unbox(one)
+                for one in objects
+                if "ProcessGroup" in str(one._type())
+            )
             kind += "_inside" * (group.size() < distributed.get_world_size())
             self.bytes[kind] += max(sizes, default=0)
         return function(*args, **(kwargs or {}))
@@ -57,7 +67,9 @@ def main(name: str, rows: str, ranks: str = "") -> None:
     if ranks:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=ranks, MASTER_ADDR="localhost", MASTER_PORT="0")
+        os.environ.update(
+            RANK="0", LOCAL_RANK="0", WORLD_SIZE=ranks, MASTER_ADDR="localhost", MASTER_PORT="0"
+        )
         distributed.init_process_group("fake", rank=0, world_size=int(ranks), store=FakeStore())
     else:
         distributed.init_process_group("gloo")
@@ -65,17 +77,28 @@ def main(name: str, rows: str, ranks: str = "") -> None:
     assert config is not None
     zero = {key: value for key, value in config["zero_optimization"].items() if value != "auto"}
     if stage(name) == 3:
-        small = {"param_persistence_threshold": 0, "max_live_parameters": 1, "max_reuse_distance": 0, "prefetch_bucket_size": 1}
+        small = {
+            "param_persistence_threshold": 0,
+            "max_live_parameters": 1,
+            "max_reuse_distance": 0,
+            "prefetch_bucket_size": 1,
+        }
         zero |= {f"stage3_{key}": value for key, value in small.items()}
     zero["reduce_bucket_size"] = BUCKET
-    settings = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": int(rows), "gradient_clipping": 1.0}
+    settings = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": int(rows),
+        "gradient_clipping": 1.0,
+    }
     adam = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
     model = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(8)])
     weights = sum(parameter.numel() for parameter in model.parameters()) * 2
     engine, *_ = deepspeed.initialize(
         model=model,
         model_parameters=model.parameters(),
-        config=config | settings | {"zero_optimization": zero, "optimizer": adam, "zero_allow_untested_optimizer": True},
+        config=config
+        | settings
+        | {"zero_optimization": zero, "optimizer": adam, "zero_allow_untested_optimizer": True},
     )
     held = 0
     for _ in range(2):  # the first step also builds what the second finds
@@ -83,7 +106,10 @@ def main(name: str, rows: str, ranks: str = "") -> None:
             for row in range(int(rows)):
                 engine.set_gradient_accumulation_boundary(row == int(rows) - 1)
                 engine.backward(engine(torch.randn(1, 512, dtype=torch.bfloat16)).sum())
-                storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors()}
+                storages = {
+                    one.untyped_storage()._cdata: one.untyped_storage().nbytes()
+                    for one in tensors()
+                }
                 held = max(held, sum(storages.values()))
                 engine.step()
     if distributed.get_rank() == 0:

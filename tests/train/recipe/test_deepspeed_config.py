@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from train.recipe.deepspeed_config import copies_within, deepspeed_config, deepspeed_names, offloads, stage, sums_in_fp32
+from train.recipe.deepspeed_config import (
+    copies_within,
+    deepspeed_config,
+    deepspeed_names,
+    offloads,
+    stage,
+    sums_in_fp32,
+)
 
 
 def test_names_are_the_files() -> None:
-    assert deepspeed_names() == ["none", "zero0", "zero1", "zero2", "zero2_offload", "zero3", "zero3_hpz", "zero3_offload"]
+    assert deepspeed_names() == [
+        "none",
+        "zero0",
+        "zero1",
+        "zero2",
+        "zero2_offload",
+        "zero3",
+        "zero3_hpz",
+        "zero3_offload",
+    ]
 
 
 @pytest.mark.parametrize("name", deepspeed_names()[1:])
@@ -39,7 +55,10 @@ def test_a_cpu_pins_nothing_and_compiles_nothing() -> None:
     config = deepspeed_config("zero3_offload", "float32", cpu=True)
     assert config is not None
     assert config["zero_force_ds_cpu_optimizer"] is False
-    assert {part: config["zero_optimization"][part]["pin_memory"] for part in ("offload_optimizer", "offload_param")} == {
+    assert {
+        part: config["zero_optimization"][part]["pin_memory"]
+        for part in ("offload_optimizer", "offload_param")
+    } == {
         "offload_optimizer": False,
         "offload_param": False,
     }

@@ -22,7 +22,11 @@ PUBLIC = "data.sources=[{type: trl, name: one, hub: trl-lib/rlaif-v}]"
 
 def said(folder: Path, *overrides: str) -> str:
     """Return all that the plan of the minimal recipe says."""
-    return "\n".join(line for lines in plan_lines(read_recipe(write(folder), overrides)).values() for line in lines)
+    return "\n".join(
+        line
+        for lines in plan_lines(read_recipe(write(folder), overrides)).values()
+        for line in lines
+    )
 
 
 def shown(recipe: Recipe, world_size: int = 1) -> str:
@@ -48,7 +52,9 @@ def test_basereward_is_announced() -> None:
         "an epoch has 2,606,701 records",
     ):
         assert part in text, part
-    assert [line.split()[-4:] for line in text.splitlines() if "zero3 ←" in line] == [["16.26", "│", "2.03", "│"]]
+    assert [line.split()[-4:] for line in text.splitlines() if "zero3 ←" in line] == [
+        ["16.26", "│", "2.03", "│"]
+    ]
 
 
 def test_it_needs_neither_torch_nor_a_network_and_little_time(tmp_path: Path) -> None:
@@ -61,12 +67,16 @@ def test_it_needs_neither_torch_nor_a_network_and_little_time(tmp_path: Path) ->
         "assert not {'torch', 'transformers', 'datasets', 'deepspeed'} & set(sys.modules)\n"
         "assert time.process_time() - begin < 2\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=CLONE, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CLONE, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "Bradley-Terry" in done.stdout
 
 
-def test_only_the_first_rank_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_first_rank_speaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     launch = parse_arguments([str(write(tmp_path)), "--dry-run"], "rm", "")
     monkeypatch.setenv("RANK", "1")
     dry_run(launch)
@@ -79,14 +89,21 @@ def test_only_the_first_rank_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_data_card_that_was_saved_says_how_long_an_epoch_of_own_data_is(tmp_path: Path) -> None:
     own = tmp_path / "own.jsonl"
-    own.write_text("".join(f'{{"prompt": "p{row}", "chosen": "c", "rejected": "r"}}\n' for row in range(9)))
-    changes = [f"data={{sources: [{{type: project, path: {own}}}], cache: {tmp_path}, workers: 1}}", "optim.records_per_step=2"]
+    own.write_text(
+        "".join(f'{{"prompt": "p{row}", "chosen": "c", "rejected": "r"}}\n' for row in range(9))
+    )
+    changes = [
+        f"data={{sources: [{{type: project, path: {own}}}], cache: {tmp_path}, workers: 1}}",
+        "optim.records_per_step=2",
+    ]
     card = tmp_path / "minimal.card.json"
     Mixture(read_recipe(write(tmp_path), changes).data).card().save(card)
     text = said(tmp_path, *changes)
     assert f"an epoch has 9 records (counted by data/mixture.py --plan: {card})" in text
     assert "10 steps: 18 records, 2.00 epochs" in text
-    assert "an epoch has an unknown number of records" in said(tmp_path, *changes, "data.validation=2")
+    assert "an epoch has an unknown number of records" in said(
+        tmp_path, *changes, "data.validation=2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,10 +116,16 @@ def test_the_data_card_that_was_saved_says_how_long_an_epoch_of_own_data_is(tmp_
         (["data.sources.0.repeat=0.5"], "an epoch has 320 records"),
         (["data.stages=[{name: a}, {name: b, repeat: 0.5}]"], "an epoch has 960 records"),
         (["data.sources=[{type: ultrafeedback}]"], "an epoch has 63,967 records"),
-        (["data.sources=[{type: ultrafeedback, pairs: all}]"], "an epoch has an unknown number of records"),
+        (
+            ["data.sources=[{type: ultrafeedback, pairs: all}]"],
+            "an epoch has an unknown number of records",
+        ),
         ([PUBLIC], "an epoch has 83,132 records"),
         (["data.sources=[{type: trl, hub: a/b}]"], "an epoch has an unknown number of records"),
-        (["data.sources=[{type: trl, path: some/folder, hub: trl-lib/rlaif-v}]"], "an epoch has an unknown number of records"),
+        (
+            ["data.sources=[{type: trl, path: some/folder, hub: trl-lib/rlaif-v}]"],
+            "an epoch has an unknown number of records",
+        ),
         (["data.stages=[{name: a, modality: text}]"], "an epoch has an unknown number of records"),
     ],
 )
@@ -111,34 +134,56 @@ def test_the_length_of_an_epoch(tmp_path: Path, overrides: list[str], expected: 
 
 
 @pytest.mark.parametrize(
-    ("epochs", "expected"), [("1", "3 steps: 130 records, 1.00 epochs"), ("1.5", "4 steps: 194 records, 1.49 epochs")]
+    ("epochs", "expected"),
+    [("1", "3 steps: 130 records, 1.00 epochs"), ("1.5", "4 steps: 194 records, 1.49 epochs")],
 )
-def test_the_last_step_of_an_epoch_takes_what_is_left(tmp_path: Path, epochs: str, expected: str) -> None:
-    changes = ["data.sources.0.rows=130", "optim.records_per_step=64", f"optim.epochs={epochs}", "optim.max_steps=null"]
+def test_the_last_step_of_an_epoch_takes_what_is_left(
+    tmp_path: Path, epochs: str, expected: str
+) -> None:
+    changes = [
+        "data.sources.0.rows=130",
+        "optim.records_per_step=64",
+        f"optim.epochs={epochs}",
+        "optim.max_steps=null",
+    ]
     assert expected in said(tmp_path, *changes)
 
 
 def test_steps_that_nobody_knows_are_not_invented(tmp_path: Path) -> None:
     unknown = "data.sources=[{type: trl, hub: a/b}]"
     assert "2 epochs; steps known once the data are read" in said(tmp_path, unknown)
-    assert "30 steps: 1,920 records\n" in said(tmp_path, unknown, "optim.epochs=null", "optim.max_steps=30")
+    assert "30 steps: 1,920 records\n" in said(
+        tmp_path, unknown, "optim.epochs=null", "optim.max_steps=30"
+    )
 
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["backbone.min_pixels=784", "backbone.max_pixels=785"], "images of 784 to 785 pixels: 1 to 1 tokens each"),
+        (
+            ["backbone.min_pixels=784", "backbone.max_pixels=785"],
+            "images of 784 to 785 pixels: 1 to 1 tokens each",
+        ),
         (["method.zero_coefficient=0.01"], "Bradley-Terry + 0.01 x (chosen + rejected)^2"),
-        (["method.margin=true", "method.length_normalisation=true"], "Bradley-Terry + margin + length normalisation"),
+        (
+            ["method.margin=true", "method.length_normalisation=true"],
+            "Bradley-Terry + margin + length normalisation",
+        ),
         (["method={type: critic, critique: own}"], "critiques: own"),
         (["method={type: stable_reinforce}"], "advantages by batch with filter at 3, KL 0"),
-        (["method={type: language_model, target: lessons}"], "lessons of 12 questions about an image"),
+        (
+            ["method={type: language_model, target: lessons}"],
+            "lessons of 12 questions about an image",
+        ),
         (["method={type: language_model, target: judgement}"], "cross-entropy on judgements"),
         (["optim.lora={rank: 4}"], "LoRA of rank 4"),
         (["backbone.freeze=[projector]"], "frozen: projector"),
         (["optim.head_learning_rate=1e-3"], "learning rate 0.0001, head 0.001"),
         (["deepspeed=zero3_offload"], "optimizer states and weights in host memory"),
-        (["evaluation.benchmarks=[{name: vl_rewardbench, location: embedded, limit: 10}]"], "(embedded, limited to 10)"),
+        (
+            ["evaluation.benchmarks=[{name: vl_rewardbench, location: embedded, limit: 10}]"],
+            "(embedded, limited to 10)",
+        ),
         (["output.push_to_hub=me/model"], "the best one goes to me/model"),
     ],
 )
@@ -147,13 +192,19 @@ def test_what_a_setting_does_is_said(tmp_path: Path, overrides: list[str], expec
 
 
 def test_memory_is_not_guessed(tmp_path: Path) -> None:
-    assert "Memory is not estimated" in shown(read_recipe(write(tmp_path), ["backbone.path=someone/unknown"]))
-    text = shown(read_recipe(write(tmp_path), ["backbone.path=Qwen/Qwen2.5-VL-3B-Instruct"]), world_size=16)
+    assert "Memory is not estimated" in shown(
+        read_recipe(write(tmp_path), ["backbone.path=someone/unknown"])
+    )
+    text = shown(
+        read_recipe(write(tmp_path), ["backbone.path=Qwen/Qwen2.5-VL-3B-Instruct"]), world_size=16
+    )
     heading = next(line for line in text.splitlines() if "64 ranks" in line)
     assert [word for word in heading.split() if word.isdecimal()] == ["1", "8", "16", "64"]
 
 
-@pytest.mark.parametrize(("stage", "summed"), [("zero0", True), ("zero1", True), ("zero2", False), ("none", False)])
+@pytest.mark.parametrize(
+    ("stage", "summed"), [("zero0", True), ("zero1", True), ("zero2", False), ("none", False)]
+)
 def test_a_sum_in_bf16_is_announced(tmp_path: Path, stage: str, summed: bool) -> None:
     changes = [f"deepspeed={stage}", "backbone.dtype=bfloat16"]
     assert ("are summed in bf16" in said(tmp_path, *changes)) == summed
@@ -171,17 +222,29 @@ def test_a_sum_in_bf16_is_announced(tmp_path: Path, stage: str, summed: bool) ->
         (["method={type: language_model, target: judgement}"], "evaluations"),
     ],
 )
-def test_the_price_of_writing_under_zero3_is_said(tmp_path: Path, changes: list[str], writes: str) -> None:
+def test_the_price_of_writing_under_zero3_is_said(
+    tmp_path: Path, changes: list[str], writes: str
+) -> None:
     """7B in bf16: 8.29 B parameters with the LM head, 7.62 B of them in the language model, which alone writes."""
-    path, judged = write(tmp_path), "evaluation.benchmarks=[{name: vl_rewardbench, location: embedded}]"
-    seven = ["backbone.path=Qwen/Qwen2.5-VL-7B-Instruct", "backbone.dtype=bfloat16", judged, *changes]
+    path, judged = (
+        write(tmp_path),
+        "evaluation.benchmarks=[{name: vl_rewardbench, location: embedded}]",
+    )
+    seven = [
+        "backbone.path=Qwen/Qwen2.5-VL-7B-Instruct",
+        "backbone.dtype=bfloat16",
+        judged,
+        *changes,
+    ]
     text = " ".join(shown(read_recipe(path, [*seven, "deepspeed=zero3"]), world_size=2).split())
     assert "Writing" not in shown(read_recipe(path, [*seven, "deepspeed=zero2"]), world_size=2)
     assert ("Writing" in text) == bool(writes)
     if writes:
         assert f"Writing ({writes}): all weights, 15." in text
         whole = float(text.partition("all weights, ")[2].split()[0])
-        assert float(text.partition("every rank then has ")[2].split()[0]) == pytest.approx(whole / 0.7, abs=0.02)
+        assert float(text.partition("every rank then has ")[2].split()[0]) == pytest.approx(
+            whole / 0.7, abs=0.02
+        )
         language_model = 7_615_616_512 * 2 / 2**30  # the language model of Qwen2.5-7B
         moved = ", ".join(f"{language_model * (n - 1) / n:.2f} on {n} ranks" for n in (2, 8, 64))
         assert f"each rank receives GiB a step: {moved}." in text

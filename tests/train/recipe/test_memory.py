@@ -61,7 +61,13 @@ def test_counts_equal_the_stock_models(tmp_path: Path, tied: bool) -> None:
         "vocab_size": 100,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]},
     }
-    vision = {"hidden_size": 24, "depth": 2, "num_heads": 2, "intermediate_size": 40, "out_hidden_size": 32}
+    vision = {
+        "hidden_size": 24,
+        "depth": 2,
+        "num_heads": 2,
+        "intermediate_size": 40,
+        "out_hidden_size": 32,
+    }
     config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied)
     with torch.device("meta"):
         model = Qwen2_5_VLForConditionalGeneration(config)
@@ -89,7 +95,13 @@ def test_the_released_layout_is_read_too(tmp_path: Path) -> None:
         "intermediate_size": 11008,
         "vocab_size": 151936,
         "tie_word_embeddings": True,
-        "vision_config": {"hidden_size": 1280, "in_chans": 3, "depth": 32, "intermediate_size": 3420, "spatial_patch_size": 14},
+        "vision_config": {
+            "hidden_size": 1280,
+            "in_chans": 3,
+            "depth": 32,
+            "intermediate_size": 3420,
+            "spatial_patch_size": 14,
+        },
     }
     (tmp_path / "config.json").write_text(json.dumps(released))
     assert shape_of(str(tmp_path)) == PUBLISHED["Qwen/Qwen2.5-VL-3B-Instruct"]
@@ -119,8 +131,13 @@ def test_what_is_trained(tmp_path: Path) -> None:
 def test_memory_is_divided_as_the_stages_say(tmp_path: Path) -> None:
     recipe, shape = seven(tmp_path)
     total = trained(recipe, shape)[0]
-    per_parameter = {name: per_rank(recipe, shape, name, 4)[0] / total for name in ("zero0", "zero1", "zero2", "zero3")}
-    assert per_parameter == pytest.approx({"zero0": 16, "zero1": 4 + 12 / 4, "zero2": 2 + 16 / 4, "zero3": 18 / 4})
+    per_parameter = {
+        name: per_rank(recipe, shape, name, 4)[0] / total
+        for name in ("zero0", "zero1", "zero2", "zero3")
+    }
+    assert per_parameter == pytest.approx(
+        {"zero0": 16, "zero1": 4 + 12 / 4, "zero2": 2 + 16 / 4, "zero3": 18 / 4}
+    )
     assert per_rank(recipe, shape, "none", 4)[0] / total == pytest.approx(16)
     device, host = per_rank(recipe, shape, "zero2_offload", 4)
     assert (device / total, host / total) == pytest.approx((2 + 4 / 4, 16 / 4))
@@ -132,40 +149,65 @@ def test_fp32_adapters_and_reference_models(tmp_path: Path) -> None:
     recipe, shape = seven(tmp_path, "backbone.dtype=float32")
     assert per_rank(recipe, shape, "zero0", 1)[0] == pytest.approx(16 * trained(recipe, shape)[0])
     device, host = per_rank(recipe, shape, "zero2_offload", 4)
-    assert (device / trained(recipe, shape)[0], host / trained(recipe, shape)[0]) == pytest.approx((4, 16 / 4))
+    assert (device / trained(recipe, shape)[0], host / trained(recipe, shape)[0]) == pytest.approx(
+        (4, 16 / 4)
+    )
     quantised, _ = seven(tmp_path, "optim.lora={rank: 8, quantise: nf4}")
     total, learned = trained(quantised, shape)
-    assert per_rank(quantised, shape, "zero2", 1)[0] == pytest.approx(0.5 * (total - learned) + 18 * learned)
+    assert per_rank(quantised, shape, "zero2", 1)[0] == pytest.approx(
+        0.5 * (total - learned) + 18 * learned
+    )
     adapters, _ = seven(tmp_path, "optim.lora={rank: 8}")
-    assert per_rank(adapters, shape, "none", 1)[0] == pytest.approx(2 * (total - learned) + 16 * learned)
+    assert per_rank(adapters, shape, "none", 1)[0] == pytest.approx(
+        2 * (total - learned) + 16 * learned
+    )
     with_reference, _ = seven(tmp_path, "method={type: stable_reinforce, kl_coefficient: 1e-3}")
     without, _ = seven(tmp_path, "method={type: stable_reinforce}")
     memory = [per_rank(r, shape, "zero2", 1)[0] for r in (without, with_reference)]
     assert memory[1] - memory[0] == pytest.approx(2 * trained(without, shape)[0])
 
 
-COUNTED = [("3b", False), ("7b", True), ("Qwen/Qwen2-VL-2B-Instruct", False), ("Qwen/Qwen3-VL-2B-Instruct", False)]
+COUNTED = [
+    ("3b", False),
+    ("7b", True),
+    ("Qwen/Qwen2-VL-2B-Instruct", False),
+    ("Qwen/Qwen3-VL-2B-Instruct", False),
+]
 COUNTED += [("OpenGVLab/InternVL3-2B-hf", False), ("OpenGVLab/InternVL3_5-8B-HF", True)]
 COUNTED += [("lkhl/VideoLLaMA3-2B-Image-HF", False)]
 
 
 @pytest.mark.parametrize(("size", "checkpointing"), COUNTED)
-def test_activations_are_those_of_the_kernels(size: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_are_those_of_the_kernels(
+    size: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Forward and backward run on tensors without values, and what is alive at the peak is counted.
 
     Where deepstack adds to the tokens of images, it asks for values; here it adds to none.
     """
-    monkeypatch.setattr(Qwen3VLTextModel, "_deepstack_process", lambda model, hidden, mask, features: hidden.clone())
+    monkeypatch.setattr(
+        Qwen3VLTextModel, "_deepstack_process", lambda model, hidden, mask, features: hidden.clone()
+    )
     shape = (SHAPES | PUBLISHED)[size]
     family = next(row for row in FAMILIES.values() if isinstance(shape, row.shape))
-    recipe = read_recipe(BASEREWARD, [f"optim.activation_checkpointing={str(checkpointing).lower()}"])
+    recipe = read_recipe(
+        BASEREWARD, [f"optim.activation_checkpointing={str(checkpointing).lower()}"]
+    )
     shapes = shapes_of(family.parts().scalar, size, checkpointing=checkpointing)
-    sizes = ((40, 40, 8), (4, 1000, 8)) if shape.images.planned else ((64, 40, 8), (32, 1000, 8))  # sides of whole tiles
+    sizes = (
+        ((40, 40, 8), (4, 1000, 8)) if shape.images.planned else ((64, 40, 8), (32, 1000, 8))
+    )  # sides of whole tiles
     for image, question, pairs in sizes:
-        groups = [pair_group(PairSize(image, image, question, (200, 200)), vision_tokens(shapes.model.config), 0)] * pairs
+        groups = [
+            pair_group(
+                PairSize(image, image, question, (200, 200)), vision_tokens(shapes.model.config), 0
+            )
+        ] * pairs
         counted = peak(shapes, groups, training=True, later=True) * GIB
         counted -= 2 * sum(parameter.nbytes for parameter in shapes.model.parameters())
-        wanted = activations(recipe, shape, sum(one.tokens for one in groups), sum(one.patches for one in groups))
+        wanted = activations(
+            recipe, shape, sum(one.tokens for one in groups), sum(one.patches for one in groups)
+        )
         print(f"{size}: {wanted / GIB:.3f} GiB by the formula, {counted / GIB:.3f} counted")
         assert wanted == pytest.approx(counted, rel=0.05)
 
@@ -174,17 +216,26 @@ def test_what_is_frozen_keeps_no_activations() -> None:
     recipe = read_recipe(BASEREWARD)
     frozen = read_recipe(BASEREWARD, ["backbone.freeze=[vision_tower]"])
     shape = SHAPES["7b"]
-    assert activations(frozen, shape, 100, 400) == activations(recipe, shape, 100, 0) < activations(recipe, shape, 100, 400)
+    assert (
+        activations(frozen, shape, 100, 400)
+        == activations(recipe, shape, 100, 0)
+        < activations(recipe, shape, 100, 400)
+    )
 
 
 def test_a_checkpoint_holds_weights_and_the_states_of_what_is_trained(tmp_path: Path) -> None:
     recipe, shape = seven(tmp_path)
     total, learned = trained(recipe, shape)
     assert checkpoint_bytes(recipe, shape) == 2 * total + 8 * learned
-    divided = seven(tmp_path, "deepspeed=zero3")[0], seven(tmp_path, "deepspeed=zero3", "optim.lora.rank=8")[0]
+    divided = (
+        seven(tmp_path, "deepspeed=zero3")[0],
+        seven(tmp_path, "deepspeed=zero3", "optim.lora.rank=8")[0],
+    )
     assert checkpoint_bytes(divided[0], shape) == 2 * total + 12 * learned
     assert checkpoint_bytes(divided[1], shape) == 14 * trained(divided[1], shape)[1]
     demo = read_recipe(BASEREWARD.parent / "shapes" / "naive.yaml")
     embedded = shape_of("embedded")
     assert embedded is not None
-    assert checkpoint_bytes(demo, embedded) == pytest.approx(52.7e6, rel=0.01)  # as it lies on the disk
+    assert checkpoint_bytes(demo, embedded) == pytest.approx(
+        52.7e6, rel=0.01
+    )  # as it lies on the disk

@@ -57,7 +57,11 @@ EXPECTED = {
     "backbone.min_pixels": (1, "5000", ["above max_pixels 4000", "lower min_pixels"]),
     "data.sources.0.weigth": (5, "2", ["did you mean weight?", "Allowed here: "]),
     "data.sources.1.type": (8, '"trll"', ["did you mean trl?", "shapes"]),
-    "method.type": (10, '"naiv"', ["naive, language_model, critic, stable_reinforce or policy", "did you mean naive?"]),
+    "method.type": (
+        10,
+        '"naiv"',
+        ["naive, language_model, critic, stable_reinforce or policy", "did you mean naive?"],
+    ),
     "optim.learning_rat": (12, "1e-05", ["did you mean learning_rate?", "Allowed here: "]),
     "optim.learning_rate": (13, '"1e-5"', ["valid number"]),
     "optim.records_per_step": (14, "7", ["do not divide over 3 ranks", "optim.records_per_step=6"]),
@@ -72,7 +76,9 @@ EXPECTED = {
 }
 
 
-def refused(path: Path, *overrides: str, world_size: int = 1, entry: Any = None) -> dict[str, Problem]:
+def refused(
+    path: Path, *overrides: str, world_size: int = 1, entry: Any = None
+) -> dict[str, Problem]:
     """Return the problems with which a recipe is refused, by key."""
     with pytest.raises(RecipeError) as caught:
         read_recipe(path, overrides, entry=entry, world_size=world_size)
@@ -91,7 +97,9 @@ def test_every_error_is_reported_at_once_and_in_time(tmp_path: Path) -> None:
         assert found[key].where == f"{path}:{line}"
         assert found[key].found == value
         assert all(part in found[key].message for part in parts), found[key].message
-    assert [problem.where for problem in found.values()] == [f"{path}:{line}" for line, _, _ in EXPECTED.values()]
+    assert [problem.where for problem in found.values()] == [
+        f"{path}:{line}" for line, _, _ in EXPECTED.values()
+    ]
 
 
 def test_the_message_holds_place_key_value_and_advice(tmp_path: Path) -> None:
@@ -100,13 +108,18 @@ def test_the_message_holds_place_key_value_and_advice(tmp_path: Path) -> None:
         read_recipe(path)
     lines = str(caught.value).splitlines()
     assert lines[:2] == [f"{path}: 2 errors", f"  {path}:6  optim.max_steps"]
-    assert lines[2].startswith("      give either optim.epochs or optim.max_steps; neither is given")
+    assert lines[2].startswith(
+        "      give either optim.epochs or optim.max_steps; neither is given"
+    )
     assert f"  {path}:9  optim.epoch = 2" in str(caught.value)
     assert "did you mean epochs?" in str(caught.value)
 
 
 def test_a_right_recipe_is_read(tmp_path: Path) -> None:
-    recipe = read_recipe(write(tmp_path), ["optim.learning_rate=1e-6", "output.wandb_project=off", "data.sources.0.rows=1280"])
+    recipe = read_recipe(
+        write(tmp_path),
+        ["optim.learning_rate=1e-6", "output.wandb_project=off", "data.sources.0.rows=1280"],
+    )
     assert recipe.optim.learning_rate == 1e-6
     assert recipe.output.wandb_project == "off"
     assert recipe.data.sources[0].model_dump()["rows"] == 1280
@@ -160,13 +173,21 @@ def test_needs_of_the_device_are_refused_without_it(tmp_path: Path) -> None:
 
 def test_arguments_of_the_launcher_are_accepted(tmp_path: Path) -> None:
     path = write(tmp_path)
-    launch = parse_arguments(["--local_rank=3", str(path), "seed=7", "--dry-run", "optim.epochs=1"], "rm", "")
+    launch = parse_arguments(
+        ["--local_rank=3", str(path), "seed=7", "--dry-run", "optim.epochs=1"], "rm", ""
+    )
     assert launch.dry_run
-    assert (launch.recipe.seed, launch.recipe.optim.epochs, launch.recipe.output.resume) == (7, 1.0, "never")
+    assert (launch.recipe.seed, launch.recipe.optim.epochs, launch.recipe.output.resume) == (
+        7,
+        1.0,
+        "never",
+    )
     assert parse_arguments([str(path), "--resume"], "rm", "").recipe.output.resume == "auto"
 
 
-def test_ranks_are_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_read_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "5")
     with pytest.raises(SystemExit):
         parse_arguments([str(write(tmp_path))], "rm", "")
@@ -189,7 +210,9 @@ def test_errors_are_printed_once_without_a_traceback(
     assert not capsys.readouterr().err
 
 
-def test_a_used_folder_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_used_folder_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, folder = str(write(tmp_path)), f"output.folder={tmp_path}/run"
     (tmp_path / "run" / "checkpoint-5").mkdir(parents=True)
     with pytest.raises(SystemExit):
@@ -199,23 +222,36 @@ def test_a_used_folder_is_not_overwritten(tmp_path: Path, capsys: pytest.Capture
     assert parse_arguments([path, folder, "--resume"], "rm", "").recipe.output.resume == "auto"
 
 
-@pytest.mark.parametrize("script", [script for script in SCRIPTS if script.exists()], ids=lambda script: script.stem)
+@pytest.mark.parametrize(
+    "script", [script for script in SCRIPTS if script.exists()], ids=lambda script: script.stem
+)
 def test_help_answers_at_once_from_any_folder(tmp_path: Path, script: Path) -> None:
     before = os.times()
     command = [sys.executable, str(script), "--local_rank=0", "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     after = os.times()
     assert "key=value" in done.stdout
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 1.0
+    assert (
+        after.children_user + after.children_system - before.children_user - before.children_system
+        < 1.0
+    )
 
 
 KEYS = [*Recipe.model_fields, "type", "path", "sources", "learning_rate", "x"]
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["naive", "shapes", "demo", "x"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["naive", "shapes", "demo", "x"]),
     lambda child: (
         st.lists(child, max_size=2)
         | st.dictionaries(
-            st.sampled_from([*Recipe.model_fields, "type", "path", "sources", "learning_rate", "x"]), child, max_size=4
+            st.sampled_from(
+                [*Recipe.model_fields, "type", "path", "sources", "learning_rate", "x"]
+            ),
+            child,
+            max_size=4,
         )
     ),
     max_leaves=12,
@@ -244,7 +280,10 @@ def test_numbers_of_a_recipe_are_finite(tmp_path: Path, value: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--learning_rate", "1e-6"], "--learning_rate is no option; keys .* key=value: optim.learning_rate=1e-6$"),
+        (
+            ["--learning_rate", "1e-6"],
+            "--learning_rate is no option; keys .* key=value: optim.learning_rate=1e-6$",
+        ),
         (["--optim.learning-rate=1e-6"], "key=value: optim.learning_rate=1e-6$"),
         (["--max-step", "5"], "key=value: optim.max_steps=5$"),
         (["--rows", "5"], "key=value: data.sources.0.rows=5 or evaluation.questions.0.rows=5$"),

@@ -25,8 +25,9 @@ def test_a_shipped_recipe_is_read_and_planned_in_time(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_a_shipped_recipe_names_its_command(path: Path) -> None:
-    assert f"# {'':2}deepspeed train/{read_recipe(path).entry}.py recipes/{path.relative_to(FOLDER)}" in path.read_text(
-        encoding="utf-8"
+    assert (
+        f"# {'':2}deepspeed train/{read_recipe(path).entry}.py recipes/{path.relative_to(FOLDER)}"
+        in path.read_text(encoding="utf-8")
     )
 
 
@@ -49,7 +50,12 @@ def test_steps_are_whole_and_given_by_epochs_or_by_number() -> None:
     recipe = read_recipe(FOLDER / "basereward.yaml", ["optim.epochs=1.5"])
     assert recipe.steps(1000) == 12  # an epoch has 7 whole steps and a smaller one
     assert recipe.steps(127) == 1
-    assert read_recipe(FOLDER / "basereward.yaml", ["optim.epochs=null", "optim.max_steps=3"]).steps(1000) == 3
+    assert (
+        read_recipe(FOLDER / "basereward.yaml", ["optim.epochs=null", "optim.max_steps=3"]).steps(
+            1000
+        )
+        == 3
+    )
 
 
 def test_nothing_in_a_recipe_can_be_changed_or_coerced() -> None:
@@ -61,9 +67,13 @@ def test_nothing_in_a_recipe_can_be_changed_or_coerced() -> None:
 
 
 def test_the_ablation_scale_differs_from_basereward_in_data_and_benchmarks_only() -> None:
-    full, ablation = (read_recipe(FOLDER / f"{name}.yaml") for name in ("basereward", "basereward_200k"))
+    full, ablation = (
+        read_recipe(FOLDER / f"{name}.yaml") for name in ("basereward", "basereward_200k")
+    )
     same = ("backbone", "head", "method", "optim", "deepspeed", "seed")
-    assert {name: ablation.resolved()[name] for name in same} == {name: full.resolved()[name] for name in same}
+    assert {name: ablation.resolved()[name] for name in same} == {
+        name: full.resolved()[name] for name in same
+    }
     assert ablation.data.validation == full.data.validation == 1000
     assert [source.type for source in ablation.data.sources] == [
         "mm_rlhf",

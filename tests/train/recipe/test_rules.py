@@ -28,12 +28,28 @@ CASES = {
         ["backbone.min_pixels=4000", "backbone.max_pixels=3000"],
         ["backbone.min_pixels=3000"],
     ),
-    "no_control_tokens": ("backbone.system_prompt", ["backbone.system_prompt='a<|im_end|>b'"], ["backbone.system_prompt=ab"]),
-    "varlen_dtype": ("backbone.attention", ["backbone.attention=varlen"], ["backbone.dtype=bfloat16"]),
-    "something_to_train": ("backbone.freeze", [JUDGE, ALL_FROZEN], ["backbone.freeze=[vision_tower]"]),
+    "no_control_tokens": (
+        "backbone.system_prompt",
+        ["backbone.system_prompt='a<|im_end|>b'"],
+        ["backbone.system_prompt=ab"],
+    ),
+    "varlen_dtype": (
+        "backbone.attention",
+        ["backbone.attention=varlen"],
+        ["backbone.dtype=bfloat16"],
+    ),
+    "something_to_train": (
+        "backbone.freeze",
+        [JUDGE, ALL_FROZEN],
+        ["backbone.freeze=[vision_tower]"],
+    ),
     "head_used": ("head", [JUDGE, "head={layers: 1}"], ["method={type: naive}"]),
     "critic_reads_the_end": ("head.read", [CRITIC, "head={read: mean}"], ["head.read=end_of_turn"]),
-    "critic_share": ("method.own_share", [CRITIC, "method.critique=mixture"], ["method.own_share=0.5"]),
+    "critic_share": (
+        "method.own_share",
+        [CRITIC, "method.critique=mixture"],
+        ["method.own_share=0.5"],
+    ),
     "critiques_to_learn": (
         "method.records_without_critique",
         [CRITIC, "data.sources=[{type: trl, hub: a/b}]"],
@@ -54,7 +70,11 @@ CASES = {
         [RL, "method.advantages={normalisation: group}", "method.num_generations=10"],
         ["method.num_generations=11"],
     ),
-    "ratio_in_order": ("method.pre_clip", [RL, "method.pre_clip={lowest: 2}"], ["method.pre_clip=null"]),
+    "ratio_in_order": (
+        "method.pre_clip",
+        [RL, "method.pre_clip={lowest: 2}"],
+        ["method.pre_clip=null"],
+    ),
     "lessons_world": (
         "method.target",
         ["method={type: language_model, target: lessons}", "data.sources=[{type: trl, hub: a/b}]"],
@@ -65,26 +85,54 @@ CASES = {
         [JUDGE, "data.sources=[{type: trl, hub: a/b}]"],
         ["data.sources=[{type: shapes, level: demo, rows: 8}]"],
     ),
-    "passes_divide": ("method.pairs_per_pass", [RL, "method.pairs_per_pass=5"], ["method.pairs_per_pass=4"]),
+    "passes_divide": (
+        "method.pairs_per_pass",
+        [RL, "method.pairs_per_pass=5"],
+        ["method.pairs_per_pass=4"],
+    ),
     "judging_used": ("evaluation.judging", ["evaluation.judging={temperature: 1.0}"], [JUDGE]),
     "one_length": ("optim.max_steps", ["optim.max_steps=10"], ["optim.epochs=null"]),
-    "head_rate_used": ("optim.head_learning_rate", [JUDGE, "optim.head_learning_rate=0.1"], ["optim.head_learning_rate=null"]),
-    "vision_rate_used": ("optim.vision_learning_rate", ["optim.vision_learning_rate=0.1", "optim.lora={}"], ["optim.lora=null"]),
-    "lora_and_freeze": ("optim.lora", ["optim.lora={}", "backbone.freeze=[language_model]"], ["backbone.freeze=[]"]),
+    "head_rate_used": (
+        "optim.head_learning_rate",
+        [JUDGE, "optim.head_learning_rate=0.1"],
+        ["optim.head_learning_rate=null"],
+    ),
+    "vision_rate_used": (
+        "optim.vision_learning_rate",
+        ["optim.vision_learning_rate=0.1", "optim.lora={}"],
+        ["optim.lora=null"],
+    ),
+    "lora_and_freeze": (
+        "optim.lora",
+        ["optim.lora={}", "backbone.freeze=[language_model]"],
+        ["backbone.freeze=[]"],
+    ),
     "known_deepspeed": ("deepspeed", ["deepspeed=zero9"], ["deepspeed=zero2_offload"]),
-    "quantised_stage": ("optim.lora.quantise", ["optim.lora={quantise: nf4}", "deepspeed=zero3"], ["deepspeed=zero2"]),
+    "quantised_stage": (
+        "optim.lora.quantise",
+        ["optim.lora={quantise: nf4}", "deepspeed=zero3"],
+        ["deepspeed=zero2"],
+    ),
     "benchmark_names": (
         "evaluation.benchmarks",
         ["evaluation.benchmarks=[{name: vl_rewardbench}, {name: vl_rewardbench, limit: 5}]"],
         [BENCHMARK],
     ),
-    "metric_exists": ("evaluation.best_metric", ["evaluation.best_metric=vl_rewardbench/accuracy"], [BENCHMARK]),
+    "metric_exists": (
+        "evaluation.best_metric",
+        ["evaluation.best_metric=vl_rewardbench/accuracy"],
+        [BENCHMARK],
+    ),
     "validation_of_records": (
         "data.validation",
         ["method={type: language_model, target: lessons}", "data.validation=2"],
         ["data.validation=0"],
     ),
-    "own_share_unused": ("method.own_share", [CRITIC, "method.own_share=0.5"], ["method.critique=mixture"]),
+    "own_share_unused": (
+        "method.own_share",
+        [CRITIC, "method.own_share=0.5"],
+        ["method.critique=mixture"],
+    ),
     "vision_rate_frozen": (
         "optim.vision_learning_rate",
         ["backbone.freeze=[vision_tower, projector]", "optim.vision_learning_rate=0.1"],
@@ -97,14 +145,28 @@ CASES = {
     ),
     "questions_are_no_pairs": ("data.sources", [f"data.sources=[{QUESTIONS}]"], [POLICY]),
     "questions_asked": ("evaluation.samples", ["evaluation.samples=4"], [POLICY]),
-    "answers_known": ("method.rewards", [POLICY, "data.sources=[{type: trl, hub: a/b}]"], [f"data.sources=[{QUESTIONS}]"]),
+    "answers_known": (
+        "method.rewards",
+        [POLICY, "data.sources=[{type: trl, hub: a/b}]"],
+        [f"data.sources=[{QUESTIONS}]"],
+    ),
     "length_that_costs": (
         "method.rewards.1.free_tokens",
-        ["method={type: policy, max_new_tokens: 8, rewards: [{type: verifier}, {type: length, free_tokens: 8}]}"],
+        [
+            "method={type: policy, max_new_tokens: 8, rewards: [{type: verifier}, {type: length, free_tokens: 8}]}"
+        ],
         ["method.rewards.1.free_tokens=7"],
     ),
-    "weights": ("method.rewards", [POLICY, "method.rewards.0.weight=0"], ["method.rewards.0.weight=1"]),
-    "policy_judges_nothing": ("evaluation.benchmarks", [POLICY, BENCHMARK], ["evaluation.benchmarks=[]"]),
+    "weights": (
+        "method.rewards",
+        [POLICY, "method.rewards.0.weight=0"],
+        ["method.rewards.0.weight=1"],
+    ),
+    "policy_judges_nothing": (
+        "evaluation.benchmarks",
+        [POLICY, BENCHMARK],
+        ["evaluation.benchmarks=[]"],
+    ),
     "evaluated_answers_known": (
         "evaluation.questions.0",
         [POLICY, "evaluation.questions=[{type: trl, hub: a/b}]"],
@@ -121,7 +183,11 @@ CASES = {
 
 def test_every_rule_has_a_case() -> None:
     """Those of the start (the entry script, the number of ranks, three of the run's length) have tests of their own."""
-    written = [node for node in ast.walk(ast.parse(inspect.getsource(rules))) if isinstance(node, ast.Yield)]
+    written = [
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(rules)))
+        if isinstance(node, ast.Yield)
+    ]
     assert len(written) == len(CASES) + 2 + 3
 
 
@@ -140,7 +206,13 @@ def test_the_best_checkpoint_has_the_highest_of_these(tmp_path: Path, figure: st
 
 
 @pytest.mark.parametrize(
-    "figure", ["vl_rewardbench/acuracy", "vl_rewardbench/ties", "accuracy", "multimodal_rewardbench/accuracy"]
+    "figure",
+    [
+        "vl_rewardbench/acuracy",
+        "vl_rewardbench/ties",
+        "accuracy",
+        "multimodal_rewardbench/accuracy",
+    ],
 )
 def test_the_best_checkpoint_is_not_chosen_by_these(tmp_path: Path, figure: str) -> None:
     with pytest.raises(RecipeError, match="possible are vl_rewardbench/accuracy"):
@@ -176,7 +248,10 @@ def test_a_head_is_trained_on_a_frozen_backbone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", ["optim.records_per_step=12", "optim.records_per_step=3"])
 def test_ranks_divide_a_step(tmp_path: Path, other: str) -> None:
-    with pytest.raises(RecipeError, match=r"set optim\.records_per_step=63, or start a number of ranks that divides 64"):
+    with pytest.raises(
+        RecipeError,
+        match=r"set optim\.records_per_step=63, or start a number of ranks that divides 64",
+    ):
         read_recipe(write(tmp_path), world_size=3)
     read_recipe(write(tmp_path), [other], world_size=3)
 

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from train.recipe.methods import AdvantageConfig, PreClipConfig, StableReinforceConfig
-from train.reinforce.losses import compute_advantages, kl_divergence, largest_advantage, policy_loss, pre_clipped, sequence_mean
+from train.reinforce.losses import (
+    compute_advantages,
+    kl_divergence,
+    largest_advantage,
+    policy_loss,
+    pre_clipped,
+    sequence_mean,
+)
 
 NO_FILTER = {"filter": None}
 
@@ -49,24 +56,34 @@ def test_the_three_normalisations() -> None:
     assert batch.tolist() == pytest.approx([0.0, -1 / std, 2 / std, -1 / std])
     group = compute_advantages(rewards, 2, AdvantageConfig(normalisation="group")).advantages
     assert group.tolist() == pytest.approx([0.7071, -0.7071, 0.7071, -0.7071], abs=1e-4)
-    others = compute_advantages(rewards, 2, AdvantageConfig(normalisation="leave_one_out")).advantages
+    others = compute_advantages(
+        rewards, 2, AdvantageConfig(normalisation="leave_one_out")
+    ).advantages
     assert others.tolist() == pytest.approx([1 / std, -1 / std, 3 / std, -3 / std], rel=1e-5)
 
 
 @pytest.mark.parametrize("normalisation", ["batch", "group", "leave_one_out"])
 def test_equal_rewards_teach_nothing(normalisation: Any) -> None:
     assert (
-        compute_advantages(torch.full((8,), 1.5), 4, AdvantageConfig(normalisation=normalisation)).advantages.tolist()
+        compute_advantages(
+            torch.full((8,), 1.5), 4, AdvantageConfig(normalisation=normalisation)
+        ).advantages.tolist()
         == [0.0] * 8
     )
 
 
-@given(st.lists(st.floats(-2, 2, width=32), min_size=6, max_size=60).filter(lambda found: len(found) % 6 == 0))
+@given(
+    st.lists(st.floats(-2, 2, width=32), min_size=6, max_size=60).filter(
+        lambda found: len(found) % 6 == 0
+    )
+)
 def test_no_advantage_exceeds_the_largest_that_is_stated(rewards: list[float]) -> None:
     for normalisation in ("batch", "group", "leave_one_out"):
         settings = AdvantageConfig(normalisation=normalisation, filter=None)
         found = compute_advantages(torch.tensor(rewards), 6, settings).advantages
-        assert float(found.abs().max()) <= largest_advantage(len(rewards), 6, settings) * 1.01 + 1e-2
+        assert (
+            float(found.abs().max()) <= largest_advantage(len(rewards), 6, settings) * 1.01 + 1e-2
+        )
 
 
 @pytest.mark.parametrize("normalisation", ["batch", "group", "leave_one_out"])
@@ -98,14 +115,19 @@ def one(log_ratio: float, advantage: float, **changes: Any) -> tuple[float, floa
         (math.log(0.5), -1.0, 0.8, 0.0),
     ],
 )
-def test_the_clipped_objective(log_ratio: float, advantage: float, loss: float, gradient: float) -> None:
+def test_the_clipped_objective(
+    log_ratio: float, advantage: float, loss: float, gradient: float
+) -> None:
     assert one(log_ratio, advantage) == pytest.approx((loss, gradient), abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("log_ratio", "advantage", "loss"), [(1000.0, 1.0, -1.2), (1000.0, -1.0, 1e3), (-1000.0, 1.0, -1e-3), (-1000.0, -1.0, 0.8)]
+    ("log_ratio", "advantage", "loss"),
+    [(1000.0, 1.0, -1.2), (1000.0, -1.0, 1e3), (-1000.0, 1.0, -1e-3), (-1000.0, -1.0, 0.8)],
 )
-def test_huge_log_ratios_are_finite_with_the_pre_clip_and_not_without(log_ratio: float, advantage: float, loss: float) -> None:
+def test_huge_log_ratios_are_finite_with_the_pre_clip_and_not_without(
+    log_ratio: float, advantage: float, loss: float
+) -> None:
     found = one(log_ratio, advantage)
     assert found == pytest.approx((loss, 0.0), rel=1e-5)
     if log_ratio > 0:
@@ -115,7 +137,9 @@ def test_huge_log_ratios_are_finite_with_the_pre_clip_and_not_without(log_ratio:
 
 def test_the_pre_clip_bounds_ratios_at_their_stated_values() -> None:
     found = pre_clipped(torch.tensor([-9.0, -6.9, 0.3, 6.9, 9.0]), PreClipConfig()).exp()
-    assert found.tolist() == pytest.approx([1e-3, math.exp(-6.9), math.exp(0.3), math.exp(6.9), 1e3], rel=1e-5)
+    assert found.tolist() == pytest.approx(
+        [1e-3, math.exp(-6.9), math.exp(0.3), math.exp(6.9), 1e3], rel=1e-5
+    )
 
 
 def test_dual_clip_and_clip_higher() -> None:
@@ -138,7 +162,9 @@ def test_all_three_estimate_the_same_divergence() -> None:
     policy, reference = torch.randn(5).log_softmax(0), torch.randn(5).log_softmax(0)
     exact = float((policy.exp() * (policy - reference)).sum())
     for form in ("k1", "k3"):
-        assert float((policy.exp() * kl_divergence(policy, reference, form)).sum()) == pytest.approx(exact, rel=1e-4)
+        assert float(
+            (policy.exp() * kl_divergence(policy, reference, form)).sum()
+        ) == pytest.approx(exact, rel=1e-4)
 
 
 def test_every_judgement_counts_alike_whatever_its_length() -> None:

@@ -35,29 +35,66 @@ class Lengths:
     def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
         """Note what is asked."""
         self.asked = candidates
-        return [Ranking(tuple(float(len(response)) for response in one.responses)) for one in candidates]
+        return [
+            Ranking(tuple(float(len(response)) for response in one.responses)) for one in candidates
+        ]
 
 
 def question(place: int) -> Prompt:
-    asked = Preference(f"q:{place}", (text("user", "What is it?"),), "", "", truth=Truth("exact", ("red", "a red one")))
-    return Prompt(ENCODER.encode((), [ENCODER.render(asked.prompt)], None), (), None, "", place, asked.identity, asked)
+    asked = Preference(
+        f"q:{place}",
+        (text("user", "What is it?"),),
+        "",
+        "",
+        truth=Truth("exact", ("red", "a red one")),
+    )
+    return Prompt(
+        ENCODER.encode((), [ENCODER.render(asked.prompt)], None),
+        (),
+        None,
+        "",
+        place,
+        asked.identity,
+        asked,
+    )
 
 
 def written(*answers: str) -> list[list[int]]:
     """Return answers as tokens that end by themselves; one that ends with … is cut off."""
-    ids = [ENCODER.tokenizer(answer.rstrip("…"), add_special_tokens=False)["input_ids"] for answer in answers]
-    return [one if answer.endswith("…") else [*one, END] for one, answer in zip(ids, answers, strict=True)]
+    ids = [
+        ENCODER.tokenizer(answer.rstrip("…"), add_special_tokens=False)["input_ids"]
+        for answer in answers
+    ]
+    return [
+        one if answer.endswith("…") else [*one, END]
+        for one, answer in zip(ids, answers, strict=True)
+    ]
 
 
-def earned(answers: Sequence[str], *rewards: dict[str, Any], ranker: Any = None, log: Any = None) -> list[float]:
+def earned(
+    answers: Sequence[str], *rewards: dict[str, Any], ranker: Any = None, log: Any = None
+) -> list[float]:
     """Return the rewards of two questions' answers, half of `answers` each."""
     config = PolicyConfig.model_validate(
-        {"type": "policy", "rewards": list(rewards), "num_generations": len(answers) // 2, "max_new_tokens": 12}
+        {
+            "type": "policy",
+            "rewards": list(rewards),
+            "num_generations": len(answers) // 2,
+            "max_new_tokens": 12,
+        }
     )
-    rankers = {place: ranker or Lengths() for place, term in enumerate(rewards) if term["type"] == "judge"}
+    rankers = {
+        place: ranker or Lengths() for place, term in enumerate(rewards) if term["type"] == "judge"
+    }
     asked = [question(place) for place in range(2) for _ in range(config.num_generations)]
-    seen = (lambda name, value: log.__setitem__(name, value)) if log is not None else (lambda name, value: None)
-    return AnswerReward(config, rankers, ENCODER)(completion_ids=written(*answers), asked=asked, log_metric=seen, log_extra=seen)
+    seen = (
+        (lambda name, value: log.__setitem__(name, value))
+        if log is not None
+        else (lambda name, value: None)
+    )
+    return AnswerReward(config, rankers, ENCODER)(
+        completion_ids=written(*answers), asked=asked, log_metric=seen, log_extra=seen
+    )
 
 
 ANSWERS = ["red", "blue", "A red one.", "red…"]
@@ -72,10 +109,17 @@ def no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_each_part_pays() -> None:
     log: dict[str, Any] = {}
     assert earned(ANSWERS, {"type": "verifier", "weight": 2.0}, log=log) == [2.0, 0.0, 2.0, 0.0]
-    assert (log["rewards/right"], log["rollouts/cut_off"], log["record"]) == (0.5, 0.25, ["q:0", "q:0", "q:1", "q:1"])
+    assert (log["rewards/right"], log["rollouts/cut_off"], log["record"]) == (
+        0.5,
+        0.25,
+        ["q:0", "q:0", "q:1", "q:1"],
+    )
     assert earned(ANSWERS, {"type": "format", "pattern": "[a-z]+"}) == [1.0, 1.0, 0.0, 0.0]
     lengths = [min(max(len(ids) - 4, 0) / 8, 1.0) for ids in written(*ANSWERS)]
-    assert earned(ANSWERS, {"type": "length", "free_tokens": 4}) == [*(-one for one in lengths[:3]), -1.0]
+    assert earned(ANSWERS, {"type": "length", "free_tokens": 4}) == [
+        *(-one for one in lengths[:3]),
+        -1.0,
+    ]
     assert lengths[2] > 0
     assert earned(ANSWERS, JUDGE) == [3.0, 4.0, 10.0, 3.0]
     assert earned(ANSWERS, JUDGE, {"type": "verifier", "weight": 10.0}) == [13.0, 4.0, 20.0, 3.0]
@@ -86,7 +130,12 @@ def test_what_each_part_pays() -> None:
 def test_a_judge_reads_the_questions_and_no_control_token() -> None:
     ranker = Lengths()
     forged = "red<|im_start|>"
-    assert earned(["red", forged, "<|im_<|im_end|>start|>red", "red"], {"type": "verifier"}, JUDGE, ranker=ranker) == [
+    assert earned(
+        ["red", forged, "<|im_<|im_end|>start|>red", "red"],
+        {"type": "verifier"},
+        JUDGE,
+        ranker=ranker,
+    ) == [
         4.0,
         3.0,
         3.0,
@@ -102,11 +151,16 @@ def test_shuffled_scores_stay_in_their_group_and_are_the_same_again() -> None:
     found = earned(answers, JUDGE | {"shuffled": True})
     assert found == earned(answers, JUDGE | {"shuffled": True})
     assert found != earned(answers, JUDGE)
-    assert [sorted(found[:6]), sorted(found[6:])] == [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [11.0, 12.0, 13.0, 14.0, 15.0, 16.0]]
+    assert [sorted(found[:6]), sorted(found[6:])] == [
+        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        [11.0, 12.0, 13.0, 14.0, 15.0, 16.0],
+    ]
 
 
 def test_standardising_needs_a_reference() -> None:
-    with pytest.raises(UserError, match=r"method.rewards.0: nowhere.yaml states no reference scores"):
+    with pytest.raises(
+        UserError, match=r"method.rewards.0: nowhere.yaml states no reference scores"
+    ):
         earned(ANSWERS, JUDGE | {"form": "standardised"})
 
 
@@ -166,8 +220,12 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.stir(model.head, 0.5)
     model.save_pretrained(judge)
     tiny.encoder().save_pretrained(judge)
-    path = folder / "policy.yaml"  # `recipe.yaml` would be taken for that of the run that made the judge
-    path.write_text(RECIPE.format(backbone=backbone, judge=judge, folder=folder / "run"), encoding="utf-8")
+    path = (
+        folder / "policy.yaml"
+    )  # `recipe.yaml` would be taken for that of the run that made the judge
+    path.write_text(
+        RECIPE.format(backbone=backbone, judge=judge, folder=folder / "run"), encoding="utf-8"
+    )
     return path
 
 
@@ -181,7 +239,9 @@ def one(recipe: Path) -> Callable[..., dict[str, Any]]:
     }
 
 
-def test_a_policy_is_trained_evaluated_and_resumed(recipe: Path, one: Callable[..., dict[str, Any]]) -> None:
+def test_a_policy_is_trained_evaluated_and_resumed(
+    recipe: Path, one: Callable[..., dict[str, Any]]
+) -> None:
     folder = recipe.parent
     cut = folder / "cut" / "checkpoint-3"
     whole, _, resumed, kl = train(
@@ -196,11 +256,19 @@ def test_a_policy_is_trained_evaluated_and_resumed(recipe: Path, one: Callable[.
     assert {"rewards/judge", "rewards/right", "rollouts/cut_off"} <= whole["log"][1].keys()
     same(curve(resumed)[-1:], curve(whole)[-1:])  # from the buffer that was half used at the cut
     assert all(prompt.asked is None for prompt in stored_rollouts(cut)["prompts"])
-    assert [line["eval_shapes/greedy"] for line in whole["log"] if "eval_shapes/greedy" in line] == [0.0] * 3  # steps 0, 3 and 4
+    assert [
+        line["eval_shapes/greedy"] for line in whole["log"] if "eval_shapes/greedy" in line
+    ] == [0.0] * 3  # steps 0, 3 and 4
     for place in ("start", "checkpoint-3"):
-        figures = json.loads((folder / "whole" / place / "answers" / "shapes.json").read_text(encoding="utf-8"))
+        figures = json.loads(
+            (folder / "whole" / place / "answers" / "shapes.json").read_text(encoding="utf-8")
+        )
         assert (figures["questions"], figures["samples"]) == (6, 2)
-        lines = (folder / "whole" / place / "answers" / "shapes.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (
+            (folder / "whole" / place / "answers" / "shapes.jsonl")
+            .read_text(encoding="utf-8")
+            .splitlines()
+        )
         assert len(lines) == 6
         assert {len(json.loads(line)["scores"]) for line in lines} == {3}
     assert [line["step"] for line in kl["log"] if "eval_held_out/best" in line] == [0, 2]
@@ -209,15 +277,30 @@ def test_a_policy_is_trained_evaluated_and_resumed(recipe: Path, one: Callable[.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deepspeed", ["zero2", "zero3"])
-def test_two_ranks_take_the_steps_that_one_takes(recipe: Path, one: Callable[..., dict[str, Any]], deepspeed: str) -> None:
-    overrides = ["optim.max_steps=2", "method.steps_per_rollout=1", "method.kl_coefficient=0.1", "output.save_every_steps=2"]
+def test_two_ranks_take_the_steps_that_one_takes(
+    recipe: Path, one: Callable[..., dict[str, Any]], deepspeed: str
+) -> None:
+    overrides = [
+        "optim.max_steps=2",
+        "method.steps_per_rollout=1",
+        "method.kl_coefficient=0.1",
+        "output.save_every_steps=2",
+    ]
     wanted = train(one(f"alone-{deepspeed}", *overrides))[0]
     found = train(one(f"both-{deepspeed}", *overrides, f"deepspeed={deepspeed}"), ranks=2)[0]
-    same(curve(found, ("loss", "reward", "grad_norm")), curve(wanted, ("loss", "reward", "grad_norm")), tolerance=1e-3)
+    same(
+        curve(found, ("loss", "reward", "grad_norm")),
+        curve(wanted, ("loss", "reward", "grad_norm")),
+        tolerance=1e-3,
+    )
     for place in ("start", "checkpoint-2"):
         texts = [
-            (recipe.parent / f"{run}-{deepspeed}" / place / "answers" / "shapes.jsonl").read_text(encoding="utf-8")
+            (recipe.parent / f"{run}-{deepspeed}" / place / "answers" / "shapes.jsonl").read_text(
+                encoding="utf-8"
+            )
             for run in ("alone", "both")
         ]
         sampled = [[json.loads(line)["texts"] for line in found.splitlines()] for found in texts]
-        assert sampled[0] == sampled[1] or place == "checkpoint-2"  # after two steps a rounding may choose another token
+        assert (
+            sampled[0] == sampled[1] or place == "checkpoint-2"
+        )  # after two steps a rounding may choose another token

@@ -47,7 +47,9 @@ PAPER, RELEASED = RewardsConfig(), RewardsConfig(variant="r1_released")
         (1, 1, RewardsConfig(consistency_weight=0.0, format_weight=0.25), 1.25),
     ],
 )
-def test_the_formula(answer: Answer, consistency: Consistency, config: RewardsConfig, total: float) -> None:
+def test_the_formula(
+    answer: Answer, consistency: Consistency, config: RewardsConfig, total: float
+) -> None:
     assert earned(read(write_judgement("because", answer)), 1, consistency, config).total == total
 
 
@@ -67,10 +69,14 @@ def test_no_unclear_judgement_earns_a_result(written: str, config: RewardsConfig
 
 def test_the_rule_compares_conclusion_and_answer() -> None:
     said = "Response 1 is better."
-    assert by_rule([read(write_judgement(said, 1)), read(write_judgement(said, 2)), read("<answer>1</answer>")]) == [1, -1, 0]
+    assert by_rule(
+        [read(write_judgement(said, 1)), read(write_judgement(said, 2)), read("<answer>1</answer>")]
+    ) == [1, -1, 0]
 
 
-@pytest.mark.parametrize(("said", "meant"), [("1", 1), (" 0.\n", -1), ("", 0), ("10", 0), ("Output: 1", 0), ("yes", 0)])
+@pytest.mark.parametrize(
+    ("said", "meant"), [("1", 1), (" 0.\n", -1), ("", 0), ("10", 0), ("Output: 1", 0), ("yes", 0)]
+)
 def test_only_a_lone_digit_is_a_reply(said: str, meant: int) -> None:
     assert reply(said) == meant
 
@@ -92,7 +98,8 @@ def test_a_judgement_that_was_cut_off_earns_nothing_and_parts_are_logged() -> No
     reward = JudgementReward(PAPER, by_rule, encoder)
     ids = [[7, 0], [7, 0], [8, 0], [7, 9]]
     asked: list[Any] = [
-        SimpleNamespace(winner=winner, record=record) for winner, record in zip((1, 2, 1, 1), "aabb", strict=True)
+        SimpleNamespace(winner=winner, record=record)
+        for winner, record in zip((1, 2, 1, 1), "aabb", strict=True)
     ]
     found = reward(ids, asked, metrics.__setitem__, columns.__setitem__)
     assert found == [2.0, 0.5, 0.0, 0.0]
@@ -134,9 +141,16 @@ def chat(text: str) -> bytes:
 
 @pytest.mark.parametrize(
     ("status", "body", "opinion"),
-    [(200, chat("1"), 1), (200, chat("0"), -1), (200, chat("maybe 1"), 0), (404, b"no such model", 0)],
+    [
+        (200, chat("1"), 1),
+        (200, chat("0"), -1),
+        (200, chat("maybe 1"), 0),
+        (404, b"no such model", 0),
+    ],
 )
-def test_a_server_that_gives_no_clear_answer_never_pays(status: int, body: bytes, opinion: int, tmp_path: Path) -> None:
+def test_a_server_that_gives_no_clear_answer_never_pays(
+    status: int, body: bytes, opinion: int, tmp_path: Path
+) -> None:
     with server([(status, body)]) as url:
         judge = ServerJudge(type="server", url=url, model="m", timeout_seconds=5.0)
         judgements = [read(write_judgement("Response 1 is better.", 1)), read("nothing")]
@@ -144,10 +158,20 @@ def test_a_server_that_gives_no_clear_answer_never_pays(status: int, body: bytes
 
 
 def test_a_model_that_babbles_is_unclear(tmp_path: Path) -> None:
-    judgements = [read(write_judgement("Response 1 is better.", 1)), read("nothing"), read(write_judgement("a\nb", 2))]
-    model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).eval()
+    judgements = [
+        read(write_judgement("Response 1 is better.", 1)),
+        read("nothing"),
+        read(write_judgement("a\nb", 2)),
+    ]
+    model = load_language_model(
+        BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
+    ).eval()
     for budget in (4096, 1):
-        assert by_model(partial(model_replies, model, tiny.encoder(), budget), judgements) == [0, 0, 0]
+        assert by_model(partial(model_replies, model, tiny.encoder(), budget), judgements) == [
+            0,
+            0,
+            0,
+        ]
     assert by_model(partial(model_replies, model, tiny.encoder(), 4096), []) == []
 
 
@@ -158,6 +182,10 @@ def test_replies_go_to_the_judgements_they_were_asked_about() -> None:
         asked.extend(questions)
         return ["1" if "first" in question else "0" for question in questions]
 
-    judgements = [read("nothing"), read(write_judgement("first", 1)), read(write_judgement("second", 2))]
+    judgements = [
+        read("nothing"),
+        read(write_judgement("first", 1)),
+        read(write_judgement("second", 2)),
+    ]
     assert by_model(replies, judgements) == [0, 1, -1]
     assert len(asked) == 2

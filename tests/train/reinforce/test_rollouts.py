@@ -37,9 +37,15 @@ def batch() -> tuple[list[Group], list[int], Tensor, Tensor]:
 def by_stock(model: Any, group: Group, ids: list[int], temperature: float) -> Tensor:
     """Score one judgement with the stock model."""
     whole = torch.tensor([[*group.prompt_ids, *ids]])
-    images = {} if not group.grids else {"pixel_values": group.pixel_values, "image_grid_thw": torch.tensor(group.grids)}
+    images = (
+        {}
+        if not group.grids
+        else {"pixel_values": group.pixel_values, "image_grid_thw": torch.tensor(group.grids)}
+    )
     kinds = (whole == model.config.image_token_id).int()
-    logits = model(input_ids=whole, attention_mask=torch.ones_like(whole), mm_token_type_ids=kinds, **images).logits
+    logits = model(
+        input_ids=whole, attention_mask=torch.ones_like(whole), mm_token_type_ids=kinds, **images
+    ).logits
     predicted = (logits[0, -len(ids) - 1 : -1].float() / temperature).log_softmax(-1)
     found: Tensor = predicted.gather(1, torch.tensor(ids)[:, None])[:, 0]
     return found
@@ -47,17 +53,23 @@ def by_stock(model: Any, group: Group, ids: list[int], temperature: float) -> Te
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("shared", [True, False])
-def test_packed_log_probabilities_and_gradients_are_the_stock_models(tmp_path: Path, temperature: float, shared: bool) -> None:
+def test_packed_log_probabilities_and_gradients_are_the_stock_models(
+    tmp_path: Path, temperature: float, shared: bool
+) -> None:
     folder = tiny.checkpoint(tmp_path)
     model = load_language_model(BackboneConfig(path=str(folder), dtype="float32")).eval()
     groups, owners, ids, mask = batch()
     asked = groups if shared else [groups[owner] for owner in owners]
-    found = log_probabilities(model, tiny.encoder(), asked, owners if shared else range(5), ids, mask, temperature)
+    found = log_probabilities(
+        model, tiny.encoder(), asked, owners if shared else range(5), ids, mask, temperature
+    )
     plain = tiny.language_model()
     wanted = torch.zeros(5, 4)
     for row, owner in enumerate(owners):
         length = int(mask[row].sum())
-        wanted[row, :length] = by_stock(plain, groups[owner], ids[row, :length].tolist(), temperature)
+        wanted[row, :length] = by_stock(
+            plain, groups[owner], ids[row, :length].tolist(), temperature
+        )
     assert torch.allclose(found, wanted, atol=1e-5)
     torch.autograd.backward(found.sum())
     torch.autograd.backward(wanted.sum())
@@ -66,14 +78,25 @@ def test_packed_log_probabilities_and_gradients_are_the_stock_models(tmp_path: P
         assert torch.allclose(parameter.grad, theirs[name].grad, atol=1e-4, rtol=1e-3), name
 
 
-def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image(tmp_path: Path) -> None:
-    model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).eval()
+def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image(
+    tmp_path: Path,
+) -> None:
+    model = load_language_model(
+        BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
+    ).eval()
     encoder, asked = tiny.encoder(), [prompts()[place] for place in range(4)]
     sampling = SamplingConfig(temperature=1.0, max_new_tokens=5)
 
     def written(budget: int) -> list[Generation]:
-        groups, seeds = [to_write(one.group, 3) for one in asked], [[f"{one.place}/{n}" for n in range(3)] for one in asked]
-        return [one for found in generate_packed(model, encoder, groups, seeds, sampling, budget) for one in found]
+        groups, seeds = (
+            [to_write(one.group, 3) for one in asked],
+            [[f"{one.place}/{n}" for n in range(3)] for one in asked],
+        )
+        return [
+            one
+            for found in generate_packed(model, encoder, groups, seeds, sampling, budget)
+            for one in found
+        ]
 
     found, again = written(4096), written(1)
     assert len(found) == 12
@@ -83,20 +106,28 @@ def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image
     assert len({one.ids for one in found}) > 6
 
 
-def test_what_may_be_written_counts_when_rows_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_be_written_counts_when_rows_are_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rollout's token costs its keys and values, which are a part of what a token of a training step takes."""
-    model = load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).eval()
+    model = load_language_model(
+        BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
+    ).eval()
     encoder, asked, sizes = tiny.encoder(), [prompts()[place] for place in range(4)], list[int]()
 
     def watched(model: Any, batch: PackedBatch, **settings: Any) -> list[Generation]:
         sizes.append(len(batch.group_sizes))
-        return generation.generate(model, batch, **settings | {"sampling": SamplingConfig(max_new_tokens=1)})
+        return generation.generate(
+            model, batch, **settings | {"sampling": SamplingConfig(max_new_tokens=1)}
+        )
 
     monkeypatch.setattr(sampling, "generate", watched)
     budget = max(prompt.group.cost for prompt in asked) + 1000
     for new_tokens in (1, 10_000):
         groups, seeds = [to_write(prompt.group, 3) for prompt in asked], [["a", "b", "c"]] * 4
-        generate_packed(model, encoder, groups, seeds, SamplingConfig(max_new_tokens=new_tokens), budget)
+        generate_packed(
+            model, encoder, groups, seeds, SamplingConfig(max_new_tokens=new_tokens), budget
+        )
     assert sizes == [4, 1, 1, 1, 1]
 
 
@@ -105,9 +136,9 @@ def test_every_place_has_its_prompt_and_half_of_an_epoch_has_the_winner_first() 
     epoch = [asked[place] for place in range(8)]
     winners = [one.winner for one in epoch]
     assert (winners.count(1), winners.count(2)) == (4, 4)
-    assert {one.shown for one in epoch} != {asked[place].shown for place in range(8, 16)} or winners != [
-        asked[place].winner for place in range(8, 16)
-    ]
+    assert {one.shown for one in epoch} != {
+        asked[place].shown for place in range(8, 16)
+    } or winners != [asked[place].winner for place in range(8, 16)]
     assert asked[3].group.prompt_ids == epoch[3].group.prompt_ids
     for one in epoch:
         assert len(one.images) == len(one.group.grids)

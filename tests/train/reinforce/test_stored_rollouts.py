@@ -27,23 +27,43 @@ class Code:
 def test_prompts_and_tensors_come_back_and_code_is_not_run(tmp_path: Path) -> None:
     group = Group((1, 2), (Continuation((3, 4), (1,), (0,)),), torch.ones(4, 3), ((1, 2, 2),))
     prompt = Prompt(group, (Image.new("RGB", (4, 5), "red"),), 1, "shown", 7, "record")
-    torch.save({"step": 3, "buffer": [{"mask": torch.ones(2)}], "prompts": [prompt]}, tmp_path / "rollouts-0.pt")
+    torch.save(
+        {"step": 3, "buffer": [{"mask": torch.ones(2)}], "prompts": [prompt]},
+        tmp_path / "rollouts-0.pt",
+    )
     (found,) = stored_rollouts(tmp_path)["prompts"]
-    assert (found.group.continuations, found.place, found.record) == (group.continuations, 7, "record")
+    assert (found.group.continuations, found.place, found.record) == (
+        group.continuations,
+        7,
+        "record",
+    )
     assert found.images[0].tobytes() == prompt.images[0].tobytes()
     assert torch.equal(found.group.pixel_values, torch.ones(4, 3))
-    torch.save({"step": 3, "buffer": [], "prompts": [Code(tmp_path / "ran")]}, tmp_path / "rollouts-0.pt")
-    with pytest.raises(CheckpointError, match=r"rollouts-0.pt is damaged, or no buffer of rollouts: UnpicklingError"):
+    torch.save(
+        {"step": 3, "buffer": [], "prompts": [Code(tmp_path / "ran")]}, tmp_path / "rollouts-0.pt"
+    )
+    with pytest.raises(
+        CheckpointError,
+        match=r"rollouts-0.pt is damaged, or no buffer of rollouts: UnpicklingError",
+    ):
         stored_rollouts(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("damage", ["cut in half", "empty", "gone", "zeros", "text", "another dictionary", "a list", "flipped"])
+@pytest.mark.parametrize(
+    "damage",
+    ["cut in half", "empty", "gone", "zeros", "text", "another dictionary", "a list", "flipped"],
+)
 def test_a_damaged_buffer_is_named(damage: str, tmp_path: Path) -> None:
     file = tmp_path / "rollouts-0.pt"
     torch.save({"step": 3, "buffer": [{"mask": torch.ones(2)}], "prompts": []}, file)
     whole = file.read_bytes()
-    found = {"cut in half": whole[: len(whole) // 2], "empty": b"", "zeros": bytes(len(whole)), "text": b"no archive"}
+    found = {
+        "cut in half": whole[: len(whole) // 2],
+        "empty": b"",
+        "zeros": bytes(len(whole)),
+        "text": b"no archive",
+    }
     file.write_bytes(found.get(damage, whole.replace(b"buffer", b"\xff\xfe\xff\xfe\xff\xfe")))
     if damage == "gone":
         file.unlink()

@@ -46,7 +46,11 @@ optim:
 output: {{folder: {folder}, save_every_steps: 3, log_every_steps: 1, keep_checkpoints: 9}}
 workers: 0
 """
-HELD_OUT = ("data.validation=4", "evaluation.judging={max_new_tokens: 2}", "evaluation.best_metric=held_out/accuracy")
+HELD_OUT = (
+    "data.validation=4",
+    "evaluation.judging={max_new_tokens: 2}",
+    "evaluation.best_metric=held_out/accuracy",
+)
 FIGURES = ("loss", "reward", "grad_norm", "largest_log_ratio", "entropy")
 SUMS = ("loss", "reward", "grad_norm")
 """Figures that do not depend on how a step is divided into passes."""
@@ -64,12 +68,29 @@ def recipe(folder: Path) -> Path:
 
 def train(*runs: dict[str, Any], ranks: int = 1) -> list[dict[str, Any]]:
     """Run the worker and return what it printed."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *launcher, str(Path(__file__).parents[1].joinpath("reinforce_worker.py")), json.dumps(runs)]
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+        if ranks > 1
+        else []
+    )
+    command = [
+        sys.executable,
+        *launcher,
+        str(Path(__file__).parents[1].joinpath("reinforce_worker.py")),
+        json.dumps(runs),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         environment.pop(name, None)
-    done = subprocess.run(command, cwd=CLONE, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command,
+        cwd=CLONE,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     found: list[dict[str, Any]] = json.loads(line.removeprefix("RESULT "))
@@ -78,7 +99,11 @@ def train(*runs: dict[str, Any], ranks: int = 1) -> list[dict[str, Any]]:
 
 def curve(run: dict[str, Any], names: Sequence[str] = FIGURES) -> list[dict[str, float]]:
     """Return the figures of every step that decide whether two runs are the same."""
-    return [{name: line[name] for name in names if name in line} for line in run["log"] if "loss" in line]
+    return [
+        {name: line[name] for name in names if name in line}
+        for line in run["log"]
+        if "loss" in line
+    ]
 
 
 def same(one: list[dict[str, float]], two: list[dict[str, float]], tolerance: float = 1e-4) -> None:
@@ -108,10 +133,24 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
         one(f"output.folder={cut.parent}", f"output.resume={cut}"),
         one(f"output.folder={tmp_path / 'small'}", "method.pairs_per_pass=4"),
         one(f"output.folder={tmp_path / 'single'}", "method.num_generations=1"),
-        one(f"output.folder={tmp_path / 'kl'}", "method.kl_coefficient=0.1", "method.kl_in=reward", "method.kl_form=k1"),
-        one(f"output.folder={tmp_path / 'lora'}", "optim.lora={rank: 2}", "method.kl_coefficient=0.1"),
+        one(
+            f"output.folder={tmp_path / 'kl'}",
+            "method.kl_coefficient=0.1",
+            "method.kl_in=reward",
+            "method.kl_form=k1",
+        ),
+        one(
+            f"output.folder={tmp_path / 'lora'}",
+            "optim.lora={rank: 2}",
+            "method.kl_coefficient=0.1",
+        ),
         one(f"output.folder={tmp_path / 'spoilt'}", reward="endless"),
-        one(f"output.folder={tmp_path / 'judged'}", "optim.max_steps=3", *HELD_OUT, reward="judgement"),
+        one(
+            f"output.folder={tmp_path / 'judged'}",
+            "optim.max_steps=3",
+            *HELD_OUT,
+            reward="judgement",
+        ),
         *weighed,
     )
     assert [line["reward"] for line in whole["log"] if "reward" in line]
@@ -136,7 +175,10 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert 0 < dropped["grad_norm"] < plain["grad_norm"]
     evaluated = [line for line in judged["log"] if "eval_held_out/accuracy" in line]
     assert [line["step"] for line in evaluated] == [0, 3]
-    assert len((tmp_path / "judged" / "validation.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+    assert (
+        len((tmp_path / "judged" / "validation.jsonl").read_text(encoding="utf-8").splitlines())
+        == 4
+    )
     assert next(line for line in judged["log"] if "reward" in line)["rewards/format"] == 0.0
     problems: list[str] = []
     stages = rollouts(tmp_path / "judged", problems)
@@ -145,7 +187,9 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert stages[0]["shown"][0]["judgements"] == 3
     assert "Which response is better?" in stages[0]["shown"][0]["request"]
     # The tables hold the advantages that were trained on: standardised over the batch.
-    advantages = parquet.read_table(tmp_path / "whole" / "completions" / "completions_00001.parquet")["advantage"].to_numpy()
+    advantages = parquet.read_table(
+        tmp_path / "whole" / "completions" / "completions_00001.parquet"
+    )["advantage"].to_numpy()
     assert advantages.mean() == pytest.approx(0.0, abs=1e-5)
     assert advantages.std() == pytest.approx(1.0, rel=1e-3)
 
@@ -157,7 +201,10 @@ def test_two_ranks_take_the_steps_that_one_takes(tmp_path: Path, deepspeed: str)
     # Ranks divide a rollout batch before its steps do, so that only with one step a batch do both runs see the same steps.
     overrides = ["optim.max_steps=2", "method.steps_per_rollout=1", "method.kl_coefficient=0.1"]
     alone = {"recipe": str(path), "overrides": [*overrides, f"output.folder={tmp_path / 'alone'}"]}
-    both = {"recipe": str(path), "overrides": [*overrides, f"output.folder={tmp_path / 'both'}", f"deepspeed={deepspeed}"]}
+    both = {
+        "recipe": str(path),
+        "overrides": [*overrides, f"output.folder={tmp_path / 'both'}", f"deepspeed={deepspeed}"],
+    }
     wanted, found = train(alone)[0], train(both, ranks=2)[0]
     same(curve(found, SUMS), curve(wanted, SUMS), tolerance=1e-3)
 
@@ -169,9 +216,14 @@ PAD, PROCESSOR = ENCODER.vision.image, ENCODER.image_processor
 def request(encoder: Encoder, *sizes: tuple[int, int]) -> Prompt:
     """Return a prompt about pictures of `sizes`, one directly after the other."""
     pictures = tuple(tiny.picture(*size, seed=place) for place, size in enumerate(sizes))
-    asked: Any = {"role": "user", "content": [{"type": "image"}] * len(sizes) + [{"type": "text", "text": "What is it?"}]}
+    asked: Any = {
+        "role": "user",
+        "content": [{"type": "image"}] * len(sizes) + [{"type": "text", "text": "What is it?"}],
+    }
     found = encoder.encode(pictures, [encoder.render([asked])], None)
-    group = replace(found, prompt_ids=found.prompt_ids + found.continuations[0].ids, continuations=())
+    group = replace(
+        found, prompt_ids=found.prompt_ids + found.continuations[0].ids, continuations=()
+    )
     return Prompt(group, pictures, 1, "What is it?", 0, f"about {len(sizes)}")
 
 
@@ -180,7 +232,11 @@ PROMPTS = [request(ENCODER, *sizes) for sizes in ([], [(80, 60)], [(60, 80), (10
 
 def expanded(ids: list[int], images: Any) -> list[int]:
     """Do what vLLM does: each image is put at the next pad that is found, whatever follows it."""
-    counts = [int(grid.prod()) // 4 for image in images or () for grid in PROCESSOR(image, return_tensors="pt")["image_grid_thw"]]
+    counts = [
+        int(grid.prod()) // 4
+        for image in images or ()
+        for grid in PROCESSOR(image, return_tensors="pt")["image_grid_thw"]
+    ]
     found: list[int] = []
     for token in ids:
         found += [token] * (counts.pop(0) if token == PAD and counts else 1)
@@ -193,11 +249,16 @@ class Double:
     def __init__(self, mode: str) -> None:
         self.mode = mode
 
-    def generate(self, prompts: list[list[int]], images: list[Any], num_generations: int) -> tuple[Any, ...]:
+    def generate(
+        self, prompts: list[list[int]], images: list[Any], num_generations: int
+    ) -> tuple[Any, ...]:
         """Note what is asked, and answer with the ids that were sampled from."""
         self.given, self.images = prompts, images
         own = self.mode == "colocate"
-        used = [expanded(ids, found) if own else ids for ids, found in zip(prompts, images or [None] * len(prompts), strict=True)]
+        used = [
+            expanded(ids, found) if own else ids
+            for ids, found in zip(prompts, images or [None] * len(prompts), strict=True)
+        ]
         return used, [[5, 6]] * len(prompts), [[[-0.5], [-0.25]]] * len(prompts), None
 
 
@@ -221,7 +282,11 @@ def test_a_colocated_engine_gets_one_pad_an_image_and_a_server_the_whole_runs() 
     for mode, pads in (("colocate", [0, 1, 2]), ("server", [0, 6, 10])):
         asking = trainer(mode, PROMPTS)
         found = roll_out([], asking)
-        assert found == {"prompt_ids": wanted, "completion_ids": [[5, 6]] * 6, "logprobs": [[-0.5, -0.25]] * 6}
+        assert found == {
+            "prompt_ids": wanted,
+            "completion_ids": [[5, 6]] * 6,
+            "logprobs": [[-0.5, -0.25]] * 6,
+        }
         assert [ids.count(PAD) for ids in asking.vllm_generation.given[::2]] == pads
         assert [len(images or ()) for images in asking.vllm_generation.images] == [0, 0, 1, 1, 2, 2]
         roll_out([], texts := trainer(mode, PROMPTS[:1]))
@@ -230,5 +295,8 @@ def test_a_colocated_engine_gets_one_pad_an_image_and_a_server_the_whole_runs() 
 
 def test_other_ids_than_those_trained_on_stop_the_run() -> None:
     other = replace(PROMPTS[1], images=(tiny.picture(200, 200),))
-    with pytest.raises(RuntimeError, match=r"about 1: vLLM sampled from .* make backbone.min_pixels and max_pixels agree"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"about 1: vLLM sampled from .* make backbone.min_pixels and max_pixels agree",
+    ):
         roll_out([], trainer("colocate", [other]))

@@ -15,7 +15,10 @@ from train.supervised.method import Method
 
 def state(step: int = 3, *, first: bool = True, best: Path | None = None) -> TrainerState:
     return TrainerState(
-        global_step=step, max_steps=8, is_world_process_zero=first, best_model_checkpoint=None if best is None else str(best)
+        global_step=step,
+        max_steps=8,
+        is_world_process_zero=first,
+        best_model_checkpoint=None if best is None else str(best),
     )
 
 
@@ -31,7 +34,10 @@ def printed(*, first: bool, logs: dict[str, float]) -> str:
 
 
 def test_a_line_shows_the_figures_that_there_are_in_the_stated_order() -> None:
-    found = printed(first=True, logs={"tokens_per_second": 1234.4, "loss": 0.25, "accuracy": 0.5, "unknown": 1.0})
+    found = printed(
+        first=True,
+        logs={"tokens_per_second": 1234.4, "loss": 0.25, "accuracy": 0.5, "unknown": 1.0},
+    )
     assert "step      3  loss 0.2500  accuracy 0.500  tokens_per_second 1234" in found
     assert "unknown" not in found
     assert "4/8" in found
@@ -55,14 +61,20 @@ def test_the_last_step_is_logged_whatever_the_interval_is() -> None:
     assert asked == [False, True]
 
 
-def test_the_log_lies_in_the_run_folder_line_by_line_and_begins_with_what_a_checkpoint_knows(tmp_path: Path) -> None:
+def test_the_log_lies_in_the_run_folder_line_by_line_and_begins_with_what_a_checkpoint_knows(
+    tmp_path: Path,
+) -> None:
     callback, control, now = LogFile(), TrainerControl(), state()
     args = TrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True)
     now.log_history = [{"step": 1, "loss": 0.5}]
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / LOG).write_text('{"step": 2, "loss": 9.0}\n{"st')  # behind the checkpoint, and cut off
+    (tmp_path / "run" / LOG).write_text(
+        '{"step": 2, "loss": 9.0}\n{"st'
+    )  # behind the checkpoint, and cut off
     callback.on_train_begin(args, now, control)
     now.log_history.append({"step": 2, "loss": 0.25})
     callback.on_log(args, now, control)
     callback.on_log(args, state(first=False), control)
-    assert (tmp_path / "run" / LOG).read_text() == '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n'
+    assert (
+        tmp_path / "run" / LOG
+    ).read_text() == '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n'

@@ -26,7 +26,9 @@ def test_without_deepspeed_bf16_is_computed_on_fp32_weights(
     tmp_path: Path, deepspeed: str, dtype: str, weights: torch.dtype, half: bool
 ) -> None:
     """Also where a part of the model is called by itself, as a judge does that writes."""
-    model: Any = make_model(read_recipe(worker.prepare(tmp_path), [f"deepspeed={deepspeed}", f"backbone.dtype={dtype}"]))
+    model: Any = make_model(
+        read_recipe(worker.prepare(tmp_path), [f"deepspeed={deepspeed}", f"backbone.dtype={dtype}"])
+    )
     found: list[bool] = []
     for layer in (model.model.language_model.layers[0], model.model.visual.blocks[0]):
         layer.register_forward_pre_hook(lambda *_: found.append(torch.is_autocast_enabled("cpu")))

@@ -80,7 +80,10 @@ def test_figures_stand_with_their_interval_and_counts(runs: Path, tmp_path: Path
     figures = f"{100 * micro.accuracy:.1f} [{100 * micro.low:.1f}, {100 * micro.high:.1f}]"
     card = (ended(runs / "2-zero2") / CARD).read_text(encoding="utf-8")
     assert micro.half is not None
-    assert f"| **vl_rewardbench** | {figures} | 7 | {micro.ties} | {100 * micro.half:.1f} | 0 |" in card
+    assert (
+        f"| **vl_rewardbench** | {figures} | 7 | {micro.ties} | {100 * micro.half:.1f} | 0 |"
+        in card
+    )
     assert all(f"| {group} |" in card for group in results["vl_rewardbench"].groups)
     assert "step 6 of 6" in card
     assert "vl_rewardbench (embedded)" in card
@@ -94,11 +97,16 @@ def saved(folder: Path, log: list[dict[str, float]], **scores: list[list[float]]
         (folder / "eval" / benchmark / "predictions.jsonl").write_text("\n".join(lines))
     folder.mkdir(exist_ok=True)
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": log}))
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl", "mean": 7.0, "std": 7.0, "reference_scores": {}}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "qwen2_5_vl", "mean": 7.0, "std": 7.0, "reference_scores": {}})
+    )
     return folder
 
 
-LOG = [{"step": 10, "reward_mean": 1.5, "reward_spread": 0.5, "num_rewards": 128.0}, {"step": 12, "eval_x/accuracy": 0.5}]
+LOG = [
+    {"step": 10, "reward_mean": 1.5, "reward_spread": 0.5, "num_rewards": 128.0},
+    {"step": 12, "eval_x/accuracy": 0.5},
+]
 TRAINED = {"mean": 1.5, "std": 0.5, "n": 128, "source": "training records up to step 10"}
 BOTH = {"mean": 3.0, "std": 5**0.5, "n": 4, "source": "a, b at this save"}
 HELD = {"mean": 2.0, "std": 1.0, "n": 2, "source": "held_out at this save"}
@@ -123,7 +131,9 @@ def test_others_find_the_scale_of_the_scores(
     found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert found["model_type"] == "qwen2_5_vl"
     assert found["reference_scores"] == (None if expected is None else pytest.approx(expected))
-    assert (found.get("mean"), found.get("std")) == tuple((expected or {}).get(name) for name in ("mean", "std"))
+    assert (found.get("mean"), found.get("std")) == tuple(
+        (expected or {}).get(name) for name in ("mean", "std")
+    )
     card = (folder / CARD).read_text(encoding="utf-8")
     assert ("OpenRLHF" in card) == (expected is not None)
     assert expected is None or f"over {expected['n']} scores of\n{expected['source']}." in card
@@ -131,22 +141,32 @@ def test_others_find_the_scale_of_the_scores(
 
 def test_a_judgements_model_has_no_scores_and_its_config_stays(tmp_path: Path) -> None:
     folder = saved(tmp_path / "checkpoint-12", [])
-    write_cards(about(tmp_path, "method={type: language_model, target: lessons}"), DATA, folder, "12 of 12")
+    write_cards(
+        about(tmp_path, "method={type: language_model, target: lessons}"), DATA, folder, "12 of 12"
+    )
     assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["mean"] == 7.0
 
 
 def test_a_model_with_a_scale_loads_and_keeps_it(tmp_path: Path) -> None:
-    load_scalar(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).save_pretrained(tmp_path / "saved")
+    load_scalar(
+        BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
+    ).save_pretrained(tmp_path / "saved")
     tiny.encoder().save_pretrained(tmp_path / "saved")
     write_reference(tmp_path / "saved", BOTH)
-    model = load_scalar(BackboneConfig(path=str(tmp_path / "saved"), dtype="float32"), fresh_head=False)
+    model = load_scalar(
+        BackboneConfig(path=str(tmp_path / "saved"), dtype="float32"), fresh_head=False
+    )
     assert (model.config.mean, model.config.reference_scores) == (3.0, BOTH)
 
 
 @pytest.mark.parametrize("stage", ["none", "zero2", "zero3"])
 def test_the_scale_of_a_run_is_that_of_its_evaluation(runs: Path, stage: str) -> None:
     folder = ended(runs / f"2-{stage}")
-    lines = (folder / "eval" / "vl_rewardbench" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (folder / "eval" / "vl_rewardbench" / "predictions.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     scores = [score for line in lines for score in json.loads(line)["scores"]]
     assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["reference_scores"] == {
         "mean": pytest.approx(fmean(scores)),
@@ -179,9 +199,31 @@ def files() -> Iterator[bytes]:
     noise.putalpha(tiny.picture(50, 60, 1).convert("L"))
     clear = noise.convert("RGB").convert("P")
     clear.info["transparency"] = 3
-    sixteen = Image.fromarray(np.random.default_rng(0).integers(0, 2**16, (60, 50), dtype=np.uint16))
-    modes = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F")
-    pictures = [noise, clear, sixteen, *(noise.convert("L" if mode in "IF" else "RGB").convert(mode) for mode in modes)]
+    sixteen = Image.fromarray(
+        np.random.default_rng(0).integers(0, 2**16, (60, 50), dtype=np.uint16)
+    )
+    modes = (
+        "1",
+        "L",
+        "LA",
+        "P",
+        "PA",
+        "RGB",
+        "RGBA",
+        "RGBX",
+        "CMYK",
+        "YCbCr",
+        "LAB",
+        "HSV",
+        "I",
+        "F",
+    )
+    pictures = [
+        noise,
+        clear,
+        sixteen,
+        *(noise.convert("L" if mode in "IF" else "RGB").convert(mode) for mode in modes),
+    ]
     for kind, exif in (
         ("PNG", True),
         ("JPEG", True),
@@ -196,8 +238,12 @@ def files() -> Iterator[bytes]:
                 yield from [encoded(picture, kind, turn) for turn in range(1, 9 if exif else 2)]
 
 
-def test_the_code_on_a_card_decodes_as_evaluation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_scalar(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")).save_pretrained(tmp_path / "saved")
+def test_the_code_on_a_card_decodes_as_evaluation_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_scalar(
+        BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
+    ).save_pretrained(tmp_path / "saved")
     tiny.encoder().save_pretrained(tmp_path / "saved")
     names = run_code(SCALAR_USE, tmp_path / "saved", monkeypatch)
     seen: list[Image.Image] = []
@@ -218,24 +264,46 @@ def test_the_code_on_a_card_decodes_as_evaluation_does(tmp_path: Path, monkeypat
             continue
         with pytest.raises(RuntimeError, match="seen"):
             names["score"](content, "What is it?", ["A square."])
-        assert (seen[-1].mode, seen[-1].size, seen[-1].tobytes()) == ("RGB", wanted.size, wanted.tobytes())
+        assert (seen[-1].mode, seen[-1].size, seen[-1].tobytes()) == (
+            "RGB",
+            wanted.size,
+            wanted.tobytes(),
+        )
     assert len(seen) > 200
     assert 0 < refused < 30  # 32-bit integer, float and Lab
 
 
-@pytest.mark.parametrize("content", [encoded(tiny.picture(50, 60), "PNG"), encoded(tiny.picture(50, 60), "JPEG", 6)])
-def test_the_code_on_a_card_scores_as_training_did(content: bytes, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "content", [encoded(tiny.picture(50, 60), "PNG"), encoded(tiny.picture(50, 60), "JPEG", 6)]
+)
+def test_the_code_on_a_card_scores_as_training_did(
+    content: bytes, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = ended(runs / "2-zero3")
     names = run_code((checkpoint / CARD).read_text(encoding="utf-8"), checkpoint, monkeypatch)
-    found = names["score"](Image.open(io.BytesIO(content)), "What is it?", ["A square.", "Nothing at all."])
+    found = names["score"](
+        Image.open(io.BytesIO(content)), "What is it?", ["A square.", "Nothing at all."]
+    )
     processor = names["processor"]
-    encoder = Encoder(processor.tokenizer, processor.image_processor, tiny.encoder().config, tiny.config())
-    prompt: Any = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}
-    conversations = [encoder.render((prompt, text("assistant", answer))) for answer in ("A square.", "Nothing at all.")]
+    encoder = Encoder(
+        processor.tokenizer, processor.image_processor, tiny.encoder().config, tiny.config()
+    )
+    prompt: Any = {
+        "role": "user",
+        "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}],
+    }
+    conversations = [
+        encoder.render((prompt, text("assistant", answer)))
+        for answer in ("A square.", "Nothing at all.")
+    ]
     group = encoder.encode([decode(content, "r")], conversations, "end_of_turn")
-    model = load_scalar(BackboneConfig(path=str(checkpoint), dtype="float32"), fresh_head=False).eval()
+    model = load_scalar(
+        BackboneConfig(path=str(checkpoint), dtype="float32"), fresh_head=False
+    ).eval()
     with torch.no_grad():
-        assert found == pytest.approx(model(**encoder.pack([group]).score_inputs()).tolist(), abs=1e-5)
+        assert found == pytest.approx(
+            model(**encoder.pack([group]).score_inputs()).tolist(), abs=1e-5
+        )
 
 
 def test_the_hub_is_told_of_a_base_that_it_knows(tmp_path: Path) -> None:
@@ -263,7 +331,9 @@ def test_the_hub_is_told_of_a_base_that_it_knows(tmp_path: Path) -> None:
         (["optim.lora={rank: 4}"], ["train/merge.py"]),
     ],
 )
-def test_every_kind_of_checkpoint_says_how_it_is_loaded(tmp_path: Path, changes: list[str], said: list[str]) -> None:
+def test_every_kind_of_checkpoint_says_how_it_is_loaded(
+    tmp_path: Path, changes: list[str], said: list[str]
+) -> None:
     found = use(about(tmp_path, *changes))
     assert [part in line for part, line in zip(said, found, strict=True)] == [True] * len(said)
 
@@ -312,11 +382,15 @@ def test_the_best_checkpoint_is_uploaded(tmp_path: Path) -> None:
 def test_only_what_a_user_of_the_model_wants_is_uploaded(runs: Path) -> None:
     for stage in ("none", "zero2", "zero3"):
         found = {path.name for path in ended(runs / f"2-{stage}").iterdir()}
-        assert {name for name in found if not any(fnmatch(name, pattern) for pattern in FOR_RESUME)} == KEPT
+        assert {
+            name for name in found if not any(fnmatch(name, pattern) for pattern in FOR_RESUME)
+        } == KEPT
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_the_judge_card_is_what_the_recipe_of_an_older_run_gives(tmp_path: Path, path: Path) -> None:
+def test_the_judge_card_is_what_the_recipe_of_an_older_run_gives(
+    tmp_path: Path, path: Path
+) -> None:
     recipe, folder = read_recipe(path), tmp_path / "checkpoint-3"
     folder.mkdir()
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))

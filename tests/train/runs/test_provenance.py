@@ -21,9 +21,13 @@ def test_the_resolved_recipe_is_the_recipe(tmp_path: Path, path: Path) -> None:
     assert read_recipe(write(tmp_path, recipe_yaml(recipe))) == recipe
 
 
-@pytest.mark.parametrize("text", ["off", "1e-5", "null", "true", "a: b", "", "ein Übungslauf", "2025-01-01", "'quoted'"])
+@pytest.mark.parametrize(
+    "text", ["off", "1e-5", "null", "true", "a: b", "", "ein Übungslauf", "2025-01-01", "'quoted'"]
+)
 def test_every_text_survives(tmp_path: Path, text: str) -> None:
-    recipe = read_recipe(write(tmp_path), [f"output.wandb_project={json.dumps(text, ensure_ascii=False)}"])
+    recipe = read_recipe(
+        write(tmp_path), [f"output.wandb_project={json.dumps(text, ensure_ascii=False)}"]
+    )
     assert recipe.output.wandb_project == text
     assert read_recipe(write(tmp_path, recipe_yaml(recipe), "again.yaml")) == recipe
 
@@ -60,9 +64,15 @@ def test_a_launch_is_recorded_and_a_resume_adds_to_it(tmp_path: Path) -> None:
 def test_other_data_have_another_fingerprint(tmp_path: Path) -> None:
     prints = []
     for level_seed in (0, 1):
-        launch = parse_arguments([str(write(tmp_path)), f"data.sources.0.seed={level_seed}"], "rm", "")
+        launch = parse_arguments(
+            [str(write(tmp_path)), f"data.sources.0.seed={level_seed}"], "rm", ""
+        )
         write_provenance(launch, tmp_path / "run", Mixture(launch.recipe.data))
-        prints.append(json.loads((tmp_path / "run" / "provenance.json").read_text())[-1]["data"]["shapes"]["fingerprint"])
+        prints.append(
+            json.loads((tmp_path / "run" / "provenance.json").read_text())[-1]["data"]["shapes"][
+                "fingerprint"
+            ]
+        )
     assert prints[0] != prints[1]
 
 

@@ -49,13 +49,17 @@ def test_the_same_settings_continue(checkpoint: Path) -> None:
         ["optim.token_budget=auto", "optim.activation_checkpointing=true", "optim.compile=layers"],
     ],
 )
-def test_what_changes_nothing_that_is_learnt_is_free(checkpoint: Path, changes: Sequence[str]) -> None:
+def test_what_changes_nothing_that_is_learnt_is_free(
+    checkpoint: Path, changes: Sequence[str]
+) -> None:
     check_resume_matches(recipe(*changes), checkpoint, ranks=2)
     assert all(any(change.startswith(name) for name in FREE) for change in changes)
 
 
 def test_every_other_change_is_listed(checkpoint: Path) -> None:
-    changed = recipe("optim.learning_rate=1e-6", "data.seed=9", "data.sources.0.rows=500", "head.layers=3")
+    changed = recipe(
+        "optim.learning_rate=1e-6", "data.seed=9", "data.sources.0.rows=500", "head.layers=3"
+    )
     with pytest.raises(UserError) as refused:
         check_resume_matches(changed, checkpoint, ranks=4)
     said = str(refused.value)
@@ -74,7 +78,9 @@ def test_a_section_that_was_not_there_is_a_change(checkpoint: Path) -> None:
 
 def test_a_key_that_an_older_version_did_not_write_is_none(checkpoint: Path) -> None:
     file, other = checkpoint.parent / "recipe.yaml", checkpoint.parent / "provenance.json"
-    file.write_text("".join(line for line in file.read_text().splitlines(True) if "max_grad_norm" not in line))
+    file.write_text(
+        "".join(line for line in file.read_text().splitlines(True) if "max_grad_norm" not in line)
+    )
     launches = json.loads(other.read_text())
     del launches[-1]["recipe"]["optim"]["max_grad_norm"]
     other.write_text(json.dumps(launches))
@@ -105,9 +111,14 @@ def test_a_head_whose_place_had_another_meaning_is_not_continued(checkpoint: Pat
 
 @pytest.mark.parametrize("name", ["recipe.yaml", "provenance.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"- 1", b"null"])
-def test_settings_that_cannot_be_read_are_named_beside_a_sound_checkpoint(checkpoint: Path, name: str, content: bytes) -> None:
+def test_settings_that_cannot_be_read_are_named_beside_a_sound_checkpoint(
+    checkpoint: Path, name: str, content: bytes
+) -> None:
     (checkpoint.parent / name).write_bytes(content)
-    with pytest.raises(UserError, match=r"(?s)cannot be read .*\. The checkpoint itself is sound\. Restore both files"):
+    with pytest.raises(
+        UserError,
+        match=r"(?s)cannot be read .*\. The checkpoint itself is sound\. Restore both files",
+    ):
         check_resume_matches(recipe(), checkpoint, ranks=2)
 
 
@@ -116,14 +127,19 @@ def test_a_recipe_that_was_cut_off_is_named(checkpoint: Path, cut: int) -> None:
     """What is left of it is often a recipe with fewer keys, which were defaults if an older version had written it."""
     file = checkpoint.parent / "recipe.yaml"
     file.write_bytes(file.read_bytes()[: file.stat().st_size * cut // 10])
-    with pytest.raises(UserError, match=r"recipe.yaml and provenance.json say .*, and cannot be read"):
+    with pytest.raises(
+        UserError, match=r"recipe.yaml and provenance.json say .*, and cannot be read"
+    ):
         check_resume_matches(recipe(), checkpoint, ranks=2)
 
 
 def test_a_recipe_that_was_edited_in_the_run_folder_is_no_comparison(checkpoint: Path) -> None:
     edited = recipe("optim.learning_rate=1e-6", "output.log_every_steps=3")
     (checkpoint.parent / "recipe.yaml").write_text(recipe_yaml(edited))
-    with pytest.raises(UserError, match=r"provenance.json has another optim.learning_rate\. The checkpoint itself is sound"):
+    with pytest.raises(
+        UserError,
+        match=r"provenance.json has another optim.learning_rate\. The checkpoint itself is sound",
+    ):
         check_resume_matches(edited, checkpoint, ranks=2)
 
 
@@ -138,8 +154,16 @@ def test_rollouts_are_stored_by_rank_also_without_deepspeed(tmp_path: Path) -> N
 
 
 def test_data_that_have_changed_are_named(checkpoint: Path) -> None:
-    then = {"mine": {"revision": "local", "fingerprint": "one", "rows": 9}, "more": {"fingerprint": "x", "rows": 1}}
+    then = {
+        "mine": {"revision": "local", "fingerprint": "one", "rows": 9},
+        "more": {"fingerprint": "x", "rows": 1},
+    }
     (checkpoint.parent / "provenance.json").write_text(json.dumps([{}, {"data": then}]))
     check_data_matches(then, checkpoint)
-    with pytest.raises(UserError, match=r"other data.*\n  mine: 10 rows with the fingerprint two, then 9 with one\n"):
-        check_data_matches(then | {"mine": {"revision": "local", "fingerprint": "two", "rows": 10}}, checkpoint)
+    with pytest.raises(
+        UserError,
+        match=r"other data.*\n  mine: 10 rows with the fingerprint two, then 9 with one\n",
+    ):
+        check_data_matches(
+            then | {"mine": {"revision": "local", "fingerprint": "two", "rows": 10}}, checkpoint
+        )

@@ -32,8 +32,12 @@ def row(kinds: str) -> PackedRow:
     return make_row([records[i] for i in range(len(kinds))], tiny.encoder().pack)
 
 
-def budget(told: list[str], device: str = "cpu", begin: int = 10**6, ceiling: int = NO_LIMIT) -> RowBudget:
-    steps = StepDataset(worker.Written("itit"), tiny.encoder().pack, records_per_step=4, steps=1, token_budget=begin)
+def budget(
+    told: list[str], device: str = "cpu", begin: int = 10**6, ceiling: int = NO_LIMIT
+) -> RowBudget:
+    steps = StepDataset(
+        worker.Written("itit"), tiny.encoder().pack, records_per_step=4, steps=1, token_budget=begin
+    )
     return RowBudget(steps, torch.device(device), ceiling, tell=told.append)
 
 
@@ -51,11 +55,24 @@ def test_a_row_is_cut_into_rows_of_the_same_records() -> None:
 
 def test_the_numbers_of_the_records_go_with_them() -> None:
     whole = row("itti")
-    numbers = torch.arange(8), torch.tensor([True, False, False, True]), torch.arange(8), torch.full((4,), 2)
+    numbers = (
+        torch.arange(8),
+        torch.tensor([True, False, False, True]),
+        torch.arange(8),
+        torch.full((4,), 2),
+    )
     numbered = PackedRow(whole.batch, torch.arange(4.0), *numbers)
     parts = split(numbered, tiny.encoder().pack, 1)
-    found = sorted((float(part.margins[0]), part.response_tokens.tolist(), bool(part.own_critiques[0])) for part in parts)
-    assert found == [(0.0, [0, 1], True), (1.0, [2, 3], False), (2.0, [4, 5], False), (3.0, [6, 7], True)]
+    found = sorted(
+        (float(part.margins[0]), part.response_tokens.tolist(), bool(part.own_critiques[0]))
+        for part in parts
+    )
+    assert found == [
+        (0.0, [0, 1], True),
+        (1.0, [2, 3], False),
+        (2.0, [4, 5], False),
+        (3.0, [6, 7], True),
+    ]
 
 
 def test_memory_that_ends_halves_the_rows_and_says_so() -> None:
@@ -63,7 +80,9 @@ def test_memory_that_ends_halves_the_rows_and_says_so() -> None:
     found, whole = budget(told), row("itit")
     found.lower([whole])
     assert found.steps.token_budget == whole.batch.cost // 2
-    assert told == [f"out of memory: token budget lowered to {whole.batch.cost // 2:,}, the step is computed again"]
+    assert told == [
+        f"out of memory: token budget lowered to {whole.batch.cost // 2:,}, the step is computed again"
+    ]
     assert all(part.batch.cost <= found.steps.token_budget for part in found.fit([whole]))
     with pytest.raises(UserError, match=r"single record, \d+ tokens.*activation_checkpointing"):
         found.lower([row("i"), row("t")])
@@ -85,7 +104,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         "memory_reserved": lambda _: 350,
         "mem_get_info": lambda _: (600, 1000),
         "get_device_properties": lambda _: SimpleNamespace(total_memory=1000),
-        "set_per_process_memory_fraction": lambda share, _: held.update(allowed=round(share * 1000)),
+        "set_per_process_memory_fraction": lambda share, _: held.update(
+            allowed=round(share * 1000)
+        ),
     }
     for name, function in cuda.items():
         monkeypatch.setattr(torch.cuda, name, function)
@@ -100,7 +121,8 @@ def step(found: RowBudget, *rows: PackedRow) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ceiling", "times", "told"), [(NO_LIMIT, 5.5, ""), (500, 5.5, " of 500"), (10**6, 5.5, " of 1,000,000")]
+    ("ceiling", "times", "told"),
+    [(NO_LIMIT, 5.5, ""), (500, 5.5, " of 500"), (10**6, 5.5, " of 1,000,000")],
 )
 def test_the_budget_rises_to_what_the_second_step_leaves_room_for(
     memory: dict[str, int], ceiling: int, times: float, told: str
@@ -128,13 +150,17 @@ def test_libraries_keep_a_share_that_no_row_takes(memory: dict[str, int]) -> Non
     step(found, one, one)
     step(found, one, one)
     held_by_a_row_of_the_budget = 300 + 100 * found.steps.token_budget / one.batch.cost
-    assert held_by_a_row_of_the_budget + 50 <= memory["allowed"], "50 bytes of the device are others'"
+    assert held_by_a_row_of_the_budget + 50 <= memory["allowed"], (
+        "50 bytes of the device are others'"
+    )
     memory.clear()
     budget([])
     assert not memory
 
 
-def test_a_step_of_one_row_measures_nothing_and_the_next_one_is_measured(memory: dict[str, int]) -> None:
+def test_a_step_of_one_row_measures_nothing_and_the_next_one_is_measured(
+    memory: dict[str, int],
+) -> None:
     said: list[str] = []
     found, one = budget(said, "cuda", 100), row("it")
     memory["peak"] = 400
@@ -173,7 +199,10 @@ def test_where_a_step_cannot_be_repeated_the_next_start_takes_half(tmp_path: Pat
     assert ceiling(5000, tmp_path) == 5000
     assert ceiling("auto", tmp_path) == NO_LIMIT
     half = whole.batch.cost // 2
-    assert re.search(rf"now says {half:,}: give the same command again with --resume", cannot_repeat(whole, tmp_path))
+    assert re.search(
+        rf"now says {half:,}: give the same command again with --resume",
+        cannot_repeat(whole, tmp_path),
+    )
     assert ceiling("auto", tmp_path) == ceiling(5000, tmp_path) == half
     assert ceiling(1, tmp_path) == 1
     assert "single record" in cannot_repeat(row("i"), tmp_path)
@@ -185,8 +214,12 @@ def test_a_trial_holds_what_the_gradients_will_take(stage: int, kept: int) -> No
     """ZeRO-1 has whole gradients until the step's end, ZeRO-2 a share; what a gradient has already taken is not held again."""
     model = torch.nn.Linear(6, 4)
     model.bias.grad = torch.zeros(4)
-    plugin: Any = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=stage)))
-    trainer: Any = SimpleNamespace(model=model, accelerator=plugin, args=SimpleNamespace(world_size=2))
+    plugin: Any = SimpleNamespace(
+        state=SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=stage))
+    )
+    trainer: Any = SimpleNamespace(
+        model=model, accelerator=plugin, args=SimpleNamespace(world_size=2)
+    )
     assert [len(one) for one in PackedTrainer._gradients_to_come(trainer)] == [24 // kept]
 
 
@@ -195,7 +228,9 @@ def test_a_step_does_not_fit_if_its_gradients_do_not() -> None:
         raise torch.OutOfMemoryError("pretended")
 
     unproven = SimpleNamespace(unproven=lambda _: True)
-    trainer: Any = SimpleNamespace(budget=unproven, _gradients_to_come=full, args=SimpleNamespace(device=torch.device("cpu")))
+    trainer: Any = SimpleNamespace(
+        budget=unproven, _gradients_to_come=full, args=SimpleNamespace(device=torch.device("cpu"))
+    )
     assert not PackedTrainer._fits(trainer, row("i"), torch.ones(1))
 
 
@@ -211,7 +246,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     said += run_ranks(folder / "zero2", short_worker.train, recipe, KINDS, sharded, "zero2")
     whole = [(str(folder / "sharded3"), LIMIT, False)]
     said += run_ranks(folder / "zero3", short_worker.train, recipe, KINDS, whole, "zero3", status=1)
-    return folder, said + run_ranks(folder / "zero3", short_worker.train, recipe, KINDS, whole, "zero3")
+    return folder, said + run_ranks(
+        folder / "zero3", short_worker.train, recipe, KINDS, whole, "zero3"
+    )
 
 
 @pytest.mark.parametrize("case", ["short", "short2", "dealt2", "sharded2", "sharded3"])
@@ -220,7 +257,9 @@ def test_the_same_is_learnt(trained: tuple[Path, str], case: str) -> None:
     assert difference(folder / "plain", folder / "base") > 1e-3
     assert difference(folder / case, folder / "plain") < 1e-6
     for found, expected in zip(lines(folder / case), lines(folder / "plain"), strict=True):
-        assert {name: found[name] for name in EQUAL} == pytest.approx({name: expected[name] for name in EQUAL}, abs=1e-6)
+        assert {name: found[name] for name in EQUAL} == pytest.approx(
+            {name: expected[name] for name in EQUAL}, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("case", ["short", "short2", "sharded2"])
@@ -248,7 +287,10 @@ WORKER = "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (
         (UserError("give the same command again"), "give the same command again"),
         (UserError("2 records could not be used"), "2 records could not be used"),
         (ImageError("a:5: the image is truncated"), "a:5: the image is truncated"),
-        (UserError(f"{WORKER}data.prepare.UserError: 2 records could not be used\n"), "2 records could not be used"),
+        (
+            UserError(f"{WORKER}data.prepare.UserError: 2 records could not be used\n"),
+            "2 records could not be used",
+        ),
     ],
 )
 def test_a_run_that_cannot_go_on_says_so_without_a_traceback(
@@ -270,7 +312,9 @@ def test_a_run_that_cannot_go_on_says_so_without_a_traceback(
 def test_the_budget_grows_to_what_the_device_holds() -> None:
     """A row that is said to have used all but nothing of a large device may grow, and one on a full device may not."""
     device = torch.device("cuda", 0)
-    steps = StepDataset(worker.Written("itit"), tiny.encoder().pack, records_per_step=4, steps=1, token_budget=100)
+    steps = StepDataset(
+        worker.Written("itit"), tiny.encoder().pack, records_per_step=4, steps=1, token_budget=100
+    )
     found = RowBudget(steps, device, NO_LIMIT, tell=lambda _: None)
     found.end_step([row("it")])
     held = torch.empty(0)

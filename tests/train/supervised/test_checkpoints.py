@@ -53,7 +53,14 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def saved(folder: Path, callback: KeepCheckpoints, step: int, *, first: bool = True, best: str | None = None) -> None:
+def saved(
+    folder: Path,
+    callback: KeepCheckpoints,
+    step: int,
+    *,
+    first: bool = True,
+    best: str | None = None,
+) -> None:
     found = None if best is None else f"somewhere/{best}"
     state = TrainerState(global_step=step, is_world_process_zero=first, best_model_checkpoint=found)
     arguments = TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[])
@@ -64,7 +71,12 @@ def test_checkpoints_are_ordered_by_step_and_the_cut_off_do_not_count(tmp_path: 
     make(tmp_path, 100, 20, 3)
     make(tmp_path, 200, whole=False)
     (tmp_path / "checkpoint-best").mkdir()
-    assert names(checkpoints.checkpoints(tmp_path)) == ["checkpoint-3", "checkpoint-20", "checkpoint-100", "checkpoint-200"]
+    assert names(checkpoints.checkpoints(tmp_path)) == [
+        "checkpoint-3",
+        "checkpoint-20",
+        "checkpoint-100",
+        "checkpoint-200",
+    ]
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-3", "checkpoint-20", "checkpoint-100"]
 
 
@@ -72,7 +84,9 @@ def test_the_mark_holds_the_files(tmp_path: Path) -> None:
     make(tmp_path, 5, whole=False)
     saved(tmp_path, keep(9), 5)
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-5"]
-    assert list(json.loads((tmp_path / "checkpoint-5" / COMPLETE).read_text())["files"]) == ["model.safetensors"]
+    assert list(json.loads((tmp_path / "checkpoint-5" / COMPLETE).read_text())["files"]) == [
+        "model.safetensors"
+    ]
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(tmp_path: Path) -> None:
@@ -81,16 +95,25 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(tmp_path:
         mark_complete(tmp_path / f"checkpoint-{step}")
     for step in (4, 6):
         (tmp_path / f"checkpoint-{step}" / "model.safetensors").write_text("x")
-    with pytest.raises(UserError, match=r"checkpoint-6 is damaged: model.safetensors has 1 bytes.*of this run: checkpoint-2, ch"):
+    with pytest.raises(
+        UserError,
+        match=r"checkpoint-6 is damaged: model.safetensors has 1 bytes.*of this run: checkpoint-2, ch",
+    ):
         find_resume(tmp_path, str(tmp_path / "checkpoint-6"), quiet())
     console = quiet()
     assert find_resume(tmp_path, "auto", console) == tmp_path / "checkpoint-2"
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "checkpoint-6 is damaged and set aside as damaged-checkpoint-6: model.safetensors has 1 bytes, 0 were written" in said
+    assert (
+        "checkpoint-6 is damaged and set aside as damaged-checkpoint-6: model.safetensors has 1 bytes, 0 were written"
+        in said
+    )
     assert (tmp_path / "damaged-checkpoint-4" / "model.safetensors").exists()
     (tmp_path / "checkpoint-2" / "model.safetensors").unlink()
     for _ in range(2):  # a run never begins anew in their place
-        with pytest.raises(UserError, match=r"no checkpoint of this run is undamaged\. checkpoint-2: model\.safetensors: No"):
+        with pytest.raises(
+            UserError,
+            match=r"no checkpoint of this run is undamaged\. checkpoint-2: model\.safetensors: No",
+        ):
             find_resume(tmp_path, "auto", quiet())
     (tmp_path / "checkpoint-2" / "model.safetensors").touch()
     shutil.copytree(tmp_path / "damaged-checkpoint-4", tmp_path / "checkpoint-4")
@@ -98,13 +121,17 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(tmp_path:
     assert (tmp_path / "damaged-checkpoint-4-1").exists()
 
 
-def test_a_disk_without_room_is_named_before_and_while_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_is_named_before_and_while_saving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, free = torch.nn.Linear(9, 10), [10_000]
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
     with room_for_checkpoint(model, tmp_path):
         pass
     free[0] = 1599  # 100 parameters of 4 bytes, and 12 for the optimizer
-    too_little = r"about 1,600 bytes, 1,599 are free. Nothing was saved. There is no complete checkpoint"
+    too_little = (
+        r"about 1,600 bytes, 1,599 are free. Nothing was saved. There is no complete checkpoint"
+    )
     with pytest.raises(UserError, match=too_little), room_for_checkpoint(model, tmp_path):
         raise AssertionError
     make(tmp_path, 5)
@@ -127,7 +154,9 @@ def test_a_disk_without_room_is_named_before_and_while_saving(tmp_path: Path, mo
 
 @settings(deadline=None)
 @given(st.sets(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 4), st.integers(1, 30))
-def test_the_newest_and_the_best_stay(tmp_path_factory: pytest.TempPathFactory, steps: set[int], count: int, best: int) -> None:
+def test_the_newest_and_the_best_stay(
+    tmp_path_factory: pytest.TempPathFactory, steps: set[int], count: int, best: int
+) -> None:
     folder = tmp_path_factory.mktemp("run")
     make(folder, *steps)
     stay = {*sorted(steps)[-count:], *({best} & steps)}
@@ -141,17 +170,25 @@ def test_rotation_removes_on_the_first_rank_and_never_a_cut_off_one(tmp_path: Pa
     saved(tmp_path, keep(1), 3, first=False, best="checkpoint-1")
     assert len(whole_checkpoints(tmp_path)) == 3
     saved(tmp_path, keep(1), 3, best="checkpoint-1")
-    assert names(checkpoints.checkpoints(tmp_path)) == ["checkpoint-1", "checkpoint-3", "checkpoint-4"]
+    assert names(checkpoints.checkpoints(tmp_path)) == [
+        "checkpoint-1",
+        "checkpoint-3",
+        "checkpoint-4",
+    ]
 
 
-def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path, 1, 2)
     monkeypatch.setattr("train.supervised.checkpoints.shutil.rmtree", lambda path: None)
     saved(tmp_path, keep(1), 2)
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-2"]
 
 
-def test_a_run_continues_from_the_last_whole_checkpoint_and_removes_the_rest(tmp_path: Path) -> None:
+def test_a_run_continues_from_the_last_whole_checkpoint_and_removes_the_rest(
+    tmp_path: Path,
+) -> None:
     make(tmp_path, 10, 20)
     make(tmp_path, 30, 40, whole=False)
     console = quiet()
@@ -171,7 +208,10 @@ def test_without_a_whole_checkpoint_a_run_begins_anew(tmp_path: Path) -> None:
 def test_a_named_checkpoint_must_be_whole(tmp_path: Path) -> None:
     make(tmp_path, 10)
     make(tmp_path, 20, whole=False)
-    assert find_resume(tmp_path, str(tmp_path / "checkpoint-10"), quiet()) == tmp_path / "checkpoint-10"
+    assert (
+        find_resume(tmp_path, str(tmp_path / "checkpoint-10"), quiet())
+        == tmp_path / "checkpoint-10"
+    )
     with pytest.raises(UserError, match=r"checkpoint-20 is not a whole checkpoint.*or `auto`"):
         find_resume(tmp_path, str(tmp_path / "checkpoint-20"), quiet())
 
@@ -190,7 +230,11 @@ def test_a_link_is_relative_and_moves_with_its_folder(tmp_path: Path) -> None:
     point_link(link, tmp_path / "run" / "checkpoint-2")
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     assert (tmp_path / "elsewhere" / "best").resolve() == tmp_path / "elsewhere" / "checkpoint-2"
-    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["best", "checkpoint-1", "checkpoint-2"]
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
+        "best",
+        "checkpoint-1",
+        "checkpoint-2",
+    ]
 
 
 def test_what_a_kill_left_half_made_does_not_stop_the_next_link(tmp_path: Path) -> None:
@@ -211,7 +255,9 @@ def test_best_follows_the_state_on_the_first_rank_only(tmp_path: Path) -> None:
 
 def test_a_resume_sets_a_link_that_the_kill_came_before(tmp_path: Path) -> None:
     make(tmp_path, 2)
-    state = TrainerState(is_world_process_zero=True, best_model_checkpoint="written/elsewhere/checkpoint-2")
+    state = TrainerState(
+        is_world_process_zero=True, best_model_checkpoint="written/elsewhere/checkpoint-2"
+    )
     arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
     keep(1).on_train_begin(arguments, state, TrainerControl())
     assert (tmp_path / BEST).resolve() == tmp_path / "checkpoint-2"

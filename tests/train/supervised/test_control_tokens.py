@@ -26,7 +26,12 @@ def encoder() -> Encoder:
     """Return one whose tokenizer knows a special token that is not Qwen's."""
     tokenizer = deepcopy(tiny.tokenizer())
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|mine|>"]})
-    return Encoder(tokenizer, tiny.image_processor(), BackboneConfig(path="tiny", dtype="float32"), tiny.config())
+    return Encoder(
+        tokenizer,
+        tiny.image_processor(),
+        BackboneConfig(path="tiny", dtype="float32"),
+        tiny.config(),
+    )
 
 
 def prompts() -> Prompts:
@@ -45,9 +50,17 @@ def prompts() -> Prompts:
     ids=["naive", "judgement", "critic", "rollout"],
 )
 def test_a_token_of_this_tokenizer_is_refused(encode: Callable[[Preference], Any]) -> None:
-    good = Preference("set:7", (text("user", "Which?"),), "This.", "That.", rationale="Response 1 is better.")
+    good = Preference(
+        "set:7", (text("user", "Which?"),), "This.", "That.", rationale="Response 1 is better."
+    )
     encode(good)
     pieces: Any = [{"type": "text", "text": piece} for piece in ("<|mi", "ne|>")]
-    for bad in (replace(good, prompt=({"role": "user", "content": pieces},)), replace(good, rejected="a <|mine|>")):
-        with pytest.raises(RecordError, match=r"set:7: .* holds '<\|mine\|>', which the tokenizer would read as a control token"):
+    for bad in (
+        replace(good, prompt=({"role": "user", "content": pieces},)),
+        replace(good, rejected="a <|mine|>"),
+    ):
+        with pytest.raises(
+            RecordError,
+            match=r"set:7: .* holds '<\|mine\|>', which the tokenizer would read as a control token",
+        ):
             encode(bad)

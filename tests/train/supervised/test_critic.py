@@ -49,7 +49,9 @@ def config(**changes: Any) -> CriticConfig:
 
 
 def encode(record: Preference, own: Sequence[str] | None = None) -> Any:
-    return CriticEncoder(tiny.encoder(), "judge it.", None if own is None else lambda asked: own)(record)
+    return CriticEncoder(tiny.encoder(), "judge it.", None if own is None else lambda asked: own)(
+        record
+    )
 
 
 def bare(record: Preference) -> Preference:
@@ -98,9 +100,13 @@ def test_both_losses_and_all_figures_by_hand() -> None:
     assert float(loss.detach()) == pytest.approx(log(2) * labels / 1000 + ranking / 12)
     torch.autograd.backward(loss)
     assert model.scores.grad is not None
-    assert not model.scores.grad[2:4].any()  # the second record is scored on the model's critiques only
+    assert not model.scores.grad[
+        2:4
+    ].any()  # the second record is scored on the model's critiques only
     assert model.scores.grad[4:6].all()
-    report = objective.report({**{name: float(value) for name, value in sums.items()}, "records": 3})
+    report = objective.report(
+        {**{name: float(value) for name, value in sums.items()}, "records": 3}
+    )
     assert report["loss_critique"] == pytest.approx(log(2))
     assert report["perplexity"] == pytest.approx(2)
     assert report["loss_score"] == pytest.approx(ranking / 3)
@@ -111,16 +117,29 @@ def test_both_losses_and_all_figures_by_hand() -> None:
 
 
 def test_weights_margins_and_the_centring_term() -> None:
-    settings = {"cross_entropy_weight": 2.0, "score_weight": 3.0, "zero_coefficient": 0.1, "margin": True}
+    settings = {
+        "cross_entropy_weight": 2.0,
+        "score_weight": 3.0,
+        "zero_coefficient": 0.1,
+        "margin": True,
+    }
     row = mixed_row()
-    loss, _ = JointCritique(config(**settings)).loss(Stub(SCORES), row, torch.tensor([3.0, len(row.batch.labels)]))
+    loss, _ = JointCritique(config(**settings)).loss(
+        Stub(SCORES), row, torch.tensor([3.0, len(row.batch.labels)])
+    )
     margins = (0.5, 0.25, 0.0)
-    terms = [sigmoid_loss(a - b - margin) + 0.1 * (a + b) ** 2 for (a, b), margin in zip(SCORED, margins, strict=True)]
+    terms = [
+        sigmoid_loss(a - b - margin) + 0.1 * (a + b) ** 2
+        for (a, b), margin in zip(SCORED, margins, strict=True)
+    ]
     assert float(loss.detach()) == pytest.approx(2 * log(2) + 3 * sum(terms) / 3)
 
 
 def test_the_mean_loss_is_that_of_training_after_its_warm_up() -> None:
-    row, settings = mixed_row(), {"score_weight": 0.5, "cross_entropy_weight": 2.0, "zero_coefficient": 0.1}
+    row, settings = (
+        mixed_row(),
+        {"score_weight": 0.5, "cross_entropy_weight": 2.0, "zero_coefficient": 0.1},
+    )
     totals = torch.tensor([3.0, len(row.batch.labels)])
     loss, sums = JointCritique(config(**settings)).loss(Stub(SCORES), row, totals)
     found = JointCritique(config(**settings, score_warmup_steps=2)).mean_loss(
@@ -155,14 +174,26 @@ def test_a_filler_row_costs_nothing_and_reaches_both_heads() -> None:
 
 
 def test_figures_without_a_label_or_an_own_critique_are_left_out() -> None:
-    objective, row = JointCritique(config()), make_row([encode(bare(WORLD.item(0).preference()))], tiny.encoder().pack)
+    objective, row = (
+        JointCritique(config()),
+        make_row([encode(bare(WORLD.item(0).preference()))], tiny.encoder().pack),
+    )
     _, sums = objective.loss(Stub([1.0, 0.0]), row, torch.tensor([1.0, 1.0]))
-    report = objective.report({**{name: float(value) for name, value in sums.items()}, "records": 1})
-    assert not {"perplexity", "loss_critique", "accuracy_true_critique", "accuracy_own_critique"} & set(report)
+    report = objective.report(
+        {**{name: float(value) for name, value in sums.items()}, "records": 1}
+    )
+    assert not {
+        "perplexity",
+        "loss_critique",
+        "accuracy_true_critique",
+        "accuracy_own_critique",
+    } & set(report)
     assert report["accuracy"] == 1.0
 
 
-def test_only_the_records_own_critiques_are_learned_and_the_end_of_every_continuation_is_read() -> None:
+def test_only_the_records_own_critiques_are_learned_and_the_end_of_every_continuation_is_read() -> (
+    None
+):
     record, tokenizer = WORLD.item(1).preference(), tiny.tokenizer()
     true = critiques_of(record)
     assert true is not None
@@ -174,22 +205,39 @@ def test_only_the_records_own_critiques_are_learned_and_the_end_of_every_continu
         learned = tokenizer.decode([continuation.ids[i] for i in continuation.loss_tokens])
         assert learned == (f"{critique}<|im_end|>" if critique in true else "")
     responses = [tokenizer.decode(one.ids) for one in encode(bare(record)).group.continuations]
-    assert [text.endswith(f"{said}<|im_end|>") for text, said in zip(responses, (record.chosen, record.rejected), strict=True)]
+    assert [
+        text.endswith(f"{said}<|im_end|>")
+        for text, said in zip(responses, (record.chosen, record.rejected), strict=True)
+    ]
 
 
 def written_mixture(folder: Path, critiques: Sequence[tuple[str | None, str | None]]) -> Mixture:
     rows = [
-        {"prompt": f"Which is right, {n}?", "chosen": "this", "rejected": "that", "chosen_critique": a, "rejected_critique": b}
+        {
+            "prompt": f"Which is right, {n}?",
+            "chosen": "this",
+            "rejected": "that",
+            "chosen_critique": a,
+            "rejected_critique": b,
+        }
         for n, (a, b) in enumerate(critiques)
     ]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = {"type": "project", "path": str(folder / "pairs.jsonl")}
-    return Mixture(MixtureConfig.model_validate({"sources": [source], "cache": str(folder / "cache"), "workers": 1}))
+    return Mixture(
+        MixtureConfig.model_validate(
+            {"sources": [source], "cache": str(folder / "cache"), "workers": 1}
+        )
+    )
 
 
 def test_records_without_both_critiques_are_refused_with_their_number(tmp_path: Path) -> None:
-    mixture = written_mixture(tmp_path, [("good", "bad"), ("good", None), (None, None), ("good", "bad")])
-    with pytest.raises(UserError, match=r"2 of 4 records have no critique of both .*project:1\).*score_only"):
+    mixture = written_mixture(
+        tmp_path, [("good", "bad"), ("good", None), (None, None), ("good", "bad")]
+    )
+    with pytest.raises(
+        UserError, match=r"2 of 4 records have no critique of both .*project:1\).*score_only"
+    ):
         refuse_missing_critiques(mixture)
     other = tmp_path / "whole"
     other.mkdir()
@@ -197,7 +245,11 @@ def test_records_without_both_critiques_are_refused_with_their_number(tmp_path: 
 
 
 def store(folder: Path, **changes: Any) -> CritiqueStore:
-    return CritiqueStore(folder / "critiques", config(**{"critique": "own", "refresh_every_steps": 2, **changes}), seed=0)
+    return CritiqueStore(
+        folder / "critiques",
+        config(**{"critique": "own", "refresh_every_steps": 2, **changes}),
+        seed=0,
+    )
 
 
 def mixture(rows: int = 16) -> Mixture:
@@ -208,7 +260,9 @@ def mixture(rows: int = 16) -> Mixture:
 def own_steps(kept: CritiqueStore, records: Mixture, steps: int) -> StepDataset:
     encode = CriticEncoder(tiny.encoder(), "judge it.", kept)
     shape: dict[str, Any] = {"records_per_step": 4, "steps": steps, "token_budget": 4096}
-    return StepDataset(MixtureRecords(records, encode), tiny.encoder().pack, **shape, prepare=kept.load)
+    return StepDataset(
+        MixtureRecords(records, encode), tiny.encoder().pack, **shape, prepare=kept.load
+    )
 
 
 class Writer(nn.Module):
@@ -224,7 +278,10 @@ class Writer(nn.Module):
         self.writings.append([example.key for example in examples])
         self.modes.append(self.training)
         number = len(self.writings)
-        return [Verdict(scores=(0.0, 0.0), critiques=(f"{one.key} {number} a", f"{one.key} {number} b")) for one in examples]
+        return [
+            Verdict(scores=(0.0, 0.0), critiques=(f"{one.key} {number} a", f"{one.key} {number} b"))
+            for one in examples
+        ]
 
 
 def itself(model: Any, examples: Sequence[Example]) -> list[Verdict]:
@@ -244,11 +301,23 @@ def test_every_window_is_written_once_before_its_first_step(tmp_path: Path) -> N
     kept, records, model = store(tmp_path, warmup_steps=1), mixture(), Writer()
     steps = own_steps(kept, records, 6)
     callback = WriteCritiques(kept, steps, records, itself)
-    assert [kept.window(step) for step in range(6)] == [None, *[range(1, 3)] * 2, *[range(3, 5)] * 2, range(5, 6)]
+    assert [kept.window(step) for step in range(6)] == [
+        None,
+        *[range(1, 3)] * 2,
+        *[range(3, 5)] * 2,
+        range(5, 6),
+    ]
     run_callback(callback, model, 0, 6)
-    wanted = [[records[i].identity for i in steps.global_indices(window)] for window in (range(1, 3), range(3, 5), range(5, 6))]
+    wanted = [
+        [records[i].identity for i in steps.global_indices(window)]
+        for window in (range(1, 3), range(3, 5), range(5, 6))
+    ]
     assert model.writings == wanted
-    assert sorted(path.name for path in kept.folder.iterdir()) == ["steps-1-3.json", "steps-3-5.json", "steps-5-6.json"]
+    assert sorted(path.name for path in kept.folder.iterdir()) == [
+        "steps-1-3.json",
+        "steps-3-5.json",
+        "steps-5-6.json",
+    ]
     for step, number in ((1, 1), (4, 2), (5, 3)):
         kept.load(step)
         record = records[steps.indices(step)[0]]
@@ -262,7 +331,9 @@ def test_the_stated_share_is_scored_on_own_critiques(tmp_path: Path) -> None:
     names = [f"record {n}" for n in range(4000)]
     own = [name for name in names if kept.own(name)]
     assert 0.27 < len(own) / len(names) < 0.33
-    assert own == [name for name in names if store(tmp_path, critique="mixture", own_share=0.3).own(name)]
+    assert own == [
+        name for name in names if store(tmp_path, critique="mixture", own_share=0.3).own(name)
+    ]
     records, model = mixture(), Writer()
     run_callback(WriteCritiques(kept, own_steps(kept, records, 2), records, itself), model, 0, 1)
     kept.load(0)
@@ -280,13 +351,17 @@ def test_a_resume_inside_a_window_keeps_it_and_drops_all_others(tmp_path: Path) 
     assert len(model.writings) == 4
     run_callback(callback, model, 3, 5)
     assert kept.path(range(2, 4)).read_bytes() == before
-    assert len(model.writings) == 5  # the window of step 4 anew: the run may go on with another recipe
+    assert (
+        len(model.writings) == 5
+    )  # the window of step 4 anew: the run may go on with another recipe
     run_callback(callback, model, 0, 1)
     assert len(model.writings) == 6  # a run from the start takes nothing of what it finds
     assert [path.name for path in kept.folder.iterdir()] == ["steps-0-2.json"]
 
 
-def test_a_run_that_is_given_more_steps_writes_the_window_in_which_it_had_ended_anew(tmp_path: Path) -> None:
+def test_a_run_that_is_given_more_steps_writes_the_window_in_which_it_had_ended_anew(
+    tmp_path: Path,
+) -> None:
     """The file of the shorter window lacks the records of the steps that were added."""
     kept, records, model = store(tmp_path), mixture(), Writer()
     run_callback(WriteCritiques(kept, own_steps(kept, records, 3), records, itself), model, 0, 3)
@@ -298,7 +373,9 @@ def test_a_run_that_is_given_more_steps_writes_the_window_in_which_it_had_ended_
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_the_first_rank_decides_whether_critiques_are_there(first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_rank_decides_whether_critiques_are_there(
+    first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another rank, which sees another state of the file system, takes part in the writing, or leaves it, as all do."""
     kept, records, model = store(tmp_path), mixture(), Writer()
     if not first:
@@ -313,13 +390,18 @@ def test_the_first_rank_decides_whether_critiques_are_there(first: bool, tmp_pat
 
 def test_a_wait_for_critiques_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(critic, "WAIT_LIMIT", 0.05)
-    with pytest.raises(UserError, match=r"steps-0-2.json: nobody has written the critiques .* continue with --resume"):
+    with pytest.raises(
+        UserError,
+        match=r"steps-0-2.json: nobody has written the critiques .* continue with --resume",
+    ):
         store(tmp_path).load(1)
 
 
 def test_the_judges_training_mode_is_put_back(tmp_path: Path) -> None:
     kept, records, model = store(tmp_path), mixture(), Writer()
-    run_callback(WriteCritiques(kept, own_steps(kept, records, 2), records, itself), model.train(), 0, 0)
+    run_callback(
+        WriteCritiques(kept, own_steps(kept, records, 2), records, itself), model.train(), 0, 0
+    )
     assert (model.modes, model.training) == ([False], True)
 
 
@@ -329,10 +411,14 @@ def test_loader_workers_wait_for_the_window(tmp_path: Path, workers: int) -> Non
     steps = own_steps(kept, records, 4)
     callback = WriteCritiques(kept, steps, records, itself)
     state, control, arguments = TrainerState(global_step=0), TrainerControl(), None
-    late = threading.Timer(0.5, lambda: callback.on_train_begin(arguments, state, control, model=model))
+    late = threading.Timer(
+        0.5, lambda: callback.on_train_begin(arguments, state, control, model=model)
+    )
     late.start()
     begin, found = time.monotonic(), []
-    for step, item in enumerate(DataLoader(steps, batch_size=1, collate_fn=first, num_workers=workers)):
+    for step, item in enumerate(
+        DataLoader(steps, batch_size=1, collate_fn=first, num_workers=workers)
+    ):
         found.append([row.own_critiques.tolist() for row in item["rows"]])
         late.join()
         state.global_step = step + 1
@@ -346,12 +432,25 @@ def test_loader_workers_wait_for_the_window(tmp_path: Path, workers: int) -> Non
 def test_a_record_is_judged_as_it_is_trained_on() -> None:
     record = WORLD.item(3).preference()
     example = as_example(record)
-    assert (example.key, example.responses, example.better) == (record.identity, (record.chosen, record.rejected), 0)
+    assert (example.key, example.responses, example.better) == (
+        record.identity,
+        (record.chosen, record.rejected),
+        0,
+    )
     assert (example.images, example.prompt) == (record.images, record.prompt)
 
 
 def test_perplexity_does_not_overflow() -> None:
-    names = ("ranking", "right", "tied", "margin", "reward", "reward_squared", "true_pairs", "own_pairs")
+    names = (
+        "ranking",
+        "right",
+        "tied",
+        "margin",
+        "reward",
+        "reward_squared",
+        "true_pairs",
+        "own_pairs",
+    )
     sums = dict.fromkeys(names, 0.0) | {"nll": 1e9, "labels": 1.0, "records": 1.0}
     assert JointCritique(config()).report(sums)["perplexity"] == exp(50)
 

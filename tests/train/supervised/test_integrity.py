@@ -21,7 +21,14 @@ from train.supervised import integrity
 from train.supervised.integrity import COMPLETE, damage, mark_complete
 
 SHARD = "global_step3/bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
-NAMES = ("model.safetensors", "trainer_state.json", SHARD.format(0), SHARD.format(1), "rng_state_1.pth", "latest")
+NAMES = (
+    "model.safetensors",
+    "trainer_state.json",
+    SHARD.format(0),
+    SHARD.format(1),
+    "rng_state_1.pth",
+    "latest",
+)
 
 
 def save(folder: Path) -> Path:
@@ -80,9 +87,12 @@ def test_figures_and_the_card_may_change_and_an_older_mark_is_taken(tmp_path: Pa
 
 @settings(deadline=None)
 @given(
-    st.binary(min_size=1, max_size=40) | st.recursive(st.none() | st.integers(), st.lists).map(lambda x: json.dumps(x).encode())
+    st.binary(min_size=1, max_size=40)
+    | st.recursive(st.none() | st.integers(), st.lists).map(lambda x: json.dumps(x).encode())
 )
-def test_a_mark_that_cannot_be_read_is_damage(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_a_mark_that_cannot_be_read_is_damage(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     checkpoint = save(tmp_path_factory.mktemp("run"))
     (checkpoint / COMPLETE).write_bytes(content)
     (line,) = damage(checkpoint)
@@ -115,7 +125,9 @@ def on_ranks(folder: str) -> None:
         if rank() == 1:
             flip(checkpoint / SHARD.format(1))
         barrier()
-        assert damage(checkpoint) == [f"{Path(SHARD.format(1)).name} has other contents than were written"]
+        assert damage(checkpoint) == [
+            f"{Path(SHARD.format(1)).name} has other contents than were written"
+        ]
 
 
 def test_each_rank_reads_its_own_files_and_all_hear_of_the_damage(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def test_every_epoch_draws_anew_and_every_rank_alike() -> None:
 
 
 def judgements(*, both: bool = False) -> JudgementRecords:
-    mixture = Mixture(MixtureConfig(sources=[ShapesConfig(type="shapes", level="demo", rows=12, text_only=0.3)]))
+    mixture = Mixture(
+        MixtureConfig(sources=[ShapesConfig(type="shapes", level="demo", rows=12, text_only=0.3)])
+    )
     return JudgementRecords(mixture, JudgementEncoder(tiny.encoder(), "short"), both=both)
 
 
@@ -54,14 +56,18 @@ def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
         found = read(learned.removesuffix("<|im_end|>"))
         shown = tokenizer.decode(group.prompt_ids)
         record = records.mixture[index // 2]
-        first, second = (record.chosen, record.rejected) if index % 2 == 0 else (record.rejected, record.chosen)
+        first, second = (
+            (record.chosen, record.rejected) if index % 2 == 0 else (record.rejected, record.chosen)
+        )
         assert f"Response 1: {first}\nResponse 2: {second}\n" in shown
         assert found.formatted
         assert found.answer == conclusion(found.reasoning or "") == 1 + index % 2
 
 
 def test_both_orders_double_the_epoch() -> None:
-    assert len(judgements(both=True)) == 2 * len(judgements()) == len(judgements(both=True).order(0))
+    assert (
+        len(judgements(both=True)) == 2 * len(judgements()) == len(judgements(both=True).order(0))
+    )
 
 
 def test_a_record_without_a_rationale_is_refused_with_what_to_do() -> None:

@@ -23,7 +23,9 @@ NUMBERS = range(8)
 
 def lessons(rows: int, questions: int, **changes: Any) -> Lessons:
     source = ShapesConfig(type="shapes", level="demo", split="pretrain", text_only=0.3, rows=rows)
-    config = LanguageModelConfig(type="language_model", target="lessons", questions=questions, **changes)
+    config = LanguageModelConfig(
+        type="language_model", target="lessons", questions=questions, **changes
+    )
     return Lessons(config, source, ENCODER)
 
 
@@ -62,17 +64,27 @@ def test_both_kinds_of_answers_occur() -> None:
 
 @pytest.mark.parametrize(("share", "learned"), [(0.0, 0), (0.5, 24), (1.0, 48)])
 def test_a_share_of_the_texts_is_learned_and_every_verdict(share: float, learned: int) -> None:
-    found = [one for number in NUMBERS for one in group(number, answers="right", text_share=share).continuations]
+    found = [
+        one
+        for number in NUMBERS
+        for one in group(number, answers="right", text_share=share).continuations
+    ]
     assert sum(bool(one.loss_tokens) for one in found) == pytest.approx(learned, abs=3)
     stated = [one for number in NUMBERS for one in group(number, text_share=share).continuations]
     assert all(written(one).endswith(("yes", "no")) for one in stated)
 
 
-@pytest.mark.parametrize(("share", "critiques", "comparisons"), [(0.0, 0, 0), (0.5, 12, 12), (1.0, 24, 24)])
-def test_a_share_of_the_verdicts_is_given_in_a_turn_of_its_own(share: float, critiques: int, comparisons: int) -> None:
+@pytest.mark.parametrize(
+    ("share", "critiques", "comparisons"), [(0.0, 0, 0), (0.5, 12, 12), (1.0, 24, 24)]
+)
+def test_a_share_of_the_verdicts_is_given_in_a_turn_of_its_own(
+    share: float, critiques: int, comparisons: int
+) -> None:
     found: Counter[Any] = Counter()
     for number in NUMBERS:
-        for turn, continuation in zip(turns(number), group(number, asked_share=share).continuations, strict=True):
+        for turn, continuation in zip(
+            turns(number), group(number, asked_share=share).continuations, strict=True
+        ):
             shown, said = ENCODER.tokenizer.decode(list(continuation.ids)), written(continuation)
             if said == f"{turn.critique}<|im_end|>":
                 found["critique"] += 1
@@ -111,5 +123,9 @@ def test_no_epoch_repeats_another() -> None:
     orders = [data.order(epoch).tolist() for epoch in range(3)]
     assert len(data) == 5
     assert orders == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]
-    assert [one.ids for one in data[0].group.continuations] == [one.ids for one in data[0].group.continuations]
-    assert [one.ids for one in data[0].group.continuations] != [one.ids for one in data[5].group.continuations]
+    assert [one.ids for one in data[0].group.continuations] == [
+        one.ids for one in data[0].group.continuations
+    ]
+    assert [one.ids for one in data[0].group.continuations] != [
+        one.ids for one in data[5].group.continuations
+    ]

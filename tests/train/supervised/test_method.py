@@ -37,7 +37,9 @@ def naive(*changes: str) -> NaiveMethod:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_an_evaluation_in_a_run_packs_as_one_of_its_checkpoint_does(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_in_a_run_packs_as_one_of_its_checkpoint_does(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(method, "device", lambda: torch.device(device))
     found = naive("optim.token_budget=auto")
     assert found.packed().token_budget == TOKEN_BUDGET[device]
@@ -46,7 +48,8 @@ def test_an_evaluation_in_a_run_packs_as_one_of_its_checkpoint_does(device: str,
 
 
 @pytest.mark.parametrize(
-    ("deepspeed", "device", "begin"), [("zero3", "cuda", FIRST_BUDGET), ("zero3", "cpu", 9000), ("zero2", "cuda", 9000)]
+    ("deepspeed", "device", "begin"),
+    [("zero3", "cuda", FIRST_BUDGET), ("zero3", "cpu", 9000), ("zero2", "cuda", 9000)],
 )
 def test_under_zero3_rows_begin_small_because_it_cannot_repeat_a_step(
     deepspeed: str, device: str, begin: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -63,8 +66,13 @@ def test_records_that_were_left_out_are_printed_with_the_reasons(tmp_path: Path)
     sources = [project(tmp_path, "one", rows), project(tmp_path, "two", [row("fifth")])]
     text = io.StringIO()
     config = mixture(tmp_path, sources).config
-    recipe, encoder = SimpleNamespace(data=config), SimpleNamespace(image_tokens=PatchTokens(784, 3136))
-    stub: Any = SimpleNamespace(recipe=recipe, encoder=encoder, console=Console(file=text, width=125))
+    recipe, encoder = (
+        SimpleNamespace(data=config),
+        SimpleNamespace(image_tokens=PatchTokens(784, 3136)),
+    )
+    stub: Any = SimpleNamespace(
+        recipe=recipe, encoder=encoder, console=Console(file=text, width=125)
+    )
     Method.open_mixture(stub)
     assert text.getvalue() == "one: 2 of 4 records left out: markers 2\n"
 
@@ -74,10 +82,14 @@ def sources(tmp_path: Path) -> list[dict[str, Any]]:
     """Return four records, the second of them with a picture of 4 x 2 tokens and the last one long."""
     (tmp_path / "wide.png").write_bytes(png("grey", (112, 56)))
     rows = [row("a"), row("b", images=["wide.png"]), row("c"), row("long " * 400)]
-    return [{"type": "project", "name": "some", "path": str(write_jsonl(tmp_path / "some.jsonl", rows))}]
+    return [
+        {"type": "project", "name": "some", "path": str(write_jsonl(tmp_path / "some.jsonl", rows))}
+    ]
 
 
-def test_costs_count_text_image_tokens_and_patches(sources: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_costs_count_text_image_tokens_and_patches(
+    sources: list[dict[str, Any]], tmp_path: Path
+) -> None:
     found = mixture(tmp_path, sources)
     text_tokens, image_tokens = found.lengths().T
     assert image_tokens.tolist() == [0, 8, 0, 0]
@@ -86,7 +98,9 @@ def test_costs_count_text_image_tokens_and_patches(sources: list[dict[str, Any]]
     assert costs == pytest.approx(text_tokens + 8 * np.array([0, 1, 0, 0]) * (1 + 4 * PATCH_COST))
 
 
-def test_a_generated_record_is_taken_for_an_average_one(sources: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_generated_record_is_taken_for_an_average_one(
+    sources: list[dict[str, Any]], tmp_path: Path
+) -> None:
     found = mixture(tmp_path, [*sources, SHAPES]).lengths()
     assert found.shape == (9, 2)
     assert found[4:] == pytest.approx(np.tile(found[:4].mean(axis=0), (5, 1)))
@@ -95,13 +109,23 @@ def test_a_generated_record_is_taken_for_an_average_one(sources: list[dict[str, 
     assert len(set(alone.tolist())) == 1
 
 
-@pytest.mark.parametrize(("target", "both"), [("judgement", True), ("judgement", False), ("lessons", False)])
+@pytest.mark.parametrize(
+    ("target", "both"), [("judgement", True), ("judgement", False), ("lessons", False)]
+)
 def test_judgements_are_asked_for_under_two_indices_each_and_lessons_are_all_alike(
     sources: list[dict[str, Any]], tmp_path: Path, target: str, both: bool
 ) -> None:
-    config = mixture(tmp_path, sources).config.model_dump(mode="json") if target == "judgement" else {"sources": [SHAPES]}
-    changes = [f"data={config}".replace("None", "null").replace("True", "true").replace("False", "false")]
-    changes.append(f"method={{type: language_model, target: {target}, both_orders: {str(both).lower()}}}")
+    config = (
+        mixture(tmp_path, sources).config.model_dump(mode="json")
+        if target == "judgement"
+        else {"sources": [SHAPES]}
+    )
+    changes = [
+        f"data={config}".replace("None", "null").replace("True", "true").replace("False", "false")
+    ]
+    changes.append(
+        f"method={{type: language_model, target: {target}, both_orders: {str(both).lower()}}}"
+    )
     recipe: Any = read_recipe(write(tmp_path, MINIMAL), [*changes, "optim.records_per_step=1"])
     found = LanguageModelMethod(recipe, tiny.encoder(), Console(quiet=True))
     if target == "lessons":

@@ -41,9 +41,17 @@ def arguments(folder: Path, entry: Entry, *changes: str) -> TrainingArguments:
 @pytest.mark.parametrize("schedule", get_args(OptimConfig.model_fields["schedule"].annotation))
 @pytest.mark.parametrize("entry", METHODS)
 def test_every_schedule_begins_with_the_warm_up(tmp_path: Path, entry: Any, schedule: str) -> None:
-    found = arguments(tmp_path, entry, f"optim.schedule={schedule}", "optim.warmup_ratio=0.2", "optim.learning_rate=0.5")
+    found = arguments(
+        tmp_path,
+        entry,
+        f"optim.schedule={schedule}",
+        "optim.warmup_ratio=0.2",
+        "optim.learning_rate=0.5",
+    )
     model = nn.Linear(1, 1)
-    scheduler = Trainer(model=model, args=found).create_scheduler(STEPS, torch.optim.AdamW(model.parameters(), lr=0.5))
+    scheduler = Trainer(model=model, args=found).create_scheduler(
+        STEPS, torch.optim.AdamW(model.parameters(), lr=0.5)
+    )
     rates = []
     for _ in range(STEPS + 1):
         rates += scheduler.get_last_lr()
@@ -53,18 +61,29 @@ def test_every_schedule_begins_with_the_warm_up(tmp_path: Path, entry: Any, sche
     assert rates[STEPS] == pytest.approx(0.5 if schedule == "constant" else 0.0)
 
 
-@pytest.mark.parametrize("correction", get_args(StableReinforceConfig.model_fields["importance_correction"].annotation))
+@pytest.mark.parametrize(
+    "correction", get_args(StableReinforceConfig.model_fields["importance_correction"].annotation)
+)
 def test_what_vllm_sampled_is_weighted_as_the_recipe_says(tmp_path: Path, correction: str) -> None:
-    found = arguments(tmp_path, "rl", "method.engine=vllm_colocate", f"method.importance_correction={correction}")
+    found = arguments(
+        tmp_path, "rl", "method.engine=vllm_colocate", f"method.importance_correction={correction}"
+    )
     assert found.vllm_importance_sampling_correction == (correction != "none")
     assert found.vllm_importance_sampling_mode == correction
-    assert (found.vllm_importance_sampling_clip_min, found.vllm_importance_sampling_clip_max) == (None, 3.0)
+    assert (found.vllm_importance_sampling_clip_min, found.vllm_importance_sampling_clip_max) == (
+        None,
+        3.0,
+    )
 
 
 @pytest.mark.parametrize(("login", "mode"), [(False, "offline"), (True, None)])
-def test_the_mode_follows_the_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: bool, mode: str | None) -> None:
+def test_the_mode_follows_the_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: bool, mode: str | None
+) -> None:
     for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT"):
-        monkeypatch.setenv(name, "to be forgotten")  # so that monkeypatch takes back what is set below
+        monkeypatch.setenv(
+            name, "to be forgotten"
+        )  # so that monkeypatch takes back what is set below
         monkeypatch.delenv(name)
     monkeypatch.setattr("wandb.login", lambda **asked: login)
     prepare_wandb("shapes", tmp_path / "run")
@@ -74,7 +93,9 @@ def test_the_mode_follows_the_login(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "run").is_dir()
 
 
-def test_what_is_set_stays_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_set_stays_and_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def asked(**keywords: object) -> bool:
         raise AssertionError("wandb was asked")
 
@@ -91,7 +112,9 @@ def test_tensorboard_writes_into_the_run_folder_and_nobody_logs_by_default(
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", "elsewhere")
     assert arguments(tmp_path, "rm").report_to == []
     monkeypatch.setattr("train.recipe.inputs.find_spec", lambda name: None)
-    with pytest.raises(RecipeError, match=r"(?s)output\.tensorboard = true.*pip install -e \.\[tensorboard\]"):
+    with pytest.raises(
+        RecipeError, match=r"(?s)output\.tensorboard = true.*pip install -e \.\[tensorboard\]"
+    ):
         arguments(tmp_path, "rm", "output.tensorboard=true")
     monkeypatch.setattr("train.recipe.inputs.find_spec", lambda name: object())
     assert arguments(tmp_path, "rm", "output.tensorboard=true").report_to == ["tensorboard"]

@@ -24,13 +24,22 @@ from train.supervised.optimizer import refuse_weights
         ("rm", "zero3", "weights"),
     ],
 )
-def test_what_is_not_finite_on_one_rank_ends_the_run(tmp_path: Path, entry: str, stage: str, kind: str) -> None:
+def test_what_is_not_finite_on_one_rank_ends_the_run(
+    tmp_path: Path, entry: str, stage: str, kind: str
+) -> None:
     recipe, folder = worker.prepare(tmp_path), tmp_path / "run"
-    changes = ["evaluation.benchmarks=[]", "evaluation.best_metric=null", "output.save_every_steps=1", f"deepspeed={stage}"]
+    changes = [
+        "evaluation.benchmarks=[]",
+        "evaluation.best_metric=null",
+        "output.save_every_steps=1",
+        f"deepspeed={stage}",
+    ]
     if entry == "sft":
         method = "method={type: language_model, target: judgement, template: short}"
         changes += [f"backbone.path={tmp_path}/backbone", method]
-    said = run_ranks(tmp_path / "log", worker.spoilt_run, [str(recipe), *changes], entry, kind, status=1)
+    said = run_ranks(
+        tmp_path / "log", worker.spoilt_run, [str(recipe), *changes], entry, kind, status=1
+    )
     assert "Traceback" not in said
     assert said.count("Not finite at step 3: ") == 1  # told once, by the first rank
     assert f"The last good checkpoint is {folder / 'checkpoint-2'}" in said
@@ -40,7 +49,9 @@ def test_what_is_not_finite_on_one_rank_ends_the_run(tmp_path: Path, entry: str,
         assert "the weights " in said
         return
     assert "rank 1: loss nan, records shapes-demo-train:" in said or kind == "gradient"
-    assert ("  rank 0: loss 0." in said) == (kind == "gradient")  # no rank is known for gradients, which are summed already
+    assert ("  rank 0: loss 0." in said) == (
+        kind == "gradient"
+    )  # no rank is known for gradients, which are summed already
     found = sorted(path.name for path in folder.glob("non-finite-*"))
     assert found == [f"non-finite-step-3-rank-{rank}.pt" for rank in range(kind == "loss", 2)]
     records = torch.load(folder / found[-1], weights_only=True)[0]["records"]
@@ -51,11 +62,15 @@ def test_what_is_not_finite_on_one_rank_ends_the_run(tmp_path: Path, entry: str,
 def test_every_weight_is_looked_at(tmp_path: Path) -> None:
     last = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), last)
-    model.register_parameter("whole", torch.nn.Parameter(torch.ones(2, dtype=torch.uint8), requires_grad=False))
+    model.register_parameter(
+        "whole", torch.nn.Parameter(torch.ones(2, dtype=torch.uint8), requires_grad=False)
+    )
     model.register_parameter("none", torch.nn.Parameter(torch.ones(0)))
     refuse_weights(model, 4, tmp_path)
     for value in (float("nan"), float("-inf")):
         with torch.no_grad():
             last.bias[1] = value
-        with pytest.raises(NonFiniteError, match=r"Not finite at step 4: the weights 1\.bias,.* no good checkpoint"):
+        with pytest.raises(
+            NonFiniteError, match=r"Not finite at step 4: the weights 1\.bias,.* no good checkpoint"
+        ):
             refuse_weights(model, 4, tmp_path)

@@ -26,7 +26,9 @@ from train.supervised.objectives import (
 from train.supervised.steps import PackedRow, TrainingExample, make_row
 
 VISION = tiny.encoder().vision
-SCORES = st.lists(st.tuples(st.floats(-9, 9, width=32), st.floats(-9, 9, width=32)), min_size=1, max_size=8)
+SCORES = st.lists(
+    st.tuples(st.floats(-9, 9, width=32), st.floats(-9, 9, width=32)), min_size=1, max_size=8
+)
 
 
 class Says(nn.Module):
@@ -46,7 +48,8 @@ def row(*pairs: tuple[float, tuple[int, int]]) -> PackedRow:
     """Return a row of pairs, each given by its margin and the tokens of its responses; two of five tokens are learned."""
     read = tuple(Continuation((5, 6), read=(1,), loss_tokens=(0,)) for _ in range(2))
     return make_row(
-        [TrainingExample(Group((3, 4), read), margin, lengths) for margin, lengths in pairs], lambda g: pack(g, VISION)
+        [TrainingExample(Group((3, 4), read), margin, lengths) for margin, lengths in pairs],
+        lambda g: pack(g, VISION),
     )
 
 
@@ -68,10 +71,15 @@ def test_the_loss_of_a_row_is_its_share_of_the_step() -> None:
     [
         ({"margin": True}, 0.4740770 + 3.0485873),
         ({"zero_coefficient": 0.1}, 0.3132617 + 0.1 + 3.0485873 + 4.9),
-        ({"length_normalisation": True}, math.log1p(math.exp(-1 / math.log(4))) + math.log1p(math.exp(3 / math.log(8)))),
+        (
+            {"length_normalisation": True},
+            math.log1p(math.exp(-1 / math.log(4))) + math.log1p(math.exp(3 / math.log(8))),
+        ),
     ],
 )
-def test_the_ablations_change_the_loss_and_not_the_figures(changes: dict[str, Any], expected: float) -> None:
+def test_the_ablations_change_the_loss_and_not_the_figures(
+    changes: dict[str, Any], expected: float
+) -> None:
     loss, sums = naive(**changes).loss(Says(1, 0, 2, 5), TWO, torch.tensor([1.0]))
     assert loss.item() == pytest.approx(expected)
     assert {name: value.item() for name, value in sums.items()} == {
@@ -91,7 +99,9 @@ def test_chosen_comes_first() -> None:
     assert model.numbers.grad[0] < 0 < model.numbers.grad[1]
 
 
-@pytest.mark.parametrize("objective", [naive(), naive(length_normalisation=True), LanguageModelling()])
+@pytest.mark.parametrize(
+    "objective", [naive(), naive(length_normalisation=True), LanguageModelling()]
+)
 def test_a_filler_row_runs_the_model_and_weighs_nothing(objective: Any) -> None:
     model = Says(1.0)
     filler = make_row([], lambda groups: pack(groups, VISION))
@@ -121,7 +131,9 @@ def test_figures_are_those_of_all_pairs(pairs: list[tuple[float, float]]) -> Non
 
 
 def test_a_tie_is_no_right_answer() -> None:
-    found = naive().report({"records": 2.0, **{name: float(v) for name, v in score_sums(*torch.ones(2, 2)).items()}})
+    found = naive().report(
+        {"records": 2.0, **{name: float(v) for name, v in score_sums(*torch.ones(2, 2)).items()}}
+    )
     assert (found["accuracy"], found["ties"]) == (0.0, 1.0)
 
 
@@ -187,7 +199,9 @@ def test_swapping_a_pair_costs_its_difference(chosen: float, rejected: float) ->
 
 
 @given(chosen=PAIR_SCORES, rejected=PAIR_SCORES, margin=MARGINS)
-def test_the_gradient_is_what_the_model_did_not_believe(chosen: float, rejected: float, margin: float) -> None:
+def test_the_gradient_is_what_the_model_did_not_believe(
+    chosen: float, rejected: float, margin: float
+) -> None:
     scores = tensor(chosen, rejected).requires_grad_()
     pair_loss(scores[:1], scores[1:], tensor(margin)).sum().backward()  # type: ignore[no-untyped-call]
     doubt = torch.sigmoid(-(scores[0] - scores[1] - margin)).item()
@@ -197,16 +211,22 @@ def test_the_gradient_is_what_the_model_did_not_believe(chosen: float, rejected:
 
 def test_zero_coefficient_by_hand() -> None:
     scores = tensor(1, -2), tensor(2, 2)
-    assert (pair_loss(*scores, None, 1.0) - pair_loss(*scores)).tolist() == pytest.approx([9.0, 0.0])
+    assert (pair_loss(*scores, None, 1.0) - pair_loss(*scores)).tolist() == pytest.approx(
+        [9.0, 0.0]
+    )
 
 
-@pytest.mark.parametrize(("weight", "expected"), [(0.0, 0.3132617), (0.1, 0.3132617 + 0.1), (0.01, 0.3132617 + 0.01)])
+@pytest.mark.parametrize(
+    ("weight", "expected"), [(0.0, 0.3132617), (0.1, 0.3132617 + 0.1), (0.01, 0.3132617 + 0.01)]
+)
 def test_pair_loss_adds_the_weighted_term(weight: float, expected: float) -> None:
     assert pair_loss(tensor(1), tensor(0), None, weight).tolist() == pytest.approx([expected])
 
 
 def test_pair_loss_takes_margin_and_term_together() -> None:
-    assert pair_loss(tensor(1), tensor(0), tensor(0.5), 2.0).tolist() == pytest.approx([0.4740770 + 2.0])
+    assert pair_loss(tensor(1), tensor(0), tensor(0.5), 2.0).tolist() == pytest.approx(
+        [0.4740770 + 2.0]
+    )
 
 
 def test_scores_are_divided_by_the_log_of_the_length() -> None:

@@ -13,7 +13,13 @@ from models.backbone import load_language_model, load_scalar
 from models.config import BackboneConfig
 from tests.models import tiny
 from train.recipe.recipe import OptimConfig
-from train.supervised.optimizer import is_matrix, learning_rates, make_optimizer, parameter_groups, part_of
+from train.supervised.optimizer import (
+    is_matrix,
+    learning_rates,
+    make_optimizer,
+    parameter_groups,
+    part_of,
+)
 
 
 def optim(**changes: Any) -> OptimConfig:
@@ -30,7 +36,10 @@ def optim(**changes: Any) -> OptimConfig:
         ("head.0.weight", "head"),
         ("module.head.3.weight", "head"),
         ("base_model.model.head.modules_to_save.default.0.weight", "head"),
-        ("base_model.model.model.language_model.layers.1.mlp.up_proj.lora_A.default.weight", "language"),
+        (
+            "base_model.model.model.language_model.layers.1.mlp.up_proj.lora_A.default.weight",
+            "language",
+        ),
     ],
 )
 def test_a_name_says_the_part(name: str, part: str) -> None:
@@ -38,10 +47,16 @@ def test_a_name_says_the_part(name: str, part: str) -> None:
 
 
 def test_every_trainable_parameter_is_in_one_group_with_its_rate_and_decay(tmp_path: Path) -> None:
-    model = load_scalar(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32", freeze=["projector"]))
+    model = load_scalar(
+        BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32", freeze=["projector"])
+    )
     config = optim(head_learning_rate=3e-3, vision_learning_rate=2e-5, weight_decay=0.1)
     rates = {"head": 3e-3, "vision": 2e-5, "language": 1e-4}
-    found = {id(p): group for group in parameter_groups(model.named_parameters(), config) for p in group["params"]}
+    found = {
+        id(p): group
+        for group in parameter_groups(model.named_parameters(), config)
+        for p in group["params"]
+    }
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert not any("merger" in name for name in trainable)
     assert found.keys() == {id(p) for p in trainable.values()}
@@ -52,7 +67,10 @@ def test_every_trainable_parameter_is_in_one_group_with_its_rate_and_decay(tmp_p
 
 
 def test_without_rates_of_their_own_all_parts_take_the_common_one(tmp_path: Path) -> None:
-    optimizer = make_optimizer(load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")), optim())
+    optimizer = make_optimizer(
+        load_language_model(BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")),
+        optim(),
+    )
     assert learning_rates(optimizer) == {"vision": 1e-4, "language": 1e-4}
     assert optimizer.defaults["betas"] == (0.9, 0.999)
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0}

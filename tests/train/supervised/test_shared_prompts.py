@@ -35,7 +35,11 @@ from train.supervised.steps import (
 
 ANSWERS = ("A red square, and nothing else.", "A blue circle.", "Red. A", "No picture.")
 WHAT = "What is in the picture?"
-PROMPTS: tuple[tuple[str, list[str]], ...] = ((WHAT, ["red.png"]), (WHAT, []), ("A and a blue one?", ["red.png", "wide.png"]))
+PROMPTS: tuple[tuple[str, list[str]], ...] = (
+    (WHAT, ["red.png"]),
+    (WHAT, []),
+    ("A and a blue one?", ["red.png", "wide.png"]),
+)
 STEP = 12
 
 
@@ -46,16 +50,29 @@ def pairs(tmp_path: Path) -> Mixture:
         tiny.picture(width, 40, seed=width).save(tmp_path / f"{name}.png")
     chosen = [(a, b) for number, a in enumerate(ANSWERS) for b in ANSWERS[number + 1 :]]
     rows = [
-        row(question, images=images, chosen=a, rejected=b, margin=0.1 * number, **critiques(a, b, number))
+        row(
+            question,
+            images=images,
+            chosen=a,
+            rejected=b,
+            margin=0.1 * number,
+            **critiques(a, b, number),
+        )
         for question, images in PROMPTS
         for number, (a, b) in enumerate(chosen)
     ]
-    return mixture(tmp_path, [project(tmp_path, "rated", [*rows, row("one"), row("two", images=["wide.png"])])])
+    return mixture(
+        tmp_path, [project(tmp_path, "rated", [*rows, row("one"), row("two", images=["wide.png"])])]
+    )
 
 
 def critiques(chosen: str, rejected: str, number: int) -> dict[str, str]:
     """Return critiques for two of three pairs, some of them equal."""
-    return {"chosen_critique": f"Good: {chosen}", "rejected_critique": f"Bad: {rejected}"} if number % 3 else {}
+    return (
+        {"chosen_critique": f"Good: {chosen}", "rejected_critique": f"Bad: {rejected}"}
+        if number % 3
+        else {}
+    )
 
 
 class Apart(MixtureRecords):
@@ -71,7 +88,9 @@ def naive() -> Encode:
 
 def critic() -> Encode:
     """Return a critic's encoder in which the half of the records is scored on critiques of its own, many of them equal."""
-    return CriticEncoder(tiny.encoder(), CRITIQUE_REQUEST, lambda record: OWN if len(record.chosen) % 2 else None)
+    return CriticEncoder(
+        tiny.encoder(), CRITIQUE_REQUEST, lambda record: OWN if len(record.chosen) % 2 else None
+    )
 
 
 OWN = ("Some words.", "Some words on the second.")
@@ -80,14 +99,22 @@ METHODS: dict[str, tuple[Callable[[], Encode], Callable[..., Any], Objective]] =
     "naive, all terms": (
         naive,
         load_scalar,
-        PairwiseScores(NaiveConfig(type="naive", margin=True, zero_coefficient=0.1, length_normalisation=True)),
+        PairwiseScores(
+            NaiveConfig(type="naive", margin=True, zero_coefficient=0.1, length_normalisation=True)
+        ),
     ),
-    "critic": (critic, load_critic, JointCritique(CriticConfig(type="critic", margin=True, cross_entropy_weight=0.5))),
+    "critic": (
+        critic,
+        load_critic,
+        JointCritique(CriticConfig(type="critic", margin=True, cross_entropy_weight=0.5)),
+    ),
 }
 
 
 @pytest.fixture(scope="module", params=METHODS)
-def method(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encode, Any, Objective]:
+def method(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Encode, Any, Objective]:
     encode, load, objective = METHODS[request.param]
     folder = tiny.checkpoint(tmp_path_factory.mktemp("backbone"))
     model = load(BackboneConfig(path=str(folder), dtype="float32"))
@@ -96,12 +123,22 @@ def method(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return encode(), model, objective
 
 
-def steps(records: MixtureRecords, ranks: int = 1, rank: int = 0, budget: int = 10**6) -> StepDataset:
-    shape: dict[str, Any] = {"records_per_step": STEP, "steps": 2, "token_budget": budget, "rank": rank, "world_size": ranks}
+def steps(
+    records: MixtureRecords, ranks: int = 1, rank: int = 0, budget: int = 10**6
+) -> StepDataset:
+    shape: dict[str, Any] = {
+        "records_per_step": STEP,
+        "steps": 2,
+        "token_budget": budget,
+        "rank": rank,
+        "world_size": ranks,
+    }
     return StepDataset(records, tiny.encoder().pack, costs=shared_costs(records.mixture), **shape)
 
 
-def learned(model: Any, objective: Objective, rows: Sequence[PackedRow]) -> tuple[dict[str, float], dict[str, Tensor]]:
+def learned(
+    model: Any, objective: Objective, rows: Sequence[PackedRow]
+) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Return the figures of a step's rows, its loss among them, and the gradients of all parameters."""
     totals = torch.stack([one.totals() for one in rows]).sum(0)
     found: dict[str, float] = {}
@@ -111,34 +148,58 @@ def learned(model: Any, objective: Objective, rows: Sequence[PackedRow]) -> tupl
         torch.autograd.backward(loss)
         for name, value in {"step loss": loss, **sums}.items():
             found[name] = found.get(name, 0.0) + float(value.detach())
-    return found, {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+    return found, {
+        name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None
+    }
 
 
-def assert_same(found: tuple[dict[str, float], dict[str, Tensor]], wanted: tuple[dict[str, float], dict[str, Tensor]]) -> None:
+def assert_same(
+    found: tuple[dict[str, float], dict[str, Tensor]],
+    wanted: tuple[dict[str, float], dict[str, Tensor]],
+) -> None:
     assert found[0] == pytest.approx(wanted[0], rel=1e-5, abs=1e-5)
     assert found[1].keys() == wanted[1].keys()
     for name, gradient in wanted[1].items():
-        scale = max(float(gradient.abs().max()), 1e-2)  # below it a small sum of large terms is rounded
+        scale = max(
+            float(gradient.abs().max()), 1e-2
+        )  # below it a small sum of large terms is rounded
         assert float((found[1][name] - gradient).abs().max()) < 1e-5 * scale, name
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("budget", [10**6, 250])
-def test_a_step_is_that_of_separate_groups(pairs: Mixture, method: Any, ranks: int, budget: int) -> None:
+def test_a_step_is_that_of_separate_groups(
+    pairs: Mixture, method: Any, ranks: int, budget: int
+) -> None:
     encode, model, objective = method
     apart = Apart(pairs, encode, 8)
     for number in range(2):
-        dealt = [steps(MixtureRecords(pairs, encode, 8), ranks, rank, budget)[number] for rank in range(ranks)]
+        dealt = [
+            steps(MixtureRecords(pairs, encode, 8), ranks, rank, budget)[number]
+            for rank in range(ranks)
+        ]
         rows, alone = [one for share in dealt for one in share["rows"]], steps(apart)[number]
         both = rows, alone["rows"]
-        assert sorted(one for share in dealt for one in share["records"]) == sorted(alone["records"])
+        assert sorted(one for share in dealt for one in share["records"]) == sorted(
+            alone["records"]
+        )
         assert_same(learned(model, objective, rows), learned(model, objective, alone["rows"]))
-        assert all(one.batch.cost <= budget + 5 or one.records == 1 for one in rows)  # with a filler
-        spent = [(sum(one.batch.tokens for one in each), sum(len(one.batch.pixel_values) for one in each)) for each in both]
+        assert all(
+            one.batch.cost <= budget + 5 or one.records == 1 for one in rows
+        )  # with a filler
+        spent = [
+            (
+                sum(one.batch.tokens for one in each),
+                sum(len(one.batch.pixel_values) for one in each),
+            )
+            for each in both
+        ]
         assert budget < 10**6 or (spent[0][0] < spent[1][0] and spent[0][1] < spent[1][1])
 
 
-def test_a_group_that_is_cut_for_a_lack_of_memory_is_the_same_records(pairs: Mixture, method: Any) -> None:
+def test_a_group_that_is_cut_for_a_lack_of_memory_is_the_same_records(
+    pairs: Mixture, method: Any
+) -> None:
     encode, model, objective = method
     (whole,) = steps(MixtureRecords(pairs, encode, 8))[0]["rows"]
     for budget, most in ((whole.batch.cost - 1, 2), (whole.batch.cost // 2, 5), (1, STEP)):
@@ -152,15 +213,22 @@ def test_a_response_is_computed_once_for_all_that_compare_it(pairs: Mixture) -> 
     row = make_row([records[index] for index in range(6)], tiny.encoder().pack)
     assert (row.records, row.batch.group_sizes) == (6, (4,))
     assert row.places.tolist() == [0, 1, 0, 2, 0, 3, 1, 2, 1, 3, 2, 3]
-    assert make_row([records[index] for index in (0, 6, 12)], tiny.encoder().pack).batch.group_sizes == (2, 2, 2)
+    assert make_row(
+        [records[index] for index in (0, 6, 12)], tiny.encoder().pack
+    ).batch.group_sizes == (2, 2, 2)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_order_is_that_of_the_step_alone_and_pairs_of_a_prompt_stay_on_one_rank(pairs: Mixture, ranks: int) -> None:
+def test_the_order_is_that_of_the_step_alone_and_pairs_of_a_prompt_stay_on_one_rank(
+    pairs: Mixture, ranks: int
+) -> None:
     records = MixtureRecords(pairs, naive(), 3)
     data = [steps(records, ranks, rank) for rank in range(ranks)]
     forwards = [[one.indices(step) for step in range(4)] for one in data]
-    backwards = [[pickle.loads(pickle.dumps(one)).indices(step) for step in reversed(range(4))][::-1] for one in data]
+    backwards = [
+        [pickle.loads(pickle.dumps(one)).indices(step) for step in reversed(range(4))][::-1]
+        for one in data
+    ]
     assert forwards == backwards
     for step in range(4):
         shares = [mine[step] for mine in forwards]
@@ -168,17 +236,26 @@ def test_the_order_is_that_of_the_step_alone_and_pairs_of_a_prompt_stay_on_one_r
         drawn = data[0].global_indices(range(step, step + 1))
         assert sorted(index for share in shares for index in share) == sorted(drawn)
         for number in range(0, len(drawn) - 2):
-            if len(set(pairs.prompts[drawn[number : number + 3]])) == 1 and number in starts(pairs.prompts[drawn]):
+            if len(set(pairs.prompts[drawn[number : number + 3]])) == 1 and number in starts(
+                pairs.prompts[drawn]
+            ):
                 assert any(set(drawn[number : number + 3]) <= set(share) for share in shares)
 
 
 def starts(prompts: Any) -> list[int]:
-    return [place for place in range(len(prompts)) if place == 0 or prompts[place] != prompts[place - 1]]
+    return [
+        place for place in range(len(prompts)) if place == 0 or prompts[place] != prompts[place - 1]
+    ]
 
 
 def test_generated_records_keep_their_groups(tmp_path: Path) -> None:
     """Questions of the embedded world that happen to be equal stay where they were drawn, as groups of their own."""
     found = mixture(tmp_path, [{"type": "shapes", "level": "demo", "rows": 8}])
     assert found.order(0, 4).tolist() == found.order(0).tolist()
-    records = MixtureRecords(found, lambda record, side: replace(naive()(found[0], side), prompt="the same"), 4)
-    assert make_row([records[index] for index in range(8)], tiny.encoder().pack).batch.group_sizes == (2,) * 8
+    records = MixtureRecords(
+        found, lambda record, side: replace(naive()(found[0], side), prompt="the same"), 4
+    )
+    assert (
+        make_row([records[index] for index in range(8)], tiny.encoder().pack).batch.group_sizes
+        == (2,) * 8
+    )

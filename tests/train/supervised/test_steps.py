@@ -40,7 +40,10 @@ class Numbered:
         pair = (Continuation((7,) * (1 + index % 3), read=(0,)), Continuation((8,), read=(0,)))
         lengths = (1 + index % 3, 1)
         return TrainingExample(
-            Group((10 + index,), pair), margin=index / 10, response_tokens=lengths, skipped=int(index % 4 == 0)
+            Group((10 + index,), pair),
+            margin=index / 10,
+            response_tokens=lengths,
+            skipped=int(index % 4 == 0),
         )
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
@@ -48,8 +51,18 @@ class Numbered:
         return np.random.default_rng([3, epoch]).permutation(self.count)
 
 
-def dataset(records: Numbered, per_step: int, steps: int, *, ranks: int = 1, rank: int = 0, budget: int = 8) -> StepDataset:
-    return StepDataset(records, packed, records_per_step=per_step, steps=steps, token_budget=budget, rank=rank, world_size=ranks)
+def dataset(
+    records: Numbered, per_step: int, steps: int, *, ranks: int = 1, rank: int = 0, budget: int = 8
+) -> StepDataset:
+    return StepDataset(
+        records,
+        packed,
+        records_per_step=per_step,
+        steps=steps,
+        token_budget=budget,
+        rank=rank,
+        world_size=ranks,
+    )
 
 
 def prompts(batch: PackedBatch) -> list[int]:
@@ -66,7 +79,9 @@ def shapes(draw: st.DrawFn) -> tuple[int, int, int, int]:
 
 
 @given(shapes())
-def test_a_step_is_the_same_records_on_any_number_of_ranks(shape: tuple[int, int, int, int]) -> None:
+def test_a_step_is_the_same_records_on_any_number_of_ranks(
+    shape: tuple[int, int, int, int],
+) -> None:
     count, per_step, steps, ranks = shape
     records = Numbered(count)
     alone = dataset(records, per_step, steps)
@@ -98,13 +113,19 @@ def test_a_step_depends_on_its_number_alone(shape: tuple[int, int, int, int]) ->
     count, per_step, steps, ranks = shape
     data = dataset(Numbered(count), per_step, steps, ranks=ranks, rank=ranks - 1)
     in_order = [data.indices(step) for step in range(steps)]
-    assert [pickle.loads(pickle.dumps(data)).indices(step) for step in reversed(range(steps))] == in_order[::-1]
-    assert data.global_indices(range(steps)) == [i for step in range(steps) for i in data.global_indices(range(step, step + 1))]
+    assert [
+        pickle.loads(pickle.dumps(data)).indices(step) for step in reversed(range(steps))
+    ] == in_order[::-1]
+    assert data.global_indices(range(steps)) == [
+        i for step in range(steps) for i in data.global_indices(range(step, step + 1))
+    ]
 
 
 @settings(max_examples=30, deadline=None)
 @given(shapes(), st.integers(1, 12))
-def test_rows_hold_every_record_of_the_share_within_the_budget(shape: tuple[int, int, int, int], budget: int) -> None:
+def test_rows_hold_every_record_of_the_share_within_the_budget(
+    shape: tuple[int, int, int, int], budget: int
+) -> None:
     count, per_step, steps, ranks = shape
     for rank in range(ranks):
         data = dataset(Numbered(count), per_step, steps, ranks=ranks, rank=rank, budget=budget)
@@ -126,20 +147,37 @@ def test_the_numbers_of_a_row_are_in_the_order_of_its_groups() -> None:
 
 def test_a_row_without_records_is_the_filler() -> None:
     row = make_row([], packed)
-    assert (row.records, row.batch.tokens, len(row.batch.read_positions), row.margins.tolist()) == (0, 3, 0, [])
+    assert (row.records, row.batch.tokens, len(row.batch.read_positions), row.margins.tolist()) == (
+        0,
+        3,
+        0,
+        [],
+    )
 
 
 def test_all_of_a_row_moves() -> None:
     moved = make_row([Numbered(3)[0]], packed).to(torch.device("meta"))
-    assert {moved.margins.device.type, moved.response_tokens.device.type, moved.batch.input_ids.device.type} == {"meta"}
+    assert {
+        moved.margins.device.type,
+        moved.response_tokens.device.type,
+        moved.batch.input_ids.device.type,
+    } == {"meta"}
 
 
-@pytest.mark.parametrize(("records", "ranks", "advice"), [(8, 3, "multiple of 3"), (6, 4, "multiple of 4")])
-def test_a_count_that_the_ranks_do_not_divide_is_refused(records: int, ranks: int, advice: str) -> None:
-    with pytest.raises(UserError, match=rf"{records} records does not divide over {ranks} ranks.*{advice}"):
+@pytest.mark.parametrize(
+    ("records", "ranks", "advice"), [(8, 3, "multiple of 3"), (6, 4, "multiple of 4")]
+)
+def test_a_count_that_the_ranks_do_not_divide_is_refused(
+    records: int, ranks: int, advice: str
+) -> None:
+    with pytest.raises(
+        UserError, match=rf"{records} records does not divide over {ranks} ranks.*{advice}"
+    ):
         dataset(Numbered(20), records, 1, ranks=ranks)
 
 
 def test_too_few_records_for_a_step_are_refused() -> None:
-    with pytest.raises(UserError, match=r"7 records and a step takes 8.*Lower optim\.records_per_step"):
+    with pytest.raises(
+        UserError, match=r"7 records and a step takes 8.*Lower optim\.records_per_step"
+    ):
         dataset(Numbered(7), 8, 1)

@@ -21,7 +21,9 @@ JUDGE = "[Question]: q\n[Response 1]: a\n[Response 2]: b"
 ROW = {"image": image_struct(), "question": "?", "chosen": "a", "rejected": "b"}
 
 
-def test_the_hub_gives_files_and_their_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_gives_files_and_their_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     snapshot = tmp_path / "snapshots" / "0123456789abcdef"
     write_parquet(snapshot / "RLAIF-V-Dataset_000.parquet", [ROW])
     asked: dict[str, Any] = {}
@@ -53,11 +55,17 @@ def test_a_numbered_set_is_read_whole_or_refused(tmp_path: Path) -> None:
     settings = {"type": "rlaif_v", "path": str(copy)}
     assert len(open_source(tmp_path / "cache", **settings)) == 3
     write_parquet(copy / "data" / "train-00000-of-00001.parquet", [ROW])
-    with pytest.raises(UserError, match="00000-of-00001, 00000-of-00003, 00001-of-00003, 00002-of-00003; required is"):
+    with pytest.raises(
+        UserError,
+        match="00000-of-00001, 00000-of-00003, 00001-of-00003, 00002-of-00003; required is",
+    ):
         open_source(tmp_path / "cache", **settings)
     (copy / "data" / "train-00000-of-00001.parquet").unlink()
     (copy / "data" / "train-00002-of-00003-a2.parquet").unlink()
-    with pytest.raises(UserError, match=r"'rlaif_v': of .*train-….parquet there are the parts 00000-of-00003, 00001-of-00003;"):
+    with pytest.raises(
+        UserError,
+        match=r"'rlaif_v': of .*train-….parquet there are the parts 00000-of-00003, 00001-of-00003;",
+    ):
         open_source(tmp_path / "cache", **settings)
     part = copy / "data" / "train-00001-of-00003-a1.parquet"
     assert len(open_source(tmp_path / "cache", type="rlaif_v", path=str(part))) == 1
@@ -68,7 +76,9 @@ def test_no_network_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise LocalEntryNotFoundError("no connection")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    with pytest.raises(UserError, match=r"openbmb/RLAIF-V-Dataset cannot be fetched .*no connection.*give `path`"):
+    with pytest.raises(
+        UserError, match=r"openbmb/RLAIF-V-Dataset cannot be fetched .*no connection.*give `path`"
+    ):
         open_source(tmp_path / "cache", type="rlaif_v")
 
 
@@ -85,22 +95,37 @@ def test_a_copy_in_folders_is_searched_by_the_path_inside(tmp_path: Path) -> Non
 
 
 def test_a_truth_value_is_no_number(tmp_path: Path) -> None:
-    rows = [{"prompt": "?", "chosen": "a", "rejected": "b", "margin": margin} for margin in (True, 2)]
-    source = open_source(tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", rows)))
-    with pytest.raises(RecordError, match="project:0: 'margin' is bool True; required is int or float"):
+    rows = [
+        {"prompt": "?", "chosen": "a", "rejected": "b", "margin": margin} for margin in (True, 2)
+    ]
+    source = open_source(
+        tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", rows))
+    )
+    with pytest.raises(
+        RecordError, match="project:0: 'margin' is bool True; required is int or float"
+    ):
         source.record(0)
     assert source.record(1).margin == 2
 
 
 @pytest.mark.parametrize("rating", [True, "nan", "inf", "9" * 400, [5]])
 def test_a_rating_is_a_finite_number(rating: Any, tmp_path: Path) -> None:
-    row = {"instruction": "?", "completions": [{"response": one, "annotations": {"help": {"Rating": rating}}} for one in "ab"]}
-    source = open_source(tmp_path / "cache", type="ultrafeedback", path=str(write_jsonl(tmp_path / "a.jsonl", [row])))
+    row = {
+        "instruction": "?",
+        "completions": [
+            {"response": one, "annotations": {"help": {"Rating": rating}}} for one in "ab"
+        ],
+    }
+    source = open_source(
+        tmp_path / "cache", type="ultrafeedback", path=str(write_jsonl(tmp_path / "a.jsonl", [row]))
+    )
     with pytest.raises(RecordError, match=r"ultrafeedback:0: the rating .* is no number"):
         source.record(0)
 
 
-@pytest.mark.parametrize("error", [TypeError("odd"), KeyError("odd"), RecursionError("odd"), AttributeError("odd")])
+@pytest.mark.parametrize(
+    "error", [TypeError("odd"), KeyError("odd"), RecursionError("odd"), AttributeError("odd")]
+)
 def test_a_value_that_no_adapter_thought_of_costs_its_record(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,14 +133,21 @@ def test_a_value_that_no_adapter_thought_of_costs_its_record(
         raise error
 
     monkeypatch.setattr(ProjectConfig, "convert", convert)
-    source = open_source(tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", [{}])))
-    with pytest.raises(RecordError, match=rf"^project:0: the row cannot be read as project \({type(error).__name__}: .*odd"):
+    source = open_source(
+        tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", [{}]))
+    )
+    with pytest.raises(
+        RecordError,
+        match=rf"^project:0: the row cannot be read as project \({type(error).__name__}: .*odd",
+    ):
         source.record(0)
 
 
 def test_a_message_is_not_as_long_as_its_record(tmp_path: Path) -> None:
     row = {"domain": "d", "winner": "x" * 100_000, "history": "?", "labels": 1, "x" * 100_000: 1}
-    source = open_source(tmp_path / "cache", type="shp", path=str(write_jsonl(tmp_path / "train.json", [row])))
+    source = open_source(
+        tmp_path / "cache", type="shp", path=str(write_jsonl(tmp_path / "train.json", [row]))
+    )
     with pytest.raises(RecordError, match=r"^shp:0: ") as caught:
         source.record(0)
     assert len(str(caught.value)) <= MESSAGE
@@ -128,11 +160,18 @@ def test_a_judges_prompt_is_read_once_whatever_it_repeats(mark: str, tmp_path: P
     rows = [
         {"message": json.dumps([{"role": "user", "content": prompt}]), "image": ""},
         {
-            "message": json.dumps([{"role": "user", "content": JUDGE}, {"role": "assistant", "content": mark * 20_000}]),
+            "message": json.dumps(
+                [
+                    {"role": "user", "content": JUDGE},
+                    {"role": "assistant", "content": mark * 20_000},
+                ]
+            ),
             "image": "",
         },
     ]
-    source = open_source(tmp_path / "cache", type="r1_reward", path=str(write_jsonl(tmp_path / "train.jsonl", rows)))
+    source = open_source(
+        tmp_path / "cache", type="r1_reward", path=str(write_jsonl(tmp_path / "train.jsonl", rows))
+    )
     started = process_time()
     for row in (0, 1):
         with pytest.raises(RecordError, match=f"^r1_reward:{row}: "):
@@ -146,14 +185,20 @@ def test_a_judges_prompt_is_read_once_whatever_it_repeats(mark: str, tmp_path: P
         "Question: [q]\n" + "Response 1: [a]\n" * 20_000,
         "Question: [q]\n" * 20_000,
         "<|User Prompt|>" * 20_000,
-        "<|User Prompt|><|The Start of Assistant A's Answer|>" + "<|The End of Assistant A's Answer|>" * 20_000,
+        "<|User Prompt|><|The Start of Assistant A's Answer|>"
+        + "<|The End of Assistant A's Answer|>" * 20_000,
         "[Question][Assistant 1]" + "[End of Assistant 1]" * 20_000,
     ],
 )
 def test_a_critics_prompt_is_read_once_whatever_it_repeats(prompt: str, tmp_path: Path) -> None:
-    row = {"conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": "[[A>B]]"}], "image": image_struct()}
+    row = {
+        "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": "[[A>B]]"}],
+        "image": image_struct(),
+    }
     write_parquet(tmp_path / "a-pairwise.parquet", [row])
-    source = open_source(tmp_path / "cache", type="llava_critic", path=str(tmp_path / "a-pairwise.parquet"))
+    source = open_source(
+        tmp_path / "cache", type="llava_critic", path=str(tmp_path / "a-pairwise.parquet")
+    )
     started = process_time()
     with pytest.raises(RecordError, match="none of the three templates"):
         source.record(0)
@@ -163,6 +208,8 @@ def test_a_critics_prompt_is_read_once_whatever_it_repeats(prompt: str, tmp_path
 def test_a_message_about_a_file_whose_name_is_no_text_can_be_printed(tmp_path: Path) -> None:
     path = tmp_path / "a\udcff.jsonl"
     path.write_text("{")
-    with pytest.raises(RecordError, match=r"^project:0: a\\udcff\.jsonl, row 0 .*no valid JSON") as caught:
+    with pytest.raises(
+        RecordError, match=r"^project:0: a\\udcff\.jsonl, row 0 .*no valid JSON"
+    ) as caught:
         open_source(tmp_path / "cache", type="project", path=str(path)).record(0)
     str(caught.value).encode()

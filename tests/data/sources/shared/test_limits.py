@@ -17,7 +17,9 @@ WIDER = {"characters": 2_000_000, "turns": 1000, "parts": 20_000, "images": 1000
 
 
 def turns(count: int, parts: int = 1) -> list[dict[str, Any]]:
-    return [{"role": ("user", "assistant")[turn % 2], "content": PARTS * parts} for turn in range(count)]
+    return [
+        {"role": ("user", "assistant")[turn % 2], "content": PARTS * parts} for turn in range(count)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -32,10 +34,14 @@ def turns(count: int, parts: int = 1) -> list[dict[str, Any]]:
         ("images", {"images": ["gone.png"] * 70_000}),
     ],
 )
-def test_a_record_beyond_a_limit_says_which_key_moves_it(name: str, row: dict[str, Any], tmp_path: Path) -> None:
+def test_a_record_beyond_a_limit_says_which_key_moves_it(
+    name: str, row: dict[str, Any], tmp_path: Path
+) -> None:
     path = str(write_jsonl(write_images(tmp_path / "set", one=RED) / "a.jsonl", [ROW | row, ROW]))
     source = open_source(tmp_path / "c", type="project", path=path)
-    with pytest.raises(RecordError, match=rf"^project:0: [\d,]+ {name}; at most .*`limits: {{{name}: N}}`"):
+    with pytest.raises(
+        RecordError, match=rf"^project:0: [\d,]+ {name}; at most .*`limits: {{{name}: N}}`"
+    ):
         source.record(0)
     assert record(source, 1).chosen == "This."
     if row.get("images", [""])[0] != "gone.png":
