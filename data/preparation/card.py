@@ -135,7 +135,7 @@ class DataCard:
 
     def tenths(self) -> Table:
         """Return the share of each source in each tenth of an epoch as a table for the console."""
-        caption = "share of each source in every tenth of the first epoch, in the order of training"
+        caption = "share of each source in each tenth of the first epoch"
         table = Table(title="An epoch by tenths", caption=caption)
         table.add_column("source", overflow="fold")
         for tenth in range(1, 11):

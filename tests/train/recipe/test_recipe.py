@@ -35,8 +35,10 @@ def test_a_shipped_recipe_names_its_command(path: Path) -> None:
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_the_data_card_of_a_shipped_recipe_has_the_order_of_its_run(path: Path) -> None:
     method = read_recipe(path).method
-    has_sets = isinstance(method, NaiveConfig | CriticConfig)
-    assert pairs_together_of(path) == (method.pairs_together if has_sets else 1)
+    if isinstance(method, NaiveConfig | CriticConfig):
+        assert pairs_together_of(path) == method.pairs_together
+    else:
+        assert pairs_together_of(path) == 1
 
 
 def test_basereward_is_the_papers() -> None:
