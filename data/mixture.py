@@ -192,10 +192,9 @@ class Mixture:
             drawn = [draw(pool, count, generator) for pool, count in stage]
             order = generator.permutation(np.concatenate(drawn))
             if together > 1:
-                places_at_random = self.set_placement == "random_member"
-                order = bring_together(
-                    order, self.prompts[order], together, generator if places_at_random else None
-                )
+                at_random = self.set_placement == "random_member"
+                set_generator = generator if at_random else None
+                order = bring_together(order, self.prompts[order], together, set_generator)
             stages.append(order)
         return np.concatenate(stages)
 

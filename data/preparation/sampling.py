@@ -132,7 +132,7 @@ def _count_earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
 def _number_pairs(
     left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.int64]:
-    """Return a number for each i, (len,), from 0: equal where `left[i]` and `right[i]` are equal."""
+    """Return numbers of the pairs of `left[i]` and `right[i]`, (len,); equal pairs have the same."""
     keys = left.astype(np.int64) * (int(right.max(initial=0)) + 1) + right
     _, numbers = np.unique(keys, return_inverse=True)
     return numbers.astype(np.int64)

@@ -93,7 +93,8 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     if resume is not None:
         check_data_matches(data_fingerprints(method.mixture), resume)
         method.mixture.set_placement = set_placement_of_run(resume)
-        if rank() == 0 and (note := order_note(recipe, method.mixture)):
+        note = order_note(recipe, method.mixture)
+        if note and rank() == 0:
             console.print(note, highlight=False, soft_wrap=True)
     arguments = method.arguments()
     arguments.eval_on_start &= resume is None

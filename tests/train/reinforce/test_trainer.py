@@ -205,14 +205,24 @@ def rollouts_by_step(folder: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps_per_rollout", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("steps_per_rollout", "pairs_per_pass", "normalisation"),
+    [(1, 1, "batch"), (2, 1, "batch"), (4, 2, "group")],
+)
 def test_two_ranks_train_each_step_on_the_questions_of_one_rank(
-    tmp_path: Path, steps_per_rollout: int
+    tmp_path: Path, steps_per_rollout: int, pairs_per_pass: int, normalisation: str
 ) -> None:
-    """Texts are sampled with a seed for each question, so that both runs have the same rollouts."""
-    overrides = [f"method.steps_per_rollout={steps_per_rollout}"]
+    """Texts are sampled with a seed for each question, so that both runs have the same rollouts.
+
+    A rank that is alone accumulates gradients over one pair at a time.
+    """
+    overrides = [
+        f"method.steps_per_rollout={steps_per_rollout}",
+        f"method.advantages={{normalisation: {normalisation}, filter: null}}",
+    ]
     path = str(recipe(tmp_path))
     alone = {"recipe": path, "overrides": [*overrides, f"output.folder={tmp_path / 'alone'}"]}
+    overrides.append(f"method.pairs_per_pass={pairs_per_pass}")
     both = {"recipe": path, "overrides": [*overrides, f"output.folder={tmp_path / 'both'}"]}
     figures_alone = curve(train(alone)[0], SUMS)
     figures_both = curve(train(both, ranks=2)[0], SUMS)
