@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from data.console import plain_console
 from data.errors import LeftOut, RecordError, UserError
 from data.images import decode, image_size
-from data.mixture import Mixture, section_of
+from data.mixture import Mixture, pairs_together_of, section_of
 from data.pages.chart import Axis, Chart
 from data.pages.template import TINY, render, thumbnail
 from data.preference import Preference, validate
@@ -143,9 +143,12 @@ def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
     return len(rows) - len(np.unique(index.rows["pair_key"][rows]))
 
 
-def page(mixture: Mixture, count: int, title: str) -> str:
-    """Return the page, with up to `count` records of each source, as HTML that needs no other file."""
-    card = mixture.card()
+def page(mixture: Mixture, count: int, title: str, together: int = 1) -> str:
+    """Return the page, with up to `count` records of each source, as HTML that needs no other file.
+
+    `together` is that of `Mixture.order`.
+    """
+    card = mixture.card(together)
     sections = []
     for part, source in zip(mixture.parts, card.sources, strict=True):
         index, rows = part.known(part.rows[:GENERATED_SAMPLE])
@@ -213,7 +216,8 @@ def main() -> None:
         sys.exit(f"error: {error}")
     if options.out is not None:
         options.out.write_text(
-            page(mixture, options.samples, options.recipe.stem), encoding="utf-8"
+            page(mixture, options.samples, options.recipe.stem, pairs_together_of(options.recipe)),
+            encoding="utf-8",
         )
         print(f"wrote {options.out}")
     if options.find:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ from pydantic import BaseModel, Field, model_validator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.config.section import Processes, Ratio, Records, Section
+from data.config.section import Count, Processes, Ratio, Records, Section
 from data.config.validation import read_section
 from data.console import plain_console
 from data.errors import RecordError, UserError
@@ -43,8 +42,11 @@ from data.preparation.filters import FilterConfig, apply, read_fingerprints
 from data.preparation.inspection import inspect
 from data.preparation.recognition import advice
 from data.preparation.sampling import (
+    METHODS_WITH_SETS,
+    PAIRS_TOGETHER,
     Indices,
     Pool,
+    SetPlacement,
     StageConfig,
     apportion,
     bring_together,
@@ -159,6 +161,9 @@ class Mixture:
         self.validation = SplitRecords([(part.source, part.held_out) for part in self.parts], grey)
         self.stages = self._stages()
         self.skipped: set[int] = set()
+        self.set_placement: SetPlacement = "random_member"
+        """Where `order` puts records of one prompt. A run that was begun with another value keeps
+        it when it is resumed."""
 
     def __len__(self) -> int:
         """Return the number of different training records; an epoch may draw fewer or more: `epoch_size`."""
@@ -176,19 +181,27 @@ class Mixture:
     def order(self, epoch: int, together: int = 1) -> Indices:
         """Return the indices of an epoch, in order: int32 of shape (epoch_size,).
 
-        A permutation of all records unless repeats, weights, a temperature, a ratio or stages say otherwise; then an
-        index may occur several times, or only in some epochs. Depends on the seed and the epoch alone. Up to `together`
-        records of a stage that share their prompt follow one another.
+        The result is a permutation of all records unless repeats, weights, a temperature, a ratio
+        or stages say otherwise. Then an index may occur several times, or only in some epochs.
+        Within a stage, up to `together` records that share their prompt follow one another. The
+        result depends on the configuration, the epoch, `together` and `set_placement` alone.
         """
         stages = []
         for number, stage in enumerate(self.stages):
             generator = np.random.default_rng([self.config.seed, epoch, number])
             drawn = [draw(pool, count, generator) for pool, count in stage]
             order = generator.permutation(np.concatenate(drawn))
-            stages.append(
-                order if together == 1 else bring_together(order, self.prompts[order], together)
-            )
+            if together > 1:
+                at_random = self.set_placement == "random_member"
+                set_generator = generator if at_random else None
+                order = bring_together(order, self.prompts[order], together, set_generator)
+            stages.append(order)
         return np.concatenate(stages)
+
+    @property
+    def has_shared_prompts(self) -> bool:
+        """True if several training records have the same prompt and images."""
+        return len(np.unique(self.prompts)) < len(self)
 
     @cached_property
     def prompts(self) -> Indices:
@@ -240,16 +253,25 @@ class Mixture:
         found[~known] = found[known].mean(axis=0) if known.any() else 1.0
         return found
 
-    def card(self) -> DataCard:
-        """Return what went into the mixture, and what did not and why."""
-        drawn: Counter[str] = Counter()
-        for stage in self.stages:
-            for pool, count in stage:
-                drawn[pool.config.label] += count
+    def card(self, together: int = 1) -> DataCard:
+        """Return what went into the mixture, what did not and why, and the order of an epoch.
+
+        `together` is that of `order`.
+        """
+        drawn_by_tenth = self._drawn_by_tenth(self.order(0, together))
         sources = [
-            card_of(part, drawn[part.config.label], self.image_tokens) for part in self.parts
+            card_of(part, drawn, self.image_tokens)
+            for part, drawn in zip(self.parts, drawn_by_tenth, strict=True)
         ]
         return DataCard(sources, self.epoch_size, self.config.digest)
+
+    def _drawn_by_tenth(self, order: Indices) -> list[list[int]]:
+        """Return for each source how many of its records are in each tenth of `order`."""
+        source_numbers = np.searchsorted(self.records.ends, order, side="right")
+        tenths = np.array_split(source_numbers, 10)
+        counts = [np.bincount(tenth, minlength=len(self.parts)) for tenth in tenths]
+        by_source: list[list[int]] = np.stack(counts, axis=1).tolist()
+        return by_source
 
     def _stages(self) -> list[list[tuple[Pool, int]]]:
         """Return what each stage draws from, and how many records of it."""
@@ -300,11 +322,19 @@ class _Seen(BaseModel):
     max_pixels: int = MAX_PIXELS_OF_BACKBONE
 
 
+class _Sets(BaseModel):
+    """What decides how many pairs of one prompt are trained together."""
+
+    type: str = "naive"
+    pairs_together: Count = PAIRS_TOGETHER
+
+
 class _DataOfRecipe(BaseModel):
     """What commands on data read of a recipe; they leave its other sections alone."""
 
     data: MixtureConfig
     backbone: _Seen = _Seen()
+    method: _Sets = _Sets()
 
 
 def section_of(recipe: Path) -> MixtureConfig:
@@ -313,6 +343,12 @@ def section_of(recipe: Path) -> MixtureConfig:
     Raises: RecipeError with everything that is wrong with it.
     """
     return read_section(recipe, _DataOfRecipe).data
+
+
+def pairs_together_of(recipe: Path) -> int:
+    """Return how many pairs of one prompt a recipe trains together at most."""
+    method = read_section(recipe, _DataOfRecipe).method
+    return method.pairs_together if method.type in METHODS_WITH_SETS else 1
 
 
 def image_tokens_of_recipe(recipe: Path) -> tuple[ImageTokens, str]:
@@ -376,11 +412,11 @@ def main() -> None:
         mixture = Mixture(section_of(options.recipe), image_tokens)
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
-    card = mixture.card()
+    card = mixture.card(pairs_together_of(options.recipe))
     target = options.save or mixture.config.cache_folder / f"{options.recipe.stem}.card.json"
     card.save(target)
     console = plain_console(width=max(120, plain_console().width))
-    console.print(card.table(), card.origins())
+    console.print(card.table(), card.tenths(), card.origins())
     for source in card.sources:
         for message in source.messages:
             console.print(f"bad: {message}", style="yellow")

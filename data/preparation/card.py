@@ -35,6 +35,8 @@ class SourceCard:
     kept: int
     drawn: int
     """Records of one epoch."""
+    drawn_by_tenth: list[int]
+    """Records in each tenth of the first epoch, in order; they sum to `drawn`."""
     multimodal: int
     images: int
     image_tokens: int
@@ -74,6 +76,16 @@ class DataCard:
             "text_tokens",
         )
         return {name: sum(getattr(source, name) for source in self.sources) for name in counts}
+
+    @property
+    def shares_by_tenth(self) -> list[list[str]]:
+        """Each source's share of the records in each tenth of the first epoch, as text."""
+        records_by_tenth = np.sum([source.drawn_by_tenth for source in self.sources], axis=0)
+        shares = []
+        for source in self.sources:
+            cells = map(_share_of_tenth, source.drawn_by_tenth, records_by_tenth.tolist())
+            shares.append(list(cells))
+        return shares
 
     def save(self, path: Path) -> None:
         """Write the card as JSON."""
@@ -121,6 +133,17 @@ class DataCard:
         table.add_row(*_cells("total", self.total, left_out))
         return table
 
+    def tenths(self) -> Table:
+        """Return the share of each source in each tenth of an epoch as a table for the console."""
+        caption = "share of each source in each tenth of the first epoch"
+        table = Table(title="An epoch by tenths", caption=caption)
+        table.add_column("source", overflow="fold")
+        for tenth in range(1, 11):
+            table.add_column(str(tenth), justify="right")
+        for source, cells in zip(self.sources, self.shares_by_tenth, strict=True):
+            table.add_row(source.name, *cells)
+        return table
+
     def origins(self) -> Table:
         """Return where each source comes from as a table for the console."""
         table = Table("source", "type", "licence", "revision", "content", title="Origins")
@@ -129,6 +152,14 @@ class DataCard:
                 source.name, source.type, source.licence, source.revision[:12], source.content[:16]
             )
         return table
+
+
+def _share_of_tenth(records: int, all_records: int) -> str:
+    """Return a whole percentage, in which a source with few records differs from one with none."""
+    if records == 0:
+        return "-"
+    share = records / all_records
+    return "<1%" if share < 0.01 else f"{share:.0%}"
 
 
 def _cells(
@@ -155,8 +186,11 @@ def _cells(
     ]
 
 
-def card_of(part: SourceSplit, drawn: int, count: ImageTokens) -> SourceCard:
-    """Return the card of one source; `drawn` is its number of records in an epoch, `count` counts the tokens of images."""
+def card_of(part: SourceSplit, drawn_by_tenth: list[int], count: ImageTokens) -> SourceCard:
+    """Return the card of one source; `count` counts the tokens of images.
+
+    `drawn_by_tenth` are its records in each tenth of an epoch.
+    """
     sample = part.rows[
         np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)
     ]
@@ -180,7 +214,8 @@ def card_of(part: SourceSplit, drawn: int, count: ImageTokens) -> SourceCard:
         left_out=part.left_out,
         held_out=len(part.held_out),
         kept=len(part.rows),
-        drawn=drawn,
+        drawn=sum(drawn_by_tenth),
+        drawn_by_tenth=drawn_by_tenth,
         **{name: round(scale * int(count.sum())) for name, count in counts.items()},
         pairs_a_prompt=len(rows) / max(1, len(first)),
         images_a_prompt=float(rows["images"][first].mean()) if len(rows) else 0.0,

@@ -12,6 +12,14 @@ from data.errors import UserError
 from data.sources.shared.base import SourceConfig
 
 Indices = npt.NDArray[np.int32]
+SetPlacement = Literal["first_member", "random_member"]
+"""The member of a set of records of one prompt whose position in an epoch the set takes.
+
+New runs use `random_member`. Runs that were started when there was only `first_member` keep it."""
+PAIRS_TOGETHER = 4
+"""Default of `method.pairs_together`, the largest set of pairs of one prompt."""
+METHODS_WITH_SETS = ("naive", "critic")
+"""Types of `method` that have `pairs_together`. The others train on every record by itself."""
 
 
 class StageConfig(Section):
@@ -80,29 +88,54 @@ def draw(pool: Pool, count: int, generator: np.random.Generator) -> Indices:
     return np.concatenate([np.tile(pool.indices, rounds), extra])
 
 
-def bring_together(order: Indices, prompts: npt.NDArray[np.integer], most: int) -> Indices:
-    """Return `order` with up to `most` records of one prompt after one another, where the first of them was drawn.
+def bring_together(
+    order: Indices,
+    prompts: npt.NDArray[np.integer],
+    most: int,
+    generator: np.random.Generator | None,
+) -> Indices:
+    """Return `order` with the records of one prompt in sets of at most `most` neighbours.
 
-    `prompts` has the prompt of every entry of `order`, as a number. A record that an epoch draws again begins other sets, so
-    that it never stands twice in one. Where no two records share a prompt, the order stays as it is.
+    A set takes the position of one of its members, which is drawn at random. So are the members of
+    the sets, if a prompt has more records than `most`. If `order` is random, the sets are in random
+    order: records are trained neither earlier nor later because they share their prompt. Members
+    keep their order within the set.
+
+    Without a generator a set takes the position of its first member (`SetPlacement`). Records that
+    share their prompt are then trained earlier than others.
+
+    `prompts` has a number for the prompt of every entry of `order`. A record that an epoch draws
+    several times is in as many sets. If no two records share a prompt, the result is `order`.
     """
-    again = _earlier(order)
-    same = prompts.astype(np.int64) * (int(again.max(initial=0)) + 1) + again
-    _, same = np.unique(same, return_inverse=True)
-    earlier = _earlier(same) // most
-    sets = same.astype(np.int64) * (int(earlier.max(initial=0)) + 1) + earlier
-    _, first, inverse = np.unique(sets, return_index=True, return_inverse=True)
-    return order[np.argsort(first[inverse], kind="stable")]
+    # A set's members are neighbours in this sequence of the prompt's entries, and the first of
+    # them gives the set its position.
+    sequence = np.arange(len(order)) if generator is None else generator.permutation(len(order))
+    repetitions = _count_earlier(order[sequence])
+    prompt_repetitions = _number_pairs(prompts[sequence], repetitions)
+    sets = _number_pairs(prompt_repetitions, _count_earlier(prompt_repetitions) // most)
+    _, first_members = np.unique(sets, return_index=True)
+    positions = np.empty(len(order), np.int64)
+    positions[sequence] = sequence[first_members[sets]]
+    return order[np.argsort(positions, kind="stable")]
 
 
-def _earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Return for each of `values` how many equal ones stand before it, (len,)."""
+def _count_earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """Return for each of `values` how many equal ones are before it, (len,)."""
     places = np.argsort(values, kind="stable")
     begins = np.diff(values[places], prepend=-1) != 0
     number = np.arange(len(values))
-    found = np.empty(len(values), np.int64)
-    found[places] = number - np.maximum.accumulate(np.where(begins, number, 0))
-    return found
+    counts = np.empty(len(values), np.int64)
+    counts[places] = number - np.maximum.accumulate(np.where(begins, number, 0))
+    return counts
+
+
+def _number_pairs(
+    left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]
+) -> npt.NDArray[np.int64]:
+    """Return numbers of the pairs of `left[i]` and `right[i]`, (len,); equal pairs have the same."""
+    keys = left.astype(np.int64) * (int(right.max(initial=0)) + 1) + right
+    _, numbers = np.unique(keys, return_inverse=True)
+    return numbers.astype(np.int64)
 
 
 def quotas(total: int, limits: Sequence[int]) -> list[int]:

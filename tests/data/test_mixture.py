@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections import Counter
 from itertools import groupby
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from rich.console import Console
 
@@ -230,6 +232,147 @@ def test_pairs_of_one_prompt_follow_one_another_within_their_stage(tmp_path: Pat
     assert [bool(staged[index].images) for index in staged.order(0, 8).tolist()] == [True] * 27 + [
         False
     ] * 18
+
+
+def prompts_of(name: str, pairs: int, pairs_a_prompt: int, **fields: Any) -> list[dict[str, Any]]:
+    """Return rows of a project file in which `pairs_a_prompt` rows at a time share their prompt."""
+    return [
+        row(f"{name} {number // pairs_a_prompt}", rejected=f"bad {number}", **fields)
+        for number in range(pairs)
+    ]
+
+
+def source_numbers(found: Mixture, order: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """Return for each entry of `order` the number of its source, (len(order),)."""
+    return np.searchsorted(found.records.ends, order, side="right")
+
+
+THREE_STAGES = [
+    {"name": "one", "sources": ["fours", "singles"]},
+    {"name": "two", "modality": "text", "repeat": 0.5},
+    {"name": "three", "repeat": 1.7},
+]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"records": 700},
+        {"temperature": 3.0, "records": 2500},
+        {"text_per_multimodal": 0.8},
+        {"stages": THREE_STAGES},
+        {"stages": THREE_STAGES[1:], "text_per_multimodal": 2.0, "validation": 60},
+    ],
+    ids=["all", "a part", "repeats", "ratio", "stages", "stages and ratio"],
+)
+def test_each_source_has_its_share_of_each_tenth_of_an_epoch(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """The number of a source's records in a tenth of an epoch is hypergeometric if all are apart.
+
+    Sets of four records make the variance at most four times as large. Bounds are five standard
+    deviations of the mean over the epochs.
+    """
+    (tmp_path / "red.png").write_bytes(png("red"))
+    fours = prompts_of("four", 480, 4, images=["red.png"]) + prompts_of("four", 240, 4)
+    sources = [
+        project(tmp_path, "fours", fours),
+        project(tmp_path, "nines", prompts_of("nine", 270, 9)),
+        project(tmp_path, "singles", prompts_of("one", 500, 1, images=["red.png"]), weight=1.5),
+        {"type": "shapes", "level": "demo", "rows": 150},
+    ]
+    if "stages" in settings or "text_per_multimodal" in settings:
+        del sources[3]  # it is not known which of its records have images
+    found = mixture(tmp_path, sources, **settings)
+    num_epochs, most = 150, 4
+    size = found.epoch_size
+    edges = [len(tenth) for tenth in np.array_split(np.arange(size), 10)]
+    ends = np.cumsum(edges)
+    expected = np.zeros((len(sources), 10))
+    variance = np.zeros((len(sources), 10))
+    start = 0
+    for stage in found.stages:
+        drawn = np.zeros(len(sources))
+        for pool, count in stage:
+            drawn[source_numbers(found, pool.indices[:1])[0]] += count
+        length = int(drawn.sum())
+        overlap = np.minimum(ends, start + length) - np.maximum(ends - edges, start)
+        inside = np.maximum(overlap, 0)
+        share = drawn[:, None] / length
+        expected += share * inside
+        without_replacement = (length - inside) / (length - 1)
+        variance += most * share * (1 - share) * inside * without_replacement
+        start += length
+    totals = np.zeros((len(sources), 10))
+    for epoch in range(num_epochs):
+        numbers = source_numbers(found, found.order(epoch, most))
+        for tenth, part in enumerate(np.array_split(numbers, 10)):
+            totals[:, tenth] += np.bincount(part, minlength=len(sources))
+    bounds = 5 * np.sqrt(variance / num_epochs)
+    assert (np.abs(totals / num_epochs - expected) <= bounds + 1e-9).all()
+
+
+def test_sources_meet_the_same_learning_rate(tmp_path: Path) -> None:
+    """One cosine epoch over 1,600 pairs with four a prompt and 1,600 with prompts of their own."""
+    sources = [
+        project(tmp_path, "fours", prompts_of("four", 1600, 4)),
+        project(tmp_path, "singles", prompts_of("one", 1600, 1)),
+    ]
+    found = mixture(tmp_path, sources)
+    rates = (1 + np.cos(np.pi * np.arange(3200) / 3200)) / 2
+    num_epochs, most = 20, 4
+    sums = np.zeros(2)
+    for epoch in range(num_epochs):
+        numbers = source_numbers(found, found.order(epoch, most))
+        sums += np.bincount(numbers, weights=rates) / 1600
+    # The mean over half of the records, drawn without replacement in sets of four at most.
+    variance = most * rates.var() / 1600 * (3200 - 1600) / (3200 - 1)
+    bound = 5 * (variance / num_epochs) ** 0.5
+    assert bound < 0.02
+    assert np.abs(sums / num_epochs - rates.mean()).max() < bound
+
+
+def test_sets_of_a_prompt_depend_on_seed_and_epoch_alone(tmp_path: Path) -> None:
+    rows = prompts_of("nine", 90, 9)
+    found = mixture(tmp_path, [project(tmp_path, "nines", rows)], seed=3)
+    again = mixture(tmp_path, [project(tmp_path, "nines", rows)], seed=3, workers=2)
+    order = found.order(5, 4).tolist()
+    found.order(6, 4)
+    assert found.order(5, 4).tolist() == order
+    assert again.order(5, 4).tolist() == order
+    assert pickle.loads(pickle.dumps(found)).order(5, 4).tolist() == order
+    assert found.order(6, 4).tolist() != order
+    other = mixture(tmp_path, [project(tmp_path, "nines", rows)], seed=4)
+    assert other.order(5, 4).tolist() != order
+
+
+def test_the_card_shows_an_epoch_by_tenths(tmp_path: Path) -> None:
+    sources = [
+        project(tmp_path, "first", prompts_of("four", 60, 4)),
+        project(tmp_path, "second", prompts_of("one", 139, 1)),
+        project(tmp_path, "rare", [row("rare")]),
+    ]
+    stages = [
+        {"name": "one", "sources": ["first"]},
+        {"name": "two", "sources": ["second", "rare"]},
+    ]
+    found = mixture(tmp_path, sources, stages=stages)
+    card = found.card(4)
+    tenths = np.array([source.drawn_by_tenth for source in card.sources])
+    assert tenths.sum(axis=0).tolist() == [20] * 10
+    assert tenths.sum(axis=1).tolist() == [60, 139, 1]
+    assert tenths[0].tolist() == [20] * 3 + [0] * 7
+    console = Console(record=True, width=80)
+    console.print(card.tenths())
+    lines = console.export_text().splitlines()
+    (first,) = [line for line in lines if "first" in line and "%" in line]
+    assert first.replace("│", " ").split() == ["first", *["100%"] * 3, *["-"] * 7]
+    (rare,) = [line for line in lines if "rare" in line]
+    assert rare.replace("│", " ").split().count("5%") == 1
+    card.save(tmp_path / "card.json")
+    saved = json.loads((tmp_path / "card.json").read_text(encoding="utf-8"))
+    assert saved["sources"][0]["drawn_by_tenth"] == tenths[0].tolist()
 
 
 def test_the_card_counts_tokens_and_longer_responses(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from data.errors import RecipeError, UserError
-from data.mixture import MixtureConfig, section_of
+from data.mixture import MixtureConfig, pairs_together_of, section_of
 from data.sources.table import SOURCES
 from tests.data.mixtures import everything, mixture
 
@@ -125,6 +125,24 @@ def test_the_section_of_an_extended_recipe_is_laid_over_its_base(tmp_path: Path)
         section_of(tmp_path / "base.yaml")
 
 
+@pytest.mark.parametrize(
+    ("method", "pairs_together"),
+    [
+        ("{type: naive}", 4),
+        ("{type: naive, pairs_together: 1}", 1),
+        ("{type: critic, pairs_together: 7}", 7),
+        ("{type: stable_reinforce, template: short}", 1),
+        ("{type: policy}", 1),
+    ],
+)
+def test_the_data_card_brings_together_what_the_method_does(
+    tmp_path: Path, method: str, pairs_together: int
+) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(f"data: {{sources: [{{type: project, path: a}}]}}\nmethod: {method}\n")
+    assert pairs_together_of(recipe) == pairs_together
+
+
 def test_what_is_wrong_with_the_section_is_said_with_its_line_and_the_nearest_key(
     tmp_path: Path,
 ) -> None:
@@ -180,6 +198,7 @@ def test_the_plan_prints_and_saves_the_card_from_any_folder(
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "140 records to train on" in done.stdout
+    assert "An epoch by tenths" in done.stdout
     card = json.loads((tmp_path / "card.json").read_text())
     assert card["total"] == {
         "rows": 150,

@@ -10,9 +10,12 @@ from typing import Any, Literal
 
 import pytest
 
+from data.mixture import Mixture
 from tests.train import worker
+from tests.train.conftest import share_prompts
 from tests.train.ranks import run_ranks
 from tests.train.worker import difference, ended, lines
+from train.recipe.parsing import read_recipe
 from train.supervised.checkpoints import whole_checkpoints
 
 SPEED = ("records_per_second", "tokens_per_second", "eval_judging/seconds_per_pair")
@@ -102,6 +105,36 @@ def test_a_finished_run_is_left_as_it_is(runs: Path, tmp_path: Path) -> None:
     run_ranks(tmp_path / "log", worker.recipe_run, command)
     assert (ended(folder) / "model.safetensors").stat().st_mtime_ns == before
     assert (folder / "best" / "model.safetensors").exists()
+
+
+def test_a_run_from_before_sets_were_placed_at_random_keeps_its_order(tmp_path: Path) -> None:
+    """A resume of such a run, a resume of that, and more steps follow the order that was begun."""
+    recipe = worker.prepare(tmp_path)
+    share_prompts(recipe)
+    run = tmp_path / "run"
+    command = [str(recipe), "evaluation.benchmarks=[]", "evaluation.best_metric=null"]
+    run_ranks(tmp_path / "log", worker.recipe_run, [*command, "optim.max_steps=2"], ranks=1)
+
+    mixture = Mixture(read_recipe(recipe).data)
+    new_order = [*mixture.order(0, 4).tolist(), *mixture.order(1, 4)[:8].tolist()]
+    mixture.set_placement = "first_member"
+    old_order = [*mixture.order(0, 4).tolist(), *mixture.order(1, 4)[:8].tolist()]
+    assert sorted(new_order[:16]) == sorted(old_order[:16]) == list(range(16))
+    assert new_order[8:] != old_order[8:]
+
+    resume = [*command, "--resume"]  # six steps, which are an epoch and a half
+    printed = run_ranks(tmp_path / "log", worker.print_order, resume, ranks=1)
+    assert f"ORDER {new_order}" in printed
+    assert "continues in that order" not in printed
+
+    launches = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+    for launch in launches:
+        del launch["set_placement"]  # it was not recorded when there was only one
+    (run / "provenance.json").write_text(json.dumps(launches), encoding="utf-8")
+    for _ in range(2):
+        printed = run_ranks(tmp_path / "log", worker.print_order, resume, ranks=1)
+        assert f"ORDER {old_order}" in printed
+        assert printed.count("continues in that order") == 1
 
 
 def test_other_settings_are_refused_and_nothing_is_told_of_old_weights(

@@ -25,7 +25,7 @@ from models.distributed import rank, world_size
 from tests.models import tiny
 from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import NaiveConfig
-from train.recipe.parsing import Entry, read_recipe
+from train.recipe.parsing import Entry, parse_arguments, read_recipe
 from train.runs import build
 from train.runs.environment import run_environment, start
 from train.runs.model import make_model
@@ -68,6 +68,14 @@ def prepare(folder: Path, family: str = tiny.FAMILY) -> Path:
 def recipe_run(arguments: Sequence[str], entry: Entry = "rm") -> None:
     """Do what `python train/ENTRY.py ARGUMENTS` does."""
     start(arguments, entry, "")
+
+
+def print_order(arguments: Sequence[str]) -> None:
+    """Print the records of each step of the run that would start, without its training."""
+    with run_environment(seed=0, deterministic=False, deepspeed=False):
+        trainer, _, _ = build.assemble(parse_arguments(arguments, "rm", ""))
+        steps = trainer.train_dataset
+        print("ORDER " + json.dumps(steps.global_indices(range(len(steps)))))
 
 
 def dying_run(arguments: Sequence[str], step: int, moment: Literal["step", "save", "mark"]) -> None:

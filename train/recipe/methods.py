@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from data.config.section import Count, Fraction, Seconds, Section, Tokens, Weight
+from data.preparation.sampling import PAIRS_TOGETHER
 from data.prompts import CRITIQUE_REQUEST, JudgeTemplate
 from eval.judges.config import Url
 from eval.score_forms import FORMS
@@ -27,7 +28,7 @@ class NaiveConfig(Section):
     """Weight of mean((chosen + rejected)^2), which centres the rewards. BaseReward tried 0.1, 0.01 and 0.001 [Q]."""
     length_normalisation: bool = False
     """Divide both scores by log(tokens + 1) before the loss; BaseReward found no gain [Q]."""
-    pairs_together: Count = 4
+    pairs_together: Count = PAIRS_TOGETHER
     """Pairs of one prompt and its images that are brought into one step, at most: the prompt is computed once for all of them,
     and a response once for all that compare it. 1 leaves every pair where it was drawn."""
 
@@ -87,7 +88,7 @@ class CriticConfig(Section):
     """As in the naive method; the paper has none [Q], its released code 0.01 [Q]."""
     margin: bool = False
     """As in the naive method."""
-    pairs_together: Count = 4
+    pairs_together: Count = PAIRS_TOGETHER
     """As in the naive method."""
     score_warmup_steps: int = Field(default=0, ge=0, le=10**9)
     """Optimizer steps on the critique loss alone, before the score loss sets in."""

@@ -7,7 +7,6 @@ from functools import partial
 from math import ceil, inf
 from typing import Any, ClassVar
 
-import numpy as np
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
@@ -32,7 +31,7 @@ from train.reinforce.rewards import (
     model_replies,
     server_replies,
 )
-from train.reinforce.rollouts import Prompts, RunPrompts
+from train.reinforce.rollouts import Prompts, RunPrompts, deal_places
 from train.supervised.judgements import generative_judge
 from train.supervised.method import JudgeMethod, Method, training_arguments
 
@@ -134,7 +133,7 @@ class ReinforceMethod(Method):
         }
 
     def trainer(self, **trainer: Any) -> Trainer:
-        """Return trl's trainer with StableReinforce in it, over places 0, 1 … of the prompts in whole rollout batches."""
+        """Return trl's trainer with StableReinforce in it, over the prompts of whole rollout batches."""
         from train.reinforce.trainer import StableReinforceTrainer
 
         config, lora = self.config, self.recipe.optim.lora
@@ -145,7 +144,9 @@ class ReinforceMethod(Method):
         )
         reward, reader = self.reward()
         batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
-        places = np.arange(batches * self.recipe.optim.records_per_step * config.steps_per_rollout)
+        places = deal_places(
+            batches, config.steps_per_rollout, self.recipe.optim.records_per_step, world_size()
+        )
         return StableReinforceTrainer(
             self.prompts,
             config,

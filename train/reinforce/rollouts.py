@@ -39,6 +39,26 @@ class Prompt:
     """A policy's question, which its reward looks at; not kept in checkpoints."""
 
 
+def deal_places(
+    num_batches: int, steps_per_batch: int, records_per_step: int, num_ranks: int
+) -> Indices:
+    """Return the places of a run's prompts in the order in which trl hands them out, (places,) int64.
+
+    trl gives each rank a contiguous block of every rollout batch, and each optimizer step a
+    contiguous part of every rank's block. The places are dealt so that step k of the run trains on
+    the places from `k * records_per_step` up to `(k + 1) * records_per_step` on any number of
+    ranks that divides `records_per_step`.
+
+    Example: two steps a batch, four records a step, two ranks. The first batch is
+    [0, 1, 4, 5, 2, 3, 6, 7]. Rank 0 takes 0, 1, 4, 5, and its first step trains on 0 and 1. Rank 1
+    takes 2, 3, 6, 7, and its first step trains on 2 and 3.
+    """
+    places = np.arange(num_batches * steps_per_batch * records_per_step)
+    by_step = places.reshape(num_batches, steps_per_batch, num_ranks, records_per_step // num_ranks)
+    by_rank = by_step.swapaxes(1, 2)
+    return by_rank.ravel()
+
+
 @dataclass
 class RunPrompts(ABC):
     """A run's prompts by place, epoch after epoch of the mixture.

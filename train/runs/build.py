@@ -24,6 +24,8 @@ from train.runs.provenance import (
     check_data_matches,
     check_resume_matches,
     data_fingerprints,
+    order_note,
+    set_placement_of_run,
     write_provenance,
 )
 from train.supervised.checkpoints import find_resume
@@ -90,6 +92,10 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     method = METHODS[type(recipe.method)](recipe, encoder, console)
     if resume is not None:
         check_data_matches(data_fingerprints(method.mixture), resume)
+        method.mixture.set_placement = set_placement_of_run(resume)
+        note = order_note(recipe, method.mixture)
+        if note and rank() == 0:
+            console.print(note, highlight=False, soft_wrap=True)
     arguments = method.arguments()
     arguments.eval_on_start &= resume is None
     if (

@@ -24,9 +24,10 @@ from ruamel.yaml.error import YAMLError
 
 from data.errors import UserError
 from data.mixture import Mixture
+from data.preparation.sampling import SetPlacement
 from data.storage.files import read_json, write_json, write_whole
 from train.recipe.deepspeed_config import NONE
-from train.recipe.methods import RolloutConfig
+from train.recipe.methods import CriticConfig, NaiveConfig, RolloutConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe
 
@@ -65,6 +66,7 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture) -> None:
         "recipe": launch.recipe.resolved(),
         "seeds": {"run": launch.recipe.seed, "data": launch.recipe.data.seed},
         "data": data_fingerprints(mixture),
+        "set_placement": mixture.set_placement,
         "commit": commit(CLONE),
         "python": platform.python_version(),
         "packages": dict(sorted(versions.items(), key=lambda found: found[0].lower())),
@@ -209,6 +211,32 @@ def check_data_matches(data: DataFingerprints, checkpoint: Path) -> None:
             + "\nPut the data back as they were, or start another run from these weights: output.folder=NEW "
             f"backbone.path={checkpoint}."
         )
+
+
+def set_placement_of_run(checkpoint: Path) -> SetPlacement:
+    """Return where the run of `checkpoint` puts pairs of one prompt in the order of an epoch.
+
+    Runs from before `set_placement` was recorded put them at the position of the first pair. A
+    checkpoint without a record of its run above it is taken for one of a new run.
+    """
+    file = checkpoint.resolve().parent / "provenance.json"
+    if not file.exists():
+        return "random_member"
+    placement: SetPlacement = read_json(file)[-1].get("set_placement", "first_member")
+    return placement
+
+
+def order_note(recipe: Recipe, mixture: Mixture) -> str:
+    """Return what to print about the order of a resumed run; nothing if new runs have the same."""
+    method = recipe.method
+    has_sets = isinstance(method, NaiveConfig | CriticConfig) and method.pairs_together > 1
+    if mixture.set_placement == "random_member" or not has_sets or not mixture.has_shared_prompts:
+        return ""
+    return (
+        "This run was started with an earlier version, in which pairs of one prompt take the "
+        "position of the first of them and come early in an epoch. It continues in that order. "
+        "A new run spreads them evenly over the epoch."
+    )
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

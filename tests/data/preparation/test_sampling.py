@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import groupby
+from math import ceil
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,7 +57,7 @@ def test_quotas_are_equal_up_to_the_limits(limits: list[int], total: int) -> Non
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=60), st.integers(1, 7))
-def test_records_of_a_prompt_follow_one_another_and_a_record_is_in_a_set_once(
+def test_without_a_generator_a_set_is_at_its_first_member(
     drawn: list[tuple[int, int]], most: int
 ) -> None:
     """A record is (its number, its prompt); a run is the next `most` of a prompt, where the first was drawn."""
@@ -70,7 +75,7 @@ def test_records_of_a_prompt_follow_one_another_and_a_record_is_in_a_set_once(
                 run.append(place)
         expected += [left[place] for place in run]
         left = [index for place, index in enumerate(left) if place not in run]
-    found = bring_together(order, order % 6, most)
+    found = bring_together(order, order % 6, most, None)
     assert sorted(found) == sorted(order)
     assert found.dtype == order.dtype
     if len(set(order.tolist())) == len(order):
@@ -78,20 +83,90 @@ def test_records_of_a_prompt_follow_one_another_and_a_record_is_in_a_set_once(
 
 
 def test_a_record_that_is_drawn_again_stands_in_another_set() -> None:
-    assert bring_together(np.array([1, 1, 5, 2, 2]), np.array([0, 0, 9, 0, 0]), 4).tolist() == [
-        1,
-        2,
-        1,
-        2,
-        5,
-    ]
-    assert bring_together(np.array([3, 4, 3, 3, 4]), np.array([0, 1, 0, 0, 1]), 4).tolist() == [
-        3,
-        4,
-        3,
-        3,
-        4,
-    ]
+    first = np.array([1, 1, 5, 2, 2])
+    assert bring_together(first, np.array([0, 0, 9, 0, 0]), 4, None).tolist() == [1, 2, 1, 2, 5]
+    second = np.array([3, 4, 3, 3, 4])
+    assert bring_together(second, np.array([0, 1, 0, 0, 1]), 4, None).tolist() == [3, 4, 3, 3, 4]
+
+
+def runs_of_prompts(order: npt.NDArray[np.integer]) -> list[tuple[int, list[int]]]:
+    """Return each run of neighbours of one prompt, `record % 6`, as the prompt and the records."""
+    runs = groupby(order.tolist(), key=lambda record: int(record) % 6)
+    return [(prompt, list(records)) for prompt, records in runs]
+
+
+def sets_of_prompt(records: list[int], most: int) -> int:
+    """Return in how many sets `records` of one prompt are, if no set has a record twice."""
+    times = Counter(records)
+    num_sets = 0
+    for repetition in range(max(times.values())):
+        num_members = sum(count > repetition for count in times.values())
+        num_sets += ceil(num_members / most)
+    return num_sets
+
+
+DRAWN = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=60)
+"""Records of a draw as (number, prompt); the record `number * 6 + prompt` may be drawn several times."""
+
+
+@given(DRAWN, st.integers(1, 7), st.integers(0, 99))
+def test_an_order_keeps_its_records_and_sets_stay_together(
+    drawn: list[tuple[int, int]], most: int, seed: int
+) -> None:
+    order = np.array([number * 6 + prompt for number, prompt in drawn], np.int32)
+    result = bring_together(order, order % 6, most, np.random.default_rng(seed))
+    assert sorted(result) == sorted(order)
+    assert result.dtype == order.dtype
+    for prompt in set(order.tolist()):
+        records = [record for record in order.tolist() if record % 6 == prompt % 6]
+        runs = [run for found, run in runs_of_prompts(result) if found == prompt % 6]
+        # Two sets of a prompt can be neighbours by chance, and are then one run.
+        num_sets = sets_of_prompt(records, most)
+        assert sum(ceil(len(run) / most) for run in runs) <= num_sets
+        if len(runs) == num_sets:
+            assert all(len(set(run)) == len(run) <= most for run in runs)
+
+
+@given(st.lists(st.integers(0, 30), max_size=60), st.integers(1, 7), st.integers(0, 99))
+def test_an_order_without_shared_prompts_is_unchanged(
+    drawn: list[int], most: int, seed: int
+) -> None:
+    order = np.array(drawn, np.int32)
+    result = bring_together(order, order, most, np.random.default_rng(seed))
+    assert result.tolist() == drawn
+
+
+@given(DRAWN, st.integers(0, 99))
+def test_the_order_of_records_that_share_no_prompt_is_unchanged(
+    drawn: list[tuple[int, int]], seed: int
+) -> None:
+    """Even records have the prompts 0, 2 and 4 in common, and each odd one has its own."""
+    order = np.array([number * 6 + prompt for number, prompt in drawn], np.int32)
+    prompts = np.where(order % 2 == 0, order % 6, order)
+    result = bring_together(order, prompts, 4, np.random.default_rng(seed))
+    assert result[result % 2 == 1].tolist() == order[order % 2 == 1].tolist()
+
+
+def test_a_record_of_any_set_is_at_the_middle_on_average() -> None:
+    """The rest of a prompt with nine records is a set of one, which must not come late."""
+    records = np.arange(30, dtype=np.int32)
+    prompts = np.where(records < 9, 0, records)
+    prompts[9:14] = 9
+    num_orders = 4000
+    sums = np.zeros(30)
+    shared_at_ends = np.zeros(2)
+    for seed in range(num_orders):
+        generator = np.random.default_rng(seed)
+        drawn = generator.permutation(records)
+        order = bring_together(drawn, prompts[drawn], 4, generator)
+        sums[order] += np.arange(30)
+        shared_at_ends += [order[0] < 14, order[-1] < 14]
+    # The position of a record is at most as uncertain as that of the ends: 14.5 on either side.
+    bound = 4.5 * 14.5 / num_orders**0.5
+    assert np.abs(sums / num_orders - 14.5).max() < bound
+    # Both ends belong to prompts that share records equally often.
+    first, last = shared_at_ends
+    assert abs(first - last) < 4.5 * num_orders**0.5
 
 
 def test_shares_follow_size_weight_repeat_and_temperature() -> None:

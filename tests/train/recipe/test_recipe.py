@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from data.mixture import pairs_together_of
 from data.sources.shared.files import FilesConfig
 from tests.train.shipped import FOLDER, RECIPES
 from train.recipe.dry_run import plan_lines
-from train.recipe.methods import NaiveConfig
+from train.recipe.methods import CriticConfig, NaiveConfig
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
 
@@ -29,6 +30,15 @@ def test_a_shipped_recipe_names_its_command(path: Path) -> None:
         f"# {'':2}deepspeed train/{read_recipe(path).entry}.py recipes/{path.relative_to(FOLDER)}"
         in path.read_text(encoding="utf-8")
     )
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_the_data_card_of_a_shipped_recipe_has_the_order_of_its_run(path: Path) -> None:
+    method = read_recipe(path).method
+    if isinstance(method, NaiveConfig | CriticConfig):
+        assert pairs_together_of(path) == method.pairs_together
+    else:
+        assert pairs_together_of(path) == 1
 
 
 def test_basereward_is_the_papers() -> None:

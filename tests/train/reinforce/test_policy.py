@@ -282,7 +282,6 @@ def test_two_ranks_take_the_steps_that_one_takes(
 ) -> None:
     overrides = [
         "optim.max_steps=2",
-        "method.steps_per_rollout=1",
         "method.kl_coefficient=0.1",
         "output.save_every_steps=2",
     ]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from data.mixture import Mixture, MixtureConfig
@@ -18,7 +21,7 @@ from models.generation import Generation
 from models.packing.groups import Group, PackedBatch
 from models.sampling import generate_packed, log_probabilities, to_write
 from tests.models import tiny
-from train.reinforce.rollouts import Prompts
+from train.reinforce.rollouts import Prompts, deal_places
 
 
 def prompts(rows: int = 8, limit: int = 4096) -> Prompts:
@@ -153,3 +156,21 @@ def test_a_prompt_that_is_too_long_is_skipped_and_counted() -> None:
     assert max(found) <= limit
     assert asked.too_long == lengths.count(max(lengths)) == 1
     assert [one for one in found if one not in lengths] == []
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
+def test_a_step_has_the_same_questions_on_any_number_of_ranks(
+    num_batches: int, steps_per_batch: int, num_ranks: int, records_per_rank: int
+) -> None:
+    """Each rank takes one block of a batch, and each step one part of every rank's block."""
+    records_per_step = num_ranks * records_per_rank
+    places = deal_places(num_batches, steps_per_batch, records_per_step, num_ranks)
+    blocks_by_rank = np.split(places, num_batches * num_ranks)
+    for step in range(num_batches * steps_per_batch):
+        batch, step_in_batch = divmod(step, steps_per_batch)
+        start = step_in_batch * records_per_rank
+        trained_on: list[int] = []
+        for rank in range(num_ranks):
+            block = blocks_by_rank[batch * num_ranks + rank]
+            trained_on += block[start : start + records_per_rank].tolist()
+        assert trained_on == list(range(step * records_per_step, (step + 1) * records_per_step))

@@ -194,12 +194,48 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     assert advantages.std() == pytest.approx(1.0, rel=1e-3)
 
 
+def rollouts_by_step(folder: Path) -> dict[str, list[tuple[str, str]]]:
+    """Return the prompts and sampled texts in each of a run's rollout tables, sorted."""
+    texts_by_table = {}
+    for file in sorted((folder / "completions").glob("*.parquet")):
+        rows = parquet.read_table(file).to_pylist()
+        texts = [(json.dumps(row["prompt"]), json.dumps(row["completion"])) for row in rows]
+        texts_by_table[file.name] = sorted(texts)
+    return texts_by_table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("steps_per_rollout", "pairs_per_pass", "normalisation"),
+    [(1, 1, "batch"), (2, 1, "batch"), (4, 2, "group")],
+)
+def test_two_ranks_train_each_step_on_the_questions_of_one_rank(
+    tmp_path: Path, steps_per_rollout: int, pairs_per_pass: int, normalisation: str
+) -> None:
+    """Texts are sampled with a seed for each question, so that both runs have the same rollouts.
+
+    A rank that is alone accumulates gradients over one pair at a time.
+    """
+    overrides = [
+        f"method.steps_per_rollout={steps_per_rollout}",
+        f"method.advantages={{normalisation: {normalisation}, filter: null}}",
+    ]
+    path = str(recipe(tmp_path))
+    alone = {"recipe": path, "overrides": [*overrides, f"output.folder={tmp_path / 'alone'}"]}
+    overrides.append(f"method.pairs_per_pass={pairs_per_pass}")
+    both = {"recipe": path, "overrides": [*overrides, f"output.folder={tmp_path / 'both'}"]}
+    figures_alone = curve(train(alone)[0], SUMS)
+    figures_both = curve(train(both, ranks=2)[0], SUMS)
+    assert rollouts_by_step(tmp_path / "both") == rollouts_by_step(tmp_path / "alone")
+    assert len(figures_alone) == 4
+    same(figures_both, figures_alone, tolerance=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("deepspeed", ["zero2", "zero3"])
 def test_two_ranks_take_the_steps_that_one_takes(tmp_path: Path, deepspeed: str) -> None:
     path = recipe(tmp_path)
-    # Ranks divide a rollout batch before its steps do, so that only with one step a batch do both runs see the same steps.
-    overrides = ["optim.max_steps=2", "method.steps_per_rollout=1", "method.kl_coefficient=0.1"]
+    overrides = ["optim.max_steps=2", "method.kl_coefficient=0.1"]
     alone = {"recipe": str(path), "overrides": [*overrides, f"output.folder={tmp_path / 'alone'}"]}
     both = {
         "recipe": str(path),

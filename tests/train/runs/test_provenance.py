@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 
 from data.mixture import Mixture
+from data.preparation.sampling import SetPlacement
+from tests.data.mixtures import project, row
 from tests.train.minimal import write
 from tests.train.shipped import RECIPES
 from train.recipe.parsing import parse_arguments, read_recipe
-from train.runs.provenance import commit, data_fingerprints, recipe_yaml, write_provenance
+from train.runs.provenance import (
+    commit,
+    data_fingerprints,
+    order_note,
+    recipe_yaml,
+    set_placement_of_run,
+    write_provenance,
+)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -59,6 +68,47 @@ def test_a_launch_is_recorded_and_a_resume_adds_to_it(tmp_path: Path) -> None:
     assert launches[1]["recipe"]["output"]["resume"] == "auto"
     assert read_recipe(folder / "recipe.yaml").output.resume == "auto"
     assert sorted(file.name for file in folder.iterdir()) == ["provenance.json", "recipe.yaml"]
+
+
+def test_a_run_records_where_it_places_sets_and_a_resumed_one_keeps_it(tmp_path: Path) -> None:
+    launch = parse_arguments([str(write(tmp_path)), f"output.folder={tmp_path}"], "rm", "")
+    checkpoint = tmp_path / "checkpoint-4"
+    assert set_placement_of_run(checkpoint) == "random_member"  # nothing is known of its run
+    mixture = Mixture(launch.recipe.data)
+    write_provenance(launch, tmp_path, mixture)
+    assert set_placement_of_run(checkpoint) == "random_member"
+    launches = json.loads((tmp_path / "provenance.json").read_text())
+    del launches[-1]["set_placement"]  # as before it was recorded
+    (tmp_path / "provenance.json").write_text(json.dumps(launches))
+    assert set_placement_of_run(checkpoint) == "first_member"
+    mixture.set_placement = "first_member"
+    write_provenance(launch, tmp_path, mixture)
+    assert set_placement_of_run(checkpoint) == "first_member"
+
+
+@pytest.mark.parametrize(
+    ("pairs_a_prompt", "method", "placement", "is_noted"),
+    [
+        (2, "{type: naive}", "first_member", True),
+        (2, "{type: critic}", "first_member", True),
+        (2, "{type: naive}", "random_member", False),
+        (2, "{type: naive, pairs_together: 1}", "first_member", False),
+        (1, "{type: naive}", "first_member", False),
+    ],
+)
+def test_the_earlier_order_is_noted_if_it_is_another(
+    tmp_path: Path, pairs_a_prompt: int, method: str, placement: SetPlacement, is_noted: bool
+) -> None:
+    rows = [
+        row(f"question {number // pairs_a_prompt}", rejected=f"bad {number}")
+        for number in range(70)
+    ]
+    sources = json.dumps([project(tmp_path, "own", rows)])
+    changes = [f"method={method}", f"data.sources={sources}", f"data.cache={tmp_path}"]
+    recipe = read_recipe(write(tmp_path), changes)
+    mixture = Mixture(recipe.data)
+    mixture.set_placement = placement
+    assert ("continues in that order" in order_note(recipe, mixture)) == is_noted
 
 
 def test_other_data_have_another_fingerprint(tmp_path: Path) -> None:
