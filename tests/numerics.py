@@ -28,10 +28,8 @@ def main() -> None:
     """Run the tests under all settings, or under one; exit with 1 if any of them failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--one", action="store_true", help="one setting, chosen by the commit")
-    if parser.parse_args().one:
-        settings = [setting_of_commit()]
-    else:
-        settings = [{}, *SETTINGS]
+    only_one = parser.parse_args().one
+    settings = [setting_of_commit()] if only_one else [{}, *SETTINGS]
     failed = [description(setting) for setting in settings if not passes(setting)]
     if failed:
         sys.exit(f"The tests of exactness failed with: {', '.join(failed)}.")

@@ -141,7 +141,9 @@ def main(count: int) -> None:
             model = reward_model(Path(folder), family)
             found = [largest_differences(model, seed) for seed in range(count)]
         scores, gradients = zip(*found, strict=True)
-        print(f"{family}: {count} arrangements, scores {max(scores):.1e}, gradients {max(gradients):.1e}")
+        print(
+            f"{family}: {count} arrangements, scores {max(scores):.1e}, gradients {max(gradients):.1e}"
+        )
 
 
 if __name__ == "__main__":

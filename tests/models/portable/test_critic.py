@@ -77,9 +77,7 @@ def joint(scores: Tensor, log_probabilities: Tensor) -> Tensor:
     return (scores * weights[0]).sum() - (log_probabilities * weights[1]).mean()
 
 
-def reference(
-    model: CriticRewardModel, folder: Path
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def reference(model: CriticRewardModel, folder: Path) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Return scores, log-probabilities and gradients of the stock model with the paper's head, on a padded batch."""
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(
         folder, attn_implementation="sdpa"

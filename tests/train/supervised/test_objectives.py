@@ -127,7 +127,9 @@ def test_figures_are_those_of_all_pairs(pairs: list[tuple[float, float]]) -> Non
     both = torch.cat([chosen, rejected]).double()
     assert found["accuracy"] == pytest.approx((chosen > rejected).double().mean().item())
     assert found["ties"] == pytest.approx((chosen == rejected).double().mean().item())
-    assert found["margin"] == pytest.approx((chosen - rejected).double().mean().item(), abs=RELATIVE)
+    assert found["margin"] == pytest.approx(
+        (chosen - rejected).double().mean().item(), abs=RELATIVE
+    )
     assert found["reward_mean"] == pytest.approx(both.mean().item(), abs=RELATIVE)
     # The root of a difference of two sums keeps half of their digits.
     assert found["reward_spread"] == pytest.approx(both.std(unbiased=False).item(), abs=1e-6)
