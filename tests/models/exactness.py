@@ -119,6 +119,7 @@ def assert_no_worse(ours: Tensor, stock: Tensor, exact: Tensor) -> None:
     assert exact.dtype == torch.float64
     our_error = _root_mean_square(ours.detach().double() - exact)
     stock_error = _root_mean_square(stock.detach().double() - exact)
+    assert our_error > 0, "there is no error, so that nothing was computed in a low precision"
     assert our_error <= MARGIN * stock_error, (
         f"our error is {our_error:.3g}, and the stock model's is {stock_error:.3g}: "
         f"{our_error / stock_error:.2f} times as much; {MARGIN} is allowed"

@@ -326,8 +326,14 @@ def best_of(folder: Path) -> str:
     return f"checkpoint-{max(found, key=lambda step: found[step])}"
 
 
+def weights(folder: Path, name: str = "model.safetensors") -> dict[str, torch.Tensor]:
+    """Return the tensors of a file in a checkpoint folder."""
+    tensors: dict[str, torch.Tensor] = load_file(folder / name)
+    return tensors
+
+
 def difference(folder: Path, other: Path, name: str = "model.safetensors") -> float:
     """Return the largest difference between the tensors of two files, which must have the same names."""
     here, there = load_file(folder / name), load_file(other / name)
     assert here.keys() == there.keys()
-    return max(float((here[key].float() - there[key].float()).abs().max()) for key in here)
+    return max(float((here[key].double() - there[key].double()).abs().max()) for key in here)
