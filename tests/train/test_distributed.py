@@ -16,7 +16,7 @@ from tests.models.exactness import assert_exact, float64
 from tests.train import worker
 from tests.train.conftest import CURVES
 from tests.train.ranks import run_ranks
-from tests.train.worker import best_of, difference, ended, lines, weights
+from tests.train.worker import assert_same_steps, best_of, difference, ended, lines, weights
 from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import read_recipe
 from train.supervised.steps import MixtureRecords, PairEncoder, StepDataset
@@ -79,8 +79,7 @@ def test_steps_equal_those_of_one_process_with_one_row(
     assert_exact(weights(descended / f"{stage}-{budget}"), weights(descended / "alone"))
     expected, found = lines(descended / "alone"), lines(descended / f"{stage}-{budget}")
     assert len(found) == len(KINDS) // 4
-    for line, other in zip(found, expected, strict=True):
-        assert_exact({name: line[name] for name in EQUAL}, {name: other[name] for name in EQUAL})
+    assert_same_steps(found, expected, EQUAL, stage)
     assert any(line["grad_norm"] > 0.4 for line in found)  # so the clipping took part
 
 
@@ -118,8 +117,7 @@ def test_steps_of_every_family_equal_those_of_one_process(
     assert_exact(weights(sharded), weights(alone))
     expected, found = lines(alone), lines(sharded)
     assert len(found) == len(FEWER) // 4
-    for line, other in zip(found, expected, strict=True):
-        assert_exact({name: line[name] for name in EQUAL}, {name: other[name] for name in EQUAL})
+    assert_same_steps(found, expected, EQUAL, stage)
 
 
 def test_the_rows_of_the_ranks_are_unequal() -> None:
