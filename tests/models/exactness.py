@@ -18,6 +18,8 @@ alone, because tests of remote code import it in processes without this reposito
 
 from __future__ import annotations
 
+import copyreg
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,10 +34,14 @@ MARGIN = 1.2
 
 FLOAT32_NAMES: list[tuple[Any, str, Any]] = [
     (torch, "float32", torch.float64),
+    (torch, "float", torch.float64),
     (Tensor, "float", Tensor.double),
     (nn.Module, "float", nn.Module.double),
 ]
 """The names of float32 as (object, attribute, replacement)."""
+
+DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+"""The dtypes by their own names, such as `torch.float32`."""
 
 Numbers = Tensor | float | Sequence[Any]
 """A tensor, a number, or a sequence of numbers (of any depth)."""
@@ -49,11 +55,15 @@ def float64() -> Iterator[None]:
     dtype, and a safetensors file of float32 cannot be read here. See `compute_in_float64`.
     """
     default_dtype = torch.get_default_dtype()
+    if default_dtype == torch.float64:
+        yield  # inside another one of these contexts
+        return
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in FLOAT32_NAMES]
     compute_in_float64()
     try:
         yield
     finally:
+        del copyreg.dispatch_table[torch.dtype]
         torch.set_default_dtype(default_dtype)
         for owner, name, original in originals:
             setattr(owner, name, original)
@@ -66,9 +76,26 @@ def compute_in_float64() -> None:
     heads, `.to(torch.float32)` in transformers' norms and rotary positions. `Module.double()` does
     not reach these conversions.
     """
+    # torch makes its tables of dtypes for files when it first needs them. Let it do so before the
+    # names change.
+    buffer = io.BytesIO()
+    torch.save(torch.zeros(1), buffer)
+    buffer.seek(0)
+    torch.load(buffer)
     for owner, name, replacement in FLOAT32_NAMES:
         setattr(owner, name, replacement)
     torch.set_default_dtype(torch.float64)
+    # A dtype is pickled by its name, which `pickle` looks up in `torch`. Pictures are in float32 and
+    # travel from loader workers, which would wait for ever after an error.
+    copyreg.pickle(torch.dtype, _reduce_dtype)  # type: ignore[arg-type]
+
+
+def _reduce_dtype(dtype: torch.dtype) -> tuple[Any, tuple[str]]:
+    return _dtype_named, (str(dtype),)
+
+
+def _dtype_named(name: str) -> torch.dtype:
+    return DTYPES[name]
 
 
 def assert_exact(

@@ -157,7 +157,8 @@ def others(world: Path, folder: Path, kind: str) -> Any:
         save_file(value, folder / "value_head.safetensors", metadata={"format": "pt"})
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     settings = json.loads((folder / "config.json").read_text())
-    settings["torch_dtype"] = settings.pop("dtype")
+    del settings["dtype"]
+    settings["torch_dtype"] = "float32"
     (folder / "config.json").write_text(
         json.dumps(settings | {"architectures": ["Qwen2_5_VLForSequenceClassification"]})
     )
