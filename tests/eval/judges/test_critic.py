@@ -52,6 +52,7 @@ def make_checkpoint(folder: Path) -> Path:
     tiny.stir(model.head, 0.5)
     model.save_pretrained(folder / "checkpoint-1")
     tiny.encoder().save_pretrained(folder / "checkpoint-1")
+    tiny.call_float32(folder / "checkpoint-1")
     return folder / "checkpoint-1"
 
 

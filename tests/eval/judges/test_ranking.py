@@ -53,6 +53,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tiny.stir(critic.head, 0.5)
     critic.save_pretrained(root / "critic")
     tiny.encoder().save_pretrained(root / "critic")
+    tiny.call_float32(root / "critic")
     (root / "ensemble.yaml").write_text(
         json.dumps({"type": "ensemble", "members": [str(root / "run" / "checkpoint-1")] * 2})
     )

@@ -31,6 +31,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tiny.stir(critic.head, 0.5)
     critic.save_pretrained(root / "critic")
     tiny.encoder().save_pretrained(root / "critic")
+    tiny.call_float32(root / "critic")
     short = root / "judge.yaml"
     short.write_text(
         json.dumps(
