@@ -2,6 +2,8 @@
 # make demo-judge   train the embedded generative judge: cold start, StableReinforce, then five votes against one
 # make demo-policy  after make demo: a round of on-policy pairs, then RL of a policy by each reward and by shuffled scores, all measured
 # make test    set up .venv and run the tests
+# make numerics   run the tests of exactness with each of several choices of torch's kernels, as other processors choose them
+# make numerics-one   the same with one choice, which depends on the commit; for continuous integration
 # make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
 # make side-by-side   set up environments for ms-swift and LLaMA-Factory, and train the same pairs with them, with TRL and here
 # make gpu-check   on a machine with a GPU: whether it computes, fits and is as fast as said here, in ten minutes
@@ -15,7 +17,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge demo-policy test test-vllm side-by-side gpu-check checks clean
+.PHONY: install demo demo-judge demo-policy test numerics numerics-one test-vllm side-by-side gpu-check checks clean
 
 install: $(STAMP)
 
@@ -55,6 +57,12 @@ demo-policy: $(STAMP)
 
 test: $(STAMP)
 	$(RUN) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile
+
+numerics: $(STAMP)
+	$(RUN) python -m tests.numerics
+
+numerics-one: $(STAMP)
+	$(RUN) python -m tests.numerics --one
 
 .venv-vllm/installed: tests/vllm/requirements.txt pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm

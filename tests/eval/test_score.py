@@ -28,7 +28,10 @@ from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders
 from tests.eval.make import png
 from tests.models import tiny
+from tests.models.exactness import RELATIVE
 from tests.train.ranks import run_ranks
+
+pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 NEW = {"scores", "order", "margin"}
 URI = "data:image/png;base64," + base64.b64encode(png("blue", (40, 30))).decode()
@@ -178,6 +181,7 @@ def expected(world: Path) -> list[list[float]]:
     ]
 
 
+@pytest.mark.numerics
 def test_scores_are_those_of_load_judge(
     world: Path, tmp_path: Path, expected: list[list[float]]
 ) -> None:
@@ -185,7 +189,7 @@ def test_scores_are_those_of_load_judge(
     for one, row, scores in zip(found, GOOD, expected, strict=True):
         assert {name: one[name] for name in row} == row
         assert one.keys() - row.keys() == NEW
-        assert one["scores"] == pytest.approx(scores, abs=1e-5)
+        assert one["scores"] == pytest.approx(scores, rel=RELATIVE)
         assert one["order"] == sorted(range(len(scores)), key=lambda place: -one["scores"][place])
         top = sorted(one["scores"], reverse=True)
         assert one["margin"] == (top[0] - top[1] if len(top) > 1 else None)
@@ -194,6 +198,7 @@ def test_scores_are_those_of_load_judge(
         score(world, world / "files" / "in.jsonl", tmp_path / "out.jsonl")
 
 
+@pytest.mark.numerics
 def test_bad_records_are_counted_and_cost_no_other(
     world: Path,
     tmp_path: Path,
@@ -220,7 +225,7 @@ def test_bad_records_are_counted_and_cost_no_other(
     found = score(world, source, out)
     assert [one["id"] for one in found] == [0, 1, 2, 3, 4, 5]
     for one, scores in zip(found, expected, strict=True):
-        assert one["scores"] == pytest.approx(scores, abs=1e-5)
+        assert one["scores"] == pytest.approx(scores, rel=RELATIVE)
     errors = run_folders.lines(tmp_path / "out.jsonl.errors.jsonl")
     assert [one["row"] for one in errors] == [
         number for number, row in enumerate(rows) if row not in GOOD
@@ -313,6 +318,7 @@ def test_a_journal_of_another_checkpoint_or_option_is_not_taken(
     assert "belongs to another judge" in capsys.readouterr().err
 
 
+@pytest.mark.numerics
 def test_two_ranks_agree_on_scores_and_on_what_is_bad(world: Path, tmp_path: Path) -> None:
     """Of two bad images one rank alone finds each: both leave the row together."""
     rows = [
@@ -331,12 +337,12 @@ def test_two_ranks_agree_on_scores_and_on_what_is_bad(world: Path, tmp_path: Pat
         "--image-root",
         str(world / "files"),
     ]
-    run_ranks(tmp_path / "ranks", main, arguments)
+    run_ranks(tmp_path / "ranks", main, arguments, in_float64=True)
     found = run_folders.lines(tmp_path / "out.jsonl")
     for one, other in zip(found, alone, strict=True):
         assert one == other | {
-            "scores": pytest.approx(other["scores"], abs=1e-5),
-            "margin": pytest.approx(other["margin"], abs=1e-5),
+            "scores": pytest.approx(other["scores"], rel=RELATIVE),
+            "margin": pytest.approx(other["margin"], rel=RELATIVE),
         }
     for name in ("out", "alone"):
         assert [
@@ -386,6 +392,7 @@ def test_parquet_keeps_its_images_and_their_type(world: Path, tmp_path: Path) ->
     assert both[0]["scores"] == both[1]["scores"]
 
 
+@pytest.mark.numerics
 def test_forms(world: Path, tmp_path: Path, expected: list[list[float]]) -> None:
     config = world / "run" / "checkpoint-2" / "config.json"
     config.write_text(
@@ -422,7 +429,7 @@ def test_forms(world: Path, tmp_path: Path, expected: list[list[float]]) -> None
         main([*arguments, "--form", form, *more])
         one = run_folders.lines(out)[0]
         assert len(one["scores"]) == 3
-        assert one["rewards"] == pytest.approx(made(one, reference), abs=1e-5)
+        assert one["rewards"] == pytest.approx(made(one, reference), rel=RELATIVE)
         assert one["normalised"] == standardised(one["scores"], 0.25, 0.01)
         bad = 0 if form == "standardised" else 1  # the second record has no answer and no reference
         assert len(run_folders.lines(out)) == 2 - bad

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from PIL.Image import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.encoder import Span
 from models.families.table import FAMILIES
@@ -51,7 +51,7 @@ def padded_inputs(
 def backbone(weights: Any) -> Any:
     """Return a stock backbone with stock attention and a copy of `weights`, a loaded backbone."""
     model = type(weights)._from_config(
-        tiny.config(weights.config.model_type), attn_implementation="sdpa"
+        tiny.config(weights.config.model_type), attn_implementation="sdpa", dtype=weights.dtype
     )
     model.load_state_dict(weights.state_dict())
     return model.eval()
@@ -67,3 +67,12 @@ def kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
     """Return which tokens are an image's, of a family that counts these otherwise."""
     in_order = FAMILIES[config.model_type].parts().positions is groups.in_order
     return {} if in_order else {"mm_token_type_ids": (ids == config.image_token_id).int()}
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    """Return the gradient of each parameter, zeros if the parameter took no part in the loss."""
+    gradients: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters():
+        gradient = parameter.grad
+        gradients[name] = torch.zeros_like(parameter) if gradient is None else gradient
+    return gradients

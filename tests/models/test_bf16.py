@@ -1,4 +1,4 @@
-"""In bf16 packed rows are no further from fp32 than the stock model's own padded rows are: scores, critiques, judgements."""
+"""In bf16 packed rows are no further from float64 than the stock model's own padded rows are: scores, critiques, judgements."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import BackboneConfig, HeadConfig, SamplingConfig
 from models.families.table import FAMILIES
 from tests.models import stock, tiny
+from tests.models.exactness import assert_exact, assert_no_worse, float64
 
 WORDS = (
     "red",
@@ -28,8 +29,6 @@ WORDS = (
     "no",
     "a picture of a red square.",
 )
-NOISE = 1.1
-"""Two roundings of one size, each drawn once, differ by this much: the root mean squares are over 60 scores or more."""
 END: int = tiny.tokenizer().convert_tokens_to_ids("<|im_end|>")
 SCRIPT: list[int] = tiny.tokenizer()("a red square and a blue circle")["input_ids"]
 BIAS = 100.0
@@ -118,26 +117,28 @@ def with_gradient(backbone: nn.Module, values: tuple[Tensor, ...]) -> tuple[Tens
     return (*(value.detach() for value in values), torch.cat(gradients))
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("kind", ["scalar", "critic", "judge"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bf16_is_no_further_from_fp32_than_the_stock_models(
     tmp_path: Path, family: str, kind: str
 ) -> None:
-    folder, head = tiny.checkpoint(tmp_path / "stock", family=family), []
-    mine = folder
-    if kind != "judge":
-        load: Callable[..., Any] = load_scalar if kind == "scalar" else load_critic
-        model = load(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig())
-        tiny.stir(model.head, 0.5)
-        head, mine = (
-            [parameter.detach() for parameter in model.head.parameters()],
-            tmp_path / "ours",
-        )
-        model.save_pretrained(mine)
-        tiny.encoder(family).save_pretrained(mine)
-    exact = theirs(kind, folder, head, torch.float32, family)
-    for wanted, found in zip(exact, ours(kind, mine, "float32", family), strict=True):
-        assert torch.allclose(wanted, found, atol=1e-4 * max(1.0, float(wanted.abs().max())))
+    mine = tmp_path / "ours"
+    with float64():
+        folder = tiny.checkpoint(tmp_path / "stock", family=family)
+        head: list[Tensor] = []
+        if kind == "judge":
+            mine = folder
+        else:
+            load: Callable[..., Any] = load_scalar if kind == "scalar" else load_critic
+            model = load(BackboneConfig(path=str(folder), dtype="float32"), HeadConfig())
+            tiny.stir(model.head, 0.5)
+            head = [parameter.detach() for parameter in model.head.parameters()]
+            model.save_pretrained(mine)
+            tiny.encoder(family).save_pretrained(mine)
+        exact = theirs(kind, folder, head, torch.float32, family)
+        for wanted, found in zip(exact, ours(kind, mine, "float32", family), strict=True):
+            assert_exact(found, wanted)
     rows = zip(
         exact,
         theirs(kind, folder, head, torch.bfloat16, family),
@@ -145,14 +146,7 @@ def test_bf16_is_no_further_from_fp32_than_the_stock_models(
         strict=True,
     )
     for wanted, stock_half, half in rows:
-        limit, error = (
-            float((value - wanted).square().mean().sqrt()) for value in (stock_half, half)
-        )
-        print(
-            f"{family} {kind}: {len(wanted)} values, spread {float(wanted.std()):.3f}; "
-            f"error in bf16: stock {limit:.5f}, ours {error:.5f}"
-        )
-        assert 0.0 < error <= NOISE * limit
+        assert_no_worse(half, stock_half, wanted)
 
 
 def written(model: Any, monkeypatch: pytest.MonkeyPatch) -> Tensor:
@@ -215,29 +209,21 @@ def asked() -> list[stock.Case]:
     return found
 
 
+@pytest.mark.numerics
 def test_decoding_in_bf16_is_no_further_from_fp32_than_the_stock_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every key of a head shares a large bias, as in the released weights: logits are hundreds, their differences small."""
-    model = tiny.language_model()
-    for layer in model.model.language_model.layers:
-        with torch.no_grad():
-            layer.self_attn.k_proj.bias *= BIAS
-    model.save_pretrained(tmp_path)
-    tiny.encoder().save_pretrained(tmp_path)
-    exact = written_by_stock(tmp_path, torch.float32)
-    mine = {
-        dtype: written(
-            load_language_model(BackboneConfig(path=str(tmp_path), dtype=dtype)), monkeypatch
-        )
-        for dtype in ("float32", "bfloat16")
-    }
-    assert torch.allclose(exact, mine["float32"], atol=1e-4 * float(exact.abs().max()))
-    limit, error = (
-        float((value - exact).square().mean().sqrt())
-        for value in (written_by_stock(tmp_path, torch.bfloat16), mine["bfloat16"])
-    )
-    print(
-        f"written: {exact.numel():,} logits, spread {float(exact.std()):.3f}; error in bf16: stock {limit:.5f}, ours {error:.5f}"
-    )
-    assert 0.0 < error <= NOISE * limit
+    with float64():
+        model = tiny.language_model()
+        for layer in model.model.language_model.layers:
+            with torch.no_grad():
+                layer.self_attn.k_proj.bias *= BIAS
+        model.save_pretrained(tmp_path)
+        tiny.encoder().save_pretrained(tmp_path)
+        exact = written_by_stock(tmp_path, torch.float32)
+        loaded = load_language_model(BackboneConfig(path=str(tmp_path), dtype="float32"))
+        assert_exact(written(loaded, monkeypatch), exact)
+    half = load_language_model(BackboneConfig(path=str(tmp_path), dtype="bfloat16"))
+    stock_half = written_by_stock(tmp_path, torch.bfloat16)
+    assert_no_worse(written(half, monkeypatch), stock_half, exact)

@@ -26,6 +26,7 @@ from models.packing.decoding import PADDED, DecodePlan, decode
 from models.packing.groups import Continuation, Group, PackedBatch
 from models.portable.critic import CriticRewardModel
 from tests.models import stock, tiny
+from tests.models.exactness import RELATIVE, assert_exact, float64
 
 END: int = tiny.tokenizer().convert_tokens_to_ids("<|im_end|>")
 FORBIDDEN: list[int] = tiny.encoder().vision_ids
@@ -58,20 +59,23 @@ NAMES = tuple("abcdefg")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a backbone whose end token is likely in some places, so that continuations end at different lengths."""
-    model = tiny.language_model(seed=7)
-    with torch.no_grad():
-        model.lm_head.weight[END] *= 4.75
     place: Path = tmp_path_factory.mktemp("backbone")
-    model.save_pretrained(place)
+    with float64():
+        model = tiny.language_model(seed=7)
+        with torch.no_grad():
+            model.lm_head.weight[END] *= 4.75
+        model.save_pretrained(place)
     tiny.encoder().save_pretrained(place)
     return place
 
 
 @pytest.fixture(scope="module")
 def critic(folder: Path) -> CriticRewardModel:
-    found: CriticRewardModel = load_critic(BackboneConfig(path=str(folder), dtype="float32"))
-    tiny.stir(found.head, 0.5)
-    return found.eval()  # type: ignore[no-any-return]
+    """Return a critic in float64."""
+    with float64():
+        found: CriticRewardModel = load_critic(BackboneConfig(path=str(folder), dtype="float32"))
+        tiny.stir(found.head, 0.5)
+        return found.eval()  # type: ignore[no-any-return]
 
 
 def row(cases: Sequence[stock.Case]) -> PackedBatch:
@@ -124,6 +128,8 @@ def stock_text(folder: Path) -> list[tuple[int, ...]]:
     return found
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_greedy_is_the_stock_models_for_each_continuation_alone(
     folder: Path, critic: CriticRewardModel
 ) -> None:
@@ -136,6 +142,8 @@ def test_greedy_is_the_stock_models_for_each_continuation_alone(
     assert [one.truncated for one in found] == [len(ids) == LIMIT for ids in wanted]
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_the_end_is_read_where_a_full_forward_reads_it(critic: CriticRewardModel) -> None:
     found = written(critic, CASES)
     backbone = stock.backbone(critic.model)
@@ -147,9 +155,11 @@ def test_the_end_is_read_where_a_full_forward_reads_it(critic: CriticRewardModel
         )
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         wanted = stock.hidden_states(backbone, inputs)[0, -1]
-        assert torch.allclose(one.end_hidden, wanted, atol=1e-5, rtol=1e-4)
+        assert_exact(one.end_hidden, wanted)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_draws_depend_on_the_own_seed_alone(critic: CriticRewardModel) -> None:
     together = written(critic, CASES, temperature=1.0, top_p=0.9)
     alone = [
@@ -162,6 +172,8 @@ def test_draws_depend_on_the_own_seed_alone(critic: CriticRewardModel) -> None:
     assert [one.ids for one in others] != [one.ids for one in together]
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_forbidden_tokens_are_never_written(critic: CriticRewardModel) -> None:
     allowed = {11, 12, END}
     others = [
@@ -175,6 +187,8 @@ def test_forbidden_tokens_are_never_written(critic: CriticRewardModel) -> None:
         assert {token for one in found for token in one.ids} <= allowed
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_what_the_limit_cuts_off_ends_all_the_same(critic: CriticRewardModel) -> None:
     found = written(critic, CASES, max_new_tokens=2)
     assert [one.ids for one in found] == [one.ids[:2] for one in written(critic, CASES)]
@@ -182,6 +196,8 @@ def test_what_the_limit_cuts_off_ends_all_the_same(critic: CriticRewardModel) ->
     assert all(one.truncated == (len(one.ids) == 2) for one in found)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_a_rank_without_work_and_one_that_is_done_keep_step(
     critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +213,8 @@ def test_a_rank_without_work_and_one_that_is_done_keep_step(
     assert len(fed) == 2 * (LIMIT + 1)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_rows_that_are_done_are_dropped(
     critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +224,8 @@ def test_rows_that_are_done_are_dropped(
     assert fed[-1] <= 3
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_the_prompt_is_held_once_and_dropped_with_its_last_continuation(
     critic: CriticRewardModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +255,8 @@ def test_the_prompt_is_held_once_and_dropped_with_its_last_continuation(
     assert positions[-1] < batch.tokens
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
@@ -276,7 +298,7 @@ def test_a_decoding_step_is_attention_over_what_each_continuation_sees(
                 for whole, own in zip(row[1], (key, value), strict=True)
             )
             expected = F.scaled_dot_product_attention(query[place], keys, values)
-            torch.testing.assert_close(found[place, 0], expected[:, 0], atol=1e-5, rtol=1e-5)
+            assert_exact(found[place, 0], expected[:, 0])
         kept = sorted(data.draw(st.sets(st.integers(0, len(left) - 1), min_size=1)))
         plan.keep(torch.tensor(kept))
         left = left[kept]
@@ -298,6 +320,8 @@ def test_a_group_that_is_written_on_costs_its_keys_and_values() -> None:
     assert cost(group) == 105 + ceil(cost.cached * (105 + 5000))
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.integers(-40, 40), min_size=1, max_size=12, unique=True),
@@ -317,12 +341,11 @@ def test_sampling_inverts_the_nucleus(numbers: list[int], top_p: float, point: f
             break
     found = int(sample(torch.tensor([logits]), top_p, torch.tensor([point]))[0])
     before = sum(probabilities[token] for token in order[: order.index(found)])
-    assert (
-        before < top_p + 1e-5
-    )  # the token belongs to the nucleus, up to fp32's rounding at its edge
-    assert before / mass <= point + 1e-5
-    assert point <= (before + probabilities[found]) / mass + 1e-5
-    assert abs(mass - top_p) < 1e-5 or found in nucleus
+    # The token belongs to the nucleus, up to rounding at its edge.
+    assert before < top_p + RELATIVE
+    assert before / mass <= point + RELATIVE
+    assert point <= (before + probabilities[found]) / mass + RELATIVE
+    assert abs(mass - top_p) < RELATIVE or found in nucleus
 
 
 def test_a_point_that_rounds_to_one_takes_the_last_token_of_the_nucleus() -> None:

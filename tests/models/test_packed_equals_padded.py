@@ -19,6 +19,7 @@ from models.families.table import FAMILIES
 from models.packing.groups import filler_group
 from models.portable.reward import ScalarReward
 from tests.models import stock, tiny
+from tests.models.exactness import assert_exact, float64
 
 ANSWERS = [
     "A red square.",
@@ -55,13 +56,15 @@ CASES = {
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ScalarReward:
-    folder: Path = tiny.checkpoint(tmp_path_factory.mktemp("backbone"), family=request.param)
-    loaded: ScalarReward = load_scalar(
-        BackboneConfig(path=str(folder), dtype="float32"), HeadConfig(width=24)
-    )
-    tiny.stir(loaded.head, 0.5)
-    loaded.eval()
-    return loaded
+    """Return a model in float64."""
+    with float64():
+        folder: Path = tiny.checkpoint(tmp_path_factory.mktemp("backbone"), family=request.param)
+        loaded: ScalarReward = load_scalar(
+            BackboneConfig(path=str(folder), dtype="float32"), HeadConfig(width=24)
+        )
+        tiny.stir(loaded.head, 0.5)
+        loaded.eval()
+        return loaded
 
 
 def packed_scores(
@@ -95,12 +98,8 @@ def weigh(scores: Tensor) -> Tensor:
     return (scores * torch.linspace(-1, 2, len(scores), device=scores.device)).sum()
 
 
-def assert_close(found: Tensor | None, wanted: Tensor | None, name: str) -> None:
-    found, wanted = (torch.zeros(1) if x is None else x.detach() for x in (found, wanted))
-    scale = max(0.1, float(wanted.abs().max()))
-    assert float((found - wanted).abs().max()) <= 1e-5 * scale, name
-
-
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", CASES)
 def test_scores_and_gradients_equal_the_padded_stock_models(model: ScalarReward, name: str) -> None:
     cases = CASES[name]
@@ -108,24 +107,24 @@ def test_scores_and_gradients_equal_the_padded_stock_models(model: ScalarReward,
     model.zero_grad()
     wanted = stock_scores(model, backbone, padded(model, cases))
     torch.autograd.backward(weigh(wanted))
-    head_gradients = {name: parameter.grad for name, parameter in model.head.named_parameters()}
+    head_gradients = stock.gradients(model.head)
 
     model.zero_grad()
     found = packed_scores(model, cases)
     torch.autograd.backward(weigh(found))
 
-    assert_close(found, wanted, "scores")
-    for name, parameter in model.head.named_parameters():
-        assert_close(parameter.grad, head_gradients[name], name)
-    theirs = dict(backbone.named_parameters())
+    assert_exact(found, wanted)
+    assert_exact(stock.gradients(model.head), head_gradients)
     for name, parameter in model.model.named_parameters():
         assert parameter.grad is not None, (
             f"{name} took no part: its hooks would not fire under ZeRO"
         )
-        assert_close(parameter.grad, theirs[name].grad, name)
+    assert_exact(stock.gradients(model.model), stock.gradients(backbone))
     assert max(float(p.grad.abs().max()) for p in backbone.language_model.parameters()) > 1e-2
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_last_token_is_the_newline_after_the_end_of_turn(model: ScalarReward) -> None:
     cases = [case(1, 3), case(0, 2)]
     backbone, as_templated = (
@@ -133,11 +132,13 @@ def test_last_token_is_the_newline_after_the_end_of_turn(model: ScalarReward) ->
         [(images, [(*c, Span("\n")) for c in turns]) for images, turns in cases],
     )
     wanted = stock_scores(model, backbone, padded(model, as_templated))
-    assert_close(packed_scores(model, cases, "last_token"), wanted, "scores")
+    assert_exact(packed_scores(model, cases, "last_token"), wanted)
     wanted = stock_scores(model, backbone, padded(model, cases), offset=1)
-    assert_close(packed_scores(model, cases, "last_response_token"), wanted, "scores")
+    assert_exact(packed_scores(model, cases, "last_response_token"), wanted)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_mean_is_the_mean_over_the_response(model: ScalarReward) -> None:
     cases = [case(1, 3)]
     inputs = padded(model, cases)
@@ -147,9 +148,11 @@ def test_mean_is_the_mean_over_the_response(model: ScalarReward) -> None:
     pooled = torch.stack(
         [hidden[i, e - n : e].mean(0) for i, (e, n) in enumerate(zip(ends, lengths, strict=True))]
     )
-    assert_close(packed_scores(model, cases, "mean"), model.scores(pooled), "scores")
+    assert_exact(packed_scores(model, cases, "mean"), model.scores(pooled))
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_a_filler_changes_neither_scores_nor_gradients(model: ScalarReward) -> None:
     family = model.config.model_type
     encoder = tiny.encoder(family)
@@ -161,15 +164,14 @@ def test_a_filler_changes_neither_scores_nor_gradients(model: ScalarReward) -> N
     model.zero_grad()
     wanted = model(**encoder.pack(groups).score_inputs())
     torch.autograd.backward(weigh(wanted))
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    gradients = stock.gradients(model)
     model.zero_grad()
     found = model(
         **encoder.pack([groups[0], filler_group(encoder.vision), groups[1]]).score_inputs()
     )
     torch.autograd.backward(weigh(found))
-    assert_close(found, wanted, "scores")
-    for name, parameter in model.named_parameters():
-        assert_close(parameter.grad, gradients[name], name)
+    assert_exact(found, wanted)
+    assert_exact(stock.gradients(model), gradients)
 
 
 def test_a_row_of_filler_reaches_every_parameter_with_gradient_zero(model: ScalarReward) -> None:
@@ -182,19 +184,20 @@ def test_a_row_of_filler_reaches_every_parameter_with_gradient_zero(model: Scala
         assert not parameter.grad.any(), name
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_checkpointing_gives_the_same_gradients(model: ScalarReward) -> None:
     packed_scores(model, CASES["mixed"])
     model.zero_grad()
     torch.autograd.backward(weigh(packed_scores(model, CASES["mixed"])))
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    gradients = stock.gradients(model)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
     model.zero_grad()
     torch.autograd.backward(weigh(packed_scores(model, CASES["mixed"])))
     model.gradient_checkpointing_disable()
     model.eval()
-    for name, parameter in model.named_parameters():
-        assert_close(parameter.grad, gradients[name], name)
+    assert_exact(stock.gradients(model), gradients)
 
 
 def test_scores_are_fp32_in_a_bf16_model(model: ScalarReward) -> None:

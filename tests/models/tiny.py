@@ -219,19 +219,38 @@ def stock_class(family: str = FAMILY) -> Any:
     return FAMILIES[family].parts().language_model.__bases__[-1]
 
 
+SINGLE = torch.float32
+"""float32 itself. Inside `exactness.float64()` the name `torch.float32` means float64."""
+
+
 def language_model(seed: int = 0, family: str = FAMILY, **changes: Any) -> Any:
-    """Return a random stock model; norms and biases are random too, so that no tensor is a neutral one."""
+    """Return a random stock model; norms and biases are random too, so that no tensor is a neutral one.
+
+    Inside `exactness.float64()` the model is in float64 and has the same weights: the random numbers
+    are always drawn in float32.
+    """
     torch.manual_seed(seed)
-    model = stock_class(family)(config(family, **changes))
+    default_dtype = torch.get_default_dtype()
+    torch.set_default_dtype(SINGLE)
+    try:
+        model = stock_class(family)(config(family, **changes))
+    finally:
+        torch.set_default_dtype(default_dtype)
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2 if parameter.ndim > 1 else 0.5)
-    return model.eval()
+        _draw(parameter, std=0.2 if parameter.ndim > 1 else 0.5)
+    return model.to(default_dtype).eval()
 
 
 def stir(head: torch.nn.Module, std: float) -> None:
     """Draw a reward head's weights: a new one scores 0 throughout, and what is compared would be 0 on both sides."""
     for parameter in head.parameters():
-        torch.nn.init.normal_(parameter, std=std)
+        _draw(parameter, std)
+
+
+@torch.no_grad()
+def _draw(parameter: torch.nn.Parameter, std: float) -> None:
+    """Fill a parameter with normally distributed numbers, the same ones in float32 and in float64."""
+    parameter.copy_(torch.empty(parameter.shape, dtype=SINGLE).normal_(std=std))
 
 
 def checkpoint(
@@ -241,6 +260,17 @@ def checkpoint(
     language_model(seed, family, **changes).save_pretrained(folder, save_original_format=released)
     encoder(family).save_pretrained(folder)
     return folder
+
+
+def call_float32(folder: Path) -> None:
+    """Name float32 as the dtype of a checkpoint that was saved in float64, for judges that are loaded by its config.json.
+
+    Inside `exactness.float64()` the name means float64, and judges refuse any other.
+    """
+    path = folder / "config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    if settings["dtype"] == "float64":
+        path.write_text(json.dumps(settings | {"dtype": "float32"}), encoding="utf-8")
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:

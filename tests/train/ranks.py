@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tests.models.exactness import compute_in_float64
 from train.runs.environment import free_port
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -44,11 +45,13 @@ def run_ranks(
     seconds: float = 400.0,
     status: int = 0,
     meanwhile: Callable[[list[ForkServerProcess]], None] | None = None,
+    in_float64: bool = False,
 ) -> str:
     """Call `function(*arguments)` on every rank and return what all ranks printed.
 
     The first rank that ends with anything but 0 takes the others with it, as under a launcher. `meanwhile` is called with the
-    ranks' processes once they are started, to send them signals.
+    ranks' processes once they are started, to send them signals. With `in_float64` the ranks compute in float64 where the code
+    names float32.
     Raises: RanksError after `seconds` (a hang), or unless `status` is how the ranks end (0: all of them, else: one of them).
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +59,8 @@ def run_ranks(
     _start_server()
     processes = [
         CONTEXT.Process(
-            target=_rank, args=(_environment(rank, ranks, port), log, function, arguments)
+            target=_rank,
+            args=(_environment(rank, ranks, port), log, in_float64, function, arguments),
         )
         for rank, log in enumerate(logs)
     ]
@@ -102,6 +106,7 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
 def _rank(
     environment: dict[str, str],
     log: Path,
+    in_float64: bool,
     function: Callable[..., None],
     arguments: tuple[Any, ...],
 ) -> None:
@@ -110,6 +115,8 @@ def _rank(
     os.dup2(output, 1)
     os.dup2(output, 2)
     torch.set_num_threads(1)
+    if in_float64:
+        compute_in_float64()
     function(*arguments)
 
 

@@ -12,10 +12,11 @@ import torch
 from data.mixture import Mixture
 from models.families.table import FAMILIES
 from tests.models import tiny
+from tests.models.exactness import assert_exact, float64
 from tests.train import worker
 from tests.train.conftest import CURVES
 from tests.train.ranks import run_ranks
-from tests.train.worker import best_of, difference, ended, lines
+from tests.train.worker import assert_same_steps, best_of, difference, ended, lines, weights
 from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import read_recipe
 from train.supervised.steps import MixtureRecords, PairEncoder, StepDataset
@@ -53,7 +54,8 @@ EQUAL = (
 def descended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train on one rank with everything in one row, and on two ranks in every other way."""
     folder = tmp_path_factory.mktemp("descend")
-    recipe = worker.prepare(folder)
+    with float64():
+        recipe = worker.prepare(folder)
     run_ranks(
         folder / "one",
         worker.descend,
@@ -61,24 +63,23 @@ def descended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         KINDS,
         [(str(folder / "alone"), "none", 10**6)],
         ranks=1,
+        in_float64=True,
     )
     cases = [(str(folder / f"{stage}-{budget}"), stage, budget) for stage, budget in CASES]
-    run_ranks(folder / "two", worker.descend, recipe, KINDS, cases)
+    run_ranks(folder / "two", worker.descend, recipe, KINDS, cases, in_float64=True)
     return folder
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize(("stage", "budget"), CASES)
 def test_steps_equal_those_of_one_process_with_one_row(
     descended: Path, stage: str, budget: int
 ) -> None:
     assert difference(descended / "alone", descended / "base") > 1e-3
-    assert difference(descended / "alone", descended / f"{stage}-{budget}") < 1e-6
+    assert_exact(weights(descended / f"{stage}-{budget}"), weights(descended / "alone"))
     expected, found = lines(descended / "alone"), lines(descended / f"{stage}-{budget}")
     assert len(found) == len(KINDS) // 4
-    for step, line in enumerate(found):
-        assert {name: line[name] for name in EQUAL} == pytest.approx(
-            {name: expected[step][name] for name in EQUAL}, abs=1e-6
-        )
+    assert_same_steps(found, expected, EQUAL, stage)
     assert any(line["grad_norm"] > 0.4 for line in found)  # so the clipping took part
 
 
@@ -90,20 +91,22 @@ OTHERS = [family for family in FAMILIES if family != tiny.FAMILY]
 def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train every other family on one rank, and on two under ZeRO-2 and ZeRO-3; all share the starts of their ranks."""
     folder = tmp_path_factory.mktemp("families")
-    recipes = {family: worker.prepare(folder / family, family) for family in OTHERS}
+    with float64():
+        recipes = {family: worker.prepare(folder / family, family) for family in OTHERS}
     alone = [
         (recipe, [(str(folder / family / "alone"), "none", 10**6)])
         for family, recipe in recipes.items()
     ]
-    run_ranks(folder / "one", worker.descend_all, alone, FEWER, ranks=1)
+    run_ranks(folder / "one", worker.descend_all, alone, FEWER, ranks=1, in_float64=True)
     cases = [
         (recipe, [(str(folder / family / stage), stage, BUDGET) for stage in STAGES[1:]])
         for family, recipe in recipes.items()
     ]
-    run_ranks(folder / "two", worker.descend_all, cases, FEWER)
+    run_ranks(folder / "two", worker.descend_all, cases, FEWER, in_float64=True)
     return folder
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("stage", STAGES[1:])
 @pytest.mark.parametrize("family", OTHERS)
 def test_steps_of_every_family_equal_those_of_one_process(
@@ -111,13 +114,10 @@ def test_steps_of_every_family_equal_those_of_one_process(
 ) -> None:
     alone, sharded = families / family / "alone", families / family / stage
     assert difference(alone, families / family / "base") > 1e-3
-    assert difference(alone, sharded) < 1e-6
+    assert_exact(weights(sharded), weights(alone))
     expected, found = lines(alone), lines(sharded)
     assert len(found) == len(FEWER) // 4
-    for line, other in zip(found, expected, strict=True):
-        assert {name: line[name] for name in EQUAL} == pytest.approx(
-            {name: other[name] for name in EQUAL}, abs=1e-6
-        )
+    assert_same_steps(found, expected, EQUAL, stage)
 
 
 def test_the_rows_of_the_ranks_are_unequal() -> None:

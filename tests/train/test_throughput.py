@@ -15,7 +15,8 @@ from models.families.table import PUBLISHED
 from models.packing.groups import Group, pack
 from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScalarRewardModel
-from tests.models import tiny
+from tests.models import stock, tiny
+from tests.models.exactness import assert_exact, float64
 from train.speed.measure import (
     APART,
     COMPILED,
@@ -59,7 +60,9 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def model() -> CriticRewardModel:
-    made: CriticRewardModel = build(CriticRewardModel, EMBEDDED, CPU, torch.float32)
+    """Return a model in float64."""
+    with float64():
+        made: CriticRewardModel = build(CriticRewardModel, EMBEDDED, CPU, torch.float32)
     tiny.stir(made.head, 0.05)
     made.eval()
     return made
@@ -82,6 +85,8 @@ def test_the_sizes_are_those_of_the_published_workload() -> None:
     assert pair_sizes(3, 0, SMALL)[:2] == pair_sizes(2, 0, SMALL)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_all_variants_give_the_same_scores(model: CriticRewardModel) -> None:
     run = bench(model)
     with torch.no_grad():
@@ -90,15 +95,16 @@ def test_all_variants_give_the_same_scores(model: CriticRewardModel) -> None:
             for variant in (STOCK, UNSHARED, SHARED)
         }
     assert found[STOCK].shape == (4,)
-    assert torch.allclose(found[UNSHARED], found[STOCK], atol=1e-5)
-    assert torch.allclose(found[SHARED], found[STOCK], atol=1e-5)
+    assert_exact(found[UNSHARED], found[STOCK])
+    assert_exact(found[SHARED], found[STOCK])
     assert float(found[STOCK].std()) > 1e-4
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_two_pairs_of_a_prompt_learn_in_one_group_what_they_learn_in_two(
     model: CriticRewardModel,
 ) -> None:
-    """Scores, and gradients of all weights relative to each tensor's largest."""
     made, scores, gradients = bench(model, 4), [], []
     run = replace(made, groups=two_pairs(made.groups), each=2)
     assert [len(group.continuations) for group in run.groups] == [4, 4]
@@ -106,28 +112,20 @@ def test_two_pairs_of_a_prompt_learn_in_one_group_what_they_learn_in_two(
         scores.append(run.forward(TWO_PAIRS, variant, run.groups)().detach())
         model.zero_grad()
         run.call(TWO_PAIRS, variant)()
-        gradients.append(
-            {
-                name: one.grad.clone()
-                for name, one in model.named_parameters()
-                if one.grad is not None
-            }
-        )
+        gradients.append(stock.gradients(model))
     model.eval()
     assert scores[0].shape == (8,)
-    assert torch.allclose(scores[0], scores[1], atol=1e-5)
+    assert_exact(scores[1], scores[0])
     assert float(scores[0].std()) > 1e-4
-    assert gradients[0].keys() == gradients[1].keys()
-    for name, one in gradients[0].items():
-        assert float((one - gradients[1][name]).abs().max()) < 1e-5 * max(
-            float(one.abs().max()), 1e-3
-        ), name
+    assert_exact(gradients[1], gradients[0])
     apart, shared = (run.run(TWO_PAIRS, variant) for variant in (APART, SHARED))
     assert compared([apart, shared])[1].times_unshared == (shared.pairs_per_second or 0) / (
         apart.pairs_per_second or 1
     )
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_log_probabilities_are_those_of_every_judgement(model: CriticRewardModel) -> None:
     vision = vision_tokens(model.config)
     groups = [
@@ -138,7 +136,7 @@ def test_log_probabilities_are_those_of_every_judgement(model: CriticRewardModel
         alone, shared = (
             run.forward(LOG_PROBABILITIES, variant, groups)() for variant in (UNSHARED, SHARED)
         )
-    assert torch.allclose(shared, alone, atol=1e-4)
+    assert_exact(shared, alone)
     assert run.run(LOG_PROBABILITIES, SHARED).pairs_per_second is not None
 
 
@@ -197,6 +195,8 @@ def test_what_does_not_fit_is_said(
     assert bench(model).run(TRAINING, SHARED).pairs_per_second is None
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("variant", [STOCK, UNSHARED, SHARED])
 def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
     model: CriticRewardModel, variant: str, monkeypatch: pytest.MonkeyPatch
@@ -205,8 +205,8 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
     for rows in (1, 2):
         model.zero_grad()
         run.call(TRAINING, variant, rows)()
-        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    assert max(float((a - b).abs().max()) for a, b in zip(*gradients, strict=True)) < 1e-5
+        gradients.append(stock.gradients(model))
+    assert_exact(gradients[1], gradients[0])
     whole = run.forward
 
     def short(what: str, variant: str, groups: Sequence[Group]) -> Any:
@@ -287,6 +287,8 @@ def test_a_call_is_warmed_up_before_it_counts() -> None:
     assert len(calls) == 4
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.slow
 def test_compiled_layers_give_the_same_gradients_under_the_same_names(
     model: CriticRewardModel,
@@ -297,9 +299,7 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names(
     for variant in (SHARED, COMPILED):
         model.zero_grad()
         torch.autograd.backward(run.forward(TRAINING, variant, run.groups)().square().sum())
-        gradients.append(
-            {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        )
+        gradients.append(stock.gradients(model))
     assert set(model.state_dict()) == names
     graphs = compiled_graphs()
     assert graphs > 0
@@ -307,10 +307,7 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names(
         bench(model, size).call(INFERENCE, COMPILED)()
     assert compiled_graphs() <= graphs + 8, "a new row length must not compile anew"
     restore_layers(model.model)
-    for name, wanted in gradients[0].items():
-        assert torch.allclose(
-            gradients[1][name], wanted, atol=1e-5 * max(1.0, float(wanted.abs().max()))
-        ), name
+    assert_exact(gradients[1], gradients[0])
 
 
 def test_compilation_leaves_attention_alone(model: CriticRewardModel) -> None:

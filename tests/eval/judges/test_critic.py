@@ -30,7 +30,10 @@ from models.config import BackboneConfig, CritiqueConfig, SamplingConfig
 from models.generation import Generation
 from models.packing.groups import PackedBatch
 from tests.models import tiny
+from tests.models.exactness import RELATIVE, assert_exact
 from tests.train.ranks import run_ranks
+
+pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 LIMIT = 6
 WORLD = ShapesWorld("demo", 0, "benchmark")
@@ -49,6 +52,7 @@ def make_checkpoint(folder: Path) -> Path:
     tiny.stir(model.head, 0.5)
     model.save_pretrained(folder / "checkpoint-1")
     tiny.encoder().save_pretrained(folder / "checkpoint-1")
+    tiny.call_float32(folder / "checkpoint-1")
     return folder / "checkpoint-1"
 
 
@@ -83,6 +87,7 @@ def pictures(example: Example) -> list[Any]:
     return [decode(image, example.identity) for image in example.images]
 
 
+@pytest.mark.numerics
 def test_its_own_critiques_are_shown_and_scored_where_they_end(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +111,7 @@ def test_its_own_critiques_are_shown_and_scored_where_they_end(
             )
             assert critique == tokenizer.decode(one.ids)
             assert score == pytest.approx(
-                float(own.model.scores(one.end_hidden[None]).detach()), abs=1e-6
+                float(own.model.scores(one.end_hidden[None]).detach()), rel=RELATIVE
             )
             if tokenizer(critique)["input_ids"] == list(
                 one.ids
@@ -114,7 +119,7 @@ def test_its_own_critiques_are_shown_and_scored_where_they_end(
                 wanted = alone(
                     own, with_critique(example.prompt, response, ASKED, critique), example
                 )
-                assert score == pytest.approx(wanted, abs=1e-5)
+                assert score == pytest.approx(wanted, rel=RELATIVE)
                 read_again += 1
     assert read_again
     assert len({len(one.ids) for one in written.values()}) > 2
@@ -167,6 +172,7 @@ def test_what_judging_cost_is_counted(checkpoint: Path) -> None:
     assert figures["seconds_per_judgement"] == pytest.approx(short.spent.seconds / 7)
 
 
+@pytest.mark.numerics
 def test_a_critic_goes_on_from_its_journal(checkpoint: Path, tmp_path: Path) -> None:
     journal, whole, first, rest = (
         Journal(file=tmp_path / "journal.jsonl", mark="m"),
@@ -176,11 +182,12 @@ def test_a_critic_goes_on_from_its_journal(checkpoint: Path, tmp_path: Path) -> 
     first.judge(EXAMPLES[:3], journal)
     again = rest.judge(EXAMPLES, journal)
     assert [one.critiques for one in again] == [one.critiques for one in verdicts]
-    torch.testing.assert_close(scores(again), scores(verdicts), atol=1e-6, rtol=0)
+    assert_exact(scores(again), scores(verdicts))
     assert rest.notes() == whole.notes()
     assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1 + len(EXAMPLES)
 
 
+@pytest.mark.numerics
 def test_given_critiques_and_none(checkpoint: Path) -> None:
     given = {
         example.key: ("it is right.", f"it is wrong, {n}.") for n, example in enumerate(EXAMPLES)
@@ -194,13 +201,14 @@ def test_given_critiques_and_none(checkpoint: Path) -> None:
         for side, response in enumerate(example.responses):
             critique = given[example.key][side]
             wanted = alone(first, with_critique(example.prompt, response, ASKED, critique), example)
-            assert float(found[n, side]) == pytest.approx(wanted, abs=1e-5)
+            assert float(found[n, side]) == pytest.approx(wanted, rel=RELATIVE)
             wanted = alone(first, (*example.prompt, text("assistant", response)), example)
-            assert float(bare[n, side]) == pytest.approx(wanted, abs=1e-5)
+            assert float(bare[n, side]) == pytest.approx(wanted, rel=RELATIVE)
     assert len(first.notes()) == len(second.notes()) == 1
     assert set(first.spent.figures()) == {"seconds_per_judgement"}
 
 
+@pytest.mark.numerics
 def test_scores_of_several_critiques_are_averaged(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,12 +228,13 @@ def test_scores_of_several_critiques_are_averaged(
     draws = torch.cat(drawn).view(-1, 2, 3)
     assert float(draws.std(2).max()) > 1e-4, "the draws do not differ: the test would show nothing"
     assert sorted(draws.mean(2).flatten().tolist()) == pytest.approx(
-        sorted(scores(again).flatten().tolist()), abs=1e-6
+        sorted(scores(again).flatten().tolist()), rel=RELATIVE
     )
     with pytest.raises(ValueError, match="temperature above 0"):
         CriticJudgeConfig(type="critic", checkpoint="x", samples=2)
 
 
+@pytest.mark.numerics
 def test_a_forgiving_encoder_replaces_what_cannot_be_encoded(checkpoint: Path) -> None:
     broken = replace(EXAMPLES[0], images=(b"no picture",))
     strict = judge(checkpoint)
@@ -233,7 +242,7 @@ def test_a_forgiving_encoder_replaces_what_cannot_be_encoded(checkpoint: Path) -
         strict.judge([broken])
     forgiving = replace(strict, encode=replace(strict.encode, forgiving=True), spent=JudgingCost())
     assert forgiving.judge([broken, EXAMPLES[1]])[1].scores == pytest.approx(
-        strict.judge(EXAMPLES[1:2])[0].scores, abs=1e-5
+        strict.judge(EXAMPLES[1:2])[0].scores, rel=RELATIVE
     )
 
 
@@ -270,15 +279,17 @@ def on_ranks(checkpoint: str, target: str) -> None:
             Path(target).write_text(json.dumps(found))
 
 
+@pytest.mark.numerics
 def test_two_ranks_give_the_figures_of_one(checkpoint: Path, tmp_path: Path) -> None:
-    run_ranks(tmp_path, on_ranks, str(checkpoint), str(tmp_path / "found.json"))
+    target = str(tmp_path / "found.json")
+    run_ranks(tmp_path, on_ranks, str(checkpoint), target, in_float64=True)
     found = json.loads((tmp_path / "found.json").read_text())
     given = {example.key: ("right", "wrong") for example in EXAMPLES}
     for mode in ("own", "given", "none"):
         one = judge(checkpoint, mode, given if mode == "given" else None, budget=300)
         verdicts = one.judge(EXAMPLES)
         values, critiques, spent = found[mode]
-        assert torch.allclose(torch.tensor(values), scores(verdicts), atol=1e-5)
+        assert_exact(values, scores(verdicts))
         assert [None if pair is None else tuple(pair) for pair in critiques] == [
             verdict.critiques for verdict in verdicts
         ]

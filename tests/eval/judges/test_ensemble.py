@@ -21,7 +21,10 @@ from eval.run import main
 from models.packing.groups import pack_first_fit
 from tests.eval import run_folders
 from tests.eval.make import example
+from tests.models.exactness import assert_exact
 from tests.train.shipped import FOLDER
+
+pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ def test_what_the_file_must_say() -> None:
         config(members=["a"])
 
 
+@pytest.mark.numerics
 def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +159,7 @@ def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(
         for place in places
     )
     assert abs(one - two).max() > 0.01
-    assert abs(both - (one + two) / 2).max() < 1e-6
+    assert_exact(both.tolist(), ((one + two) / 2).tolist())
     result = Result.model_validate_json(
         (tmp_path / "both" / "eval" / "vl_rewardbench.json").read_text()
     )
@@ -164,7 +168,7 @@ def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(
     each = [
         load_judge(judge).score(question, ["red", "a circle"]) for judge in (*members, str(file))
     ]
-    assert each[2] == pytest.approx([(a + b) / 2 for a, b in zip(*each[:2], strict=True)], abs=1e-6)
+    assert_exact(each[2], [(a + b) / 2 for a, b in zip(*each[:2], strict=True)])
 
 
 def test_a_member_that_is_not_there_is_named(

@@ -27,8 +27,11 @@ from models.config import BackboneConfig, HeadConfig, checkpoint_at
 from models.encoder import Span
 from tests.eval import run_folders
 from tests.models import stock, tiny
+from tests.models.exactness import RELATIVE
 from train.recipe.recipe import LoraConfig as LoraSection
 from train.runs.model import add_adapters
+
+pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 CPU = Runtime(torch.device("cpu"))
 Scores = list[tuple[float, ...] | None]
@@ -73,17 +76,18 @@ def copied(world: Path, tmp_path: Path) -> Path:
     return tmp_path / "run" / "checkpoint-1"
 
 
+@pytest.mark.numerics
 def test_a_checkpoint_sees_as_its_recipe_says(world: Path, tmp_path: Path) -> None:
     checkpoint = copied(world, tmp_path)
     model = load_scalar(BackboneConfig(path=str(checkpoint), dtype="float32"), fresh_head=False)
     plain = judged(checkpoint, world)
-    assert plain == [pytest.approx(scores, abs=1e-6) for scores in inside(model, world)]
+    assert plain == [pytest.approx(scores, rel=RELATIVE) for scores in inside(model, world)]
     for change in ({"system_prompt": "Look twice."}, {"min_pixels": 3136}):
         content = run_folders.recipe(checkpoint, [], **change)
         (checkpoint.parent / "recipe.yaml").write_text(json.dumps(content))
         changed = judged(checkpoint, world)
         assert changed == [
-            pytest.approx(scores, abs=1e-6) for scores in inside(model, world, **change)
+            pytest.approx(scores, rel=RELATIVE) for scores in inside(model, world, **change)
         ]
         assert changed != plain
 
@@ -119,16 +123,17 @@ def adapters(world: Path, tmp_path: Path, *, masters: bool, **backbone: Any) -> 
     return folder, model
 
 
+@pytest.mark.numerics
 def test_adapters_are_judged_on_their_base_with_the_head_of_the_run(
     world: Path, tmp_path: Path
 ) -> None:
     folder, model = adapters(world, tmp_path, masters=False)
     found = judged(folder, world)
-    assert found == [pytest.approx(scores, abs=1e-6) for scores in inside(model, world)]
+    assert found == [pytest.approx(scores, rel=RELATIVE) for scores in inside(model, world)]
     assert found != judged(world / "run" / "checkpoint-1", world)
     one = examples(world)[0]
     scores = load_judge(folder, CPU).score(list(one.prompt), one.responses, one.images)
-    assert scores == pytest.approx(found[0], abs=1e-6)
+    assert scores == pytest.approx(found[0], rel=RELATIVE)
 
 
 def test_fp32_adapters_on_a_bf16_base_lose_nothing(world: Path, tmp_path: Path) -> None:
@@ -136,7 +141,7 @@ def test_fp32_adapters_on_a_bf16_base_lose_nothing(world: Path, tmp_path: Path) 
     folder, model = adapters(world, tmp_path, masters=False, dtype="bfloat16")
     with torch.autocast("cpu", torch.bfloat16):
         expected = inside(model, world)
-    assert judged(folder, world) == [pytest.approx(scores, abs=1e-6) for scores in expected]
+    assert judged(folder, world) == [pytest.approx(scores, rel=RELATIVE) for scores in expected]
 
 
 def others(world: Path, folder: Path, kind: str) -> Any:
@@ -152,13 +157,15 @@ def others(world: Path, folder: Path, kind: str) -> Any:
         save_file(value, folder / "value_head.safetensors", metadata={"format": "pt"})
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     settings = json.loads((folder / "config.json").read_text())
-    settings["torch_dtype"] = settings.pop("dtype")
+    del settings["dtype"]
+    settings["torch_dtype"] = "float32"
     (folder / "config.json").write_text(
         json.dumps(settings | {"architectures": ["Qwen2_5_VLForSequenceClassification"]})
     )
     return head
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("kind", ["ms-swift", "LLaMA-Factory"])
 def test_a_model_of_another_trainer_is_read_at_the_newline(
     world: Path, tmp_path: Path, kind: str
@@ -189,7 +196,7 @@ def test_a_model_of_another_trainer_is_read_at_the_newline(
                 found.append(
                     float(head @ stock.hidden_states(theirs, {"input_ids": ids, **images})[0, -1])
                 )
-        wanted.append(pytest.approx(tuple(found), abs=1e-4))
+        wanted.append(pytest.approx(tuple(found), rel=RELATIVE))
     assert judged(tmp_path / "judge.yaml", world) == wanted
     (tmp_path / "judge.yaml").write_text(
         f"type: scalar\ncheckpoint: {tmp_path / 'theirs'}\nread: end_of_turn\n"

@@ -20,6 +20,9 @@ from models.encoder import Encoder
 from models.packing.groups import Group, PackedBatch
 from tests.eval.make import example
 from tests.models import tiny
+from tests.models.exactness import RELATIVE
+
+pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 CPU = torch.device("cpu")
 ENCODER = tiny.encoder(max_pixels=784 * 4)
@@ -81,6 +84,7 @@ def alone(model: nn.Module, numbers: Sequence[int]) -> list[list[float]]:
         ]
 
 
+@pytest.mark.numerics
 @settings(max_examples=12, deadline=None)
 @given(
     numbers=st.lists(st.integers(0, 30), max_size=7), budget=st.sampled_from([1, 60, 120, 10_000])
@@ -91,7 +95,7 @@ def test_scores_are_those_of_each_item_alone(
     found = scores(model, Packed(ENCODER, CPU, budget), numbers)
     expected = alone(model, numbers)
     assert [len(one) for one in found] == [1 + number % 3 for number in numbers]
-    assert found == [pytest.approx(one, abs=1e-5) for one in expected]
+    assert found == [pytest.approx(one, rel=RELATIVE) for one in expected]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

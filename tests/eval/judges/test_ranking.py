@@ -33,6 +33,9 @@ from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders
 from tests.eval.doubles import PositionFollower
 from tests.models import tiny
+from tests.models.exactness import RELATIVE
+
+pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 CPU = torch.device("cpu")
 RESPONSES = ["A red square.", "Blue", "Yes, it is a picture.", "A red square.", "two of them"]
@@ -50,6 +53,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tiny.stir(critic.head, 0.5)
     critic.save_pretrained(root / "critic")
     tiny.encoder().save_pretrained(root / "critic")
+    tiny.call_float32(root / "critic")
     (root / "ensemble.yaml").write_text(
         json.dumps({"type": "ensemble", "members": [str(root / "run" / "checkpoint-1")] * 2})
     )
@@ -75,6 +79,7 @@ def png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize("kind", ["scalar", "critic", "ensemble"])
 def test_scores_are_those_of_each_response_by_itself(
     checkpoints: dict[str, Path], kind: str
@@ -84,11 +89,12 @@ def test_scores_are_those_of_each_response_by_itself(
             loaded = judge(checkpoints[kind], budget)
             together = loaded.score("What is it?", RESPONSES, pictures(images))
             alone = [loaded.score("What is it?", [one], pictures(images))[0] for one in RESPONSES]
-            assert together == pytest.approx(alone, abs=1e-5)
-            assert together[0] == pytest.approx(together[3], abs=1e-5)
+            assert together == pytest.approx(alone, rel=RELATIVE)
+            assert together[0] == pytest.approx(together[3], rel=RELATIVE)
             assert max(together) - min(together) > 1e-3
 
 
+@pytest.mark.numerics
 def test_several_prompts_are_ranked_as_one_at_a_time_and_as_in_an_evaluation(
     checkpoints: dict[str, Path],
 ) -> None:
@@ -100,10 +106,10 @@ def test_several_prompts_are_ranked_as_one_at_a_time_and_as_in_an_evaluation(
     found = loaded.ranker.rank(asked)
     assert [len(one.scores) for one in found] == [1, 2, 3, 4, 5]
     for one, ranking in zip(asked, found, strict=True):
-        assert ranking.scores == pytest.approx(loaded.ranker.rank([one])[0].scores, abs=1e-5)
+        assert ranking.scores == pytest.approx(loaded.ranker.rank([one])[0].scores, rel=RELATIVE)
     example = pairs(asked[1])[0]
     evaluated = loaded.benchmark(PREFERENCE_FOLDER, ProtocolConfig()).judge([example])[0].scores
-    assert evaluated == pytest.approx(found[1].scores, abs=1e-5)
+    assert evaluated == pytest.approx(found[1].scores, rel=RELATIVE)
 
 
 def test_a_judge_compares_every_two_in_both_orders(checkpoints: dict[str, Path]) -> None:
@@ -222,6 +228,7 @@ def test_keys_follow_the_content() -> None:
     assert candidates_of("x", ["a"]).prompt == (text("user", "x"),)
 
 
+@pytest.mark.numerics
 def test_a_batch_of_trl_is_scored_prompt_by_prompt(checkpoints: dict[str, Path]) -> None:
     loaded = judge(checkpoints["scalar"])
     (image,) = pictures(1)
@@ -237,7 +244,7 @@ def test_a_batch_of_trl_is_scored_prompt_by_prompt(checkpoints: dict[str, Path])
         loaded.score("What is it?", [one], [image] * seen)[0]
         for one, seen in zip(RESPONSES, (1, 1, 0, 0, 1), strict=True)
     ]
-    assert found == pytest.approx(wanted, abs=1e-5)
+    assert found == pytest.approx(wanted, rel=RELATIVE)
     assert loaded.reward(["What is it?"], ["Blue"], image=[image]) == loaded.score(
         "What is it?", ["Blue"], [image]
     )

@@ -38,6 +38,7 @@ from models.config import HeadConfig
 from models.generation import Generation
 from models.packing.groups import Group
 from tests.models import tiny
+from tests.models.exactness import assert_exact
 
 JUDGES = sorted((Path(__file__).parents[3] / "recipes" / "judges").glob("*.yaml"))
 FILES = [path for path in JUDGES if "type: released" in path.read_text(encoding="utf-8")]
@@ -72,6 +73,7 @@ def judge_file(
     """Write a tiny checkpoint as that row's authors would, and a judge file that names it."""
     family = RELEASED[model].family
     checkpoint = tiny.checkpoint(folder / "weights", released=released, family=family)
+    tiny.call_float32(checkpoint)
     if model == "skywork_vl_reward":
         torch.manual_seed(1)
         head = {"v_head.summary.weight": torch.randn(1, 32), "v_head.summary.bias": torch.randn(1)}
@@ -200,6 +202,8 @@ def encoded(judge: GenerativeJudge | PointJudge, answer: str) -> tuple[Group, Gr
     return group, labelled
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("released", [True, False])
 @pytest.mark.parametrize("model", WRITING)
 def test_log_probabilities_of_an_answer_are_the_authors(
@@ -223,9 +227,11 @@ def test_log_probabilities_of_an_answer_are_the_authors(
         logits = stock(**inputs).logits[0, length - 1 : -1]
         wanted = logits.log_softmax(-1).gather(1, inputs["input_ids"][0, length:, None])[:, 0]
         found = judge.model(**judge.packed.encoder.pack([labelled]).label_inputs())
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert_exact(found, wanted)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("model", ["unified_reward", "sophia_thinking_reward", "llava_critic_r1"])
 def test_what_is_written_is_the_authors(tmp_path: Path, model: ReleasedModel) -> None:
     """`model.generate(**inputs, max_new_tokens=...)` takes the repetition penalty of the checkpoint's generation_config.json.
@@ -260,6 +266,8 @@ def test_what_is_written_is_the_authors(tmp_path: Path, model: ReleasedModel) ->
     assert found == written.removesuffix("<|im_end|>") != other.removesuffix("<|im_end|>")
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("released", [True, False])
 def test_a_score_of_the_value_head_is_the_authors(tmp_path: Path, released: bool) -> None:
     """Skywork/Skywork-VL-Reward-7B, model card; trl, models/modeling_value_head.py: the head on the last hidden states, all fp32.
@@ -287,10 +295,10 @@ def test_a_score_of_the_value_head_is_the_authors(tmp_path: Path, released: bool
         last = inputs["attention_mask"].sum(dim=-1, keepdim=True) - 1
         wanted.append(float(values.gather(dim=-1, index=last)) - float(bias))
     scores = judge_of(found).judge([EXAMPLE])[0].scores
-    assert scores == pytest.approx(wanted, abs=1e-5)
-    assert found.score(list(EXAMPLE.prompt), EXAMPLE.responses, EXAMPLE.images) == pytest.approx(
-        wanted, abs=1e-5
-    )
+    assert scores is not None
+    assert_exact(scores, wanted)
+    again = found.score(list(EXAMPLE.prompt), EXAMPLE.responses, EXAMPLE.images)
+    assert_exact(again, wanted)
     assert abs(wanted[0] - wanted[1]) > 0.01
 
 

@@ -29,6 +29,9 @@ from eval.running.policies import load_questions
 from models.backbone import load_language_model
 from models.config import BackboneConfig, SamplingConfig
 from tests.models import tiny
+from tests.models.exactness import RELATIVE
+
+pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 ENCODER = tiny.encoder()
 TEXTS = ("red", "red", "blue", "Red.", "green")
@@ -81,6 +84,7 @@ def test_the_figures_of_a_question() -> None:
     assert credits_of([ranked])["pass"].tolist() == [1.0]
 
 
+@pytest.mark.numerics
 def test_a_question_is_answered_alike_in_any_company(
     answerer: Answerer, questions: list[Preference]
 ) -> None:
@@ -109,6 +113,7 @@ def test_what_is_right_is_what_the_truth_states(
         assert not any(right and cut for right, cut in zip(again.right, again.cut_off, strict=True))
 
 
+@pytest.mark.numerics
 def test_log_probabilities_are_the_stock_models(
     answerer: Answerer, questions: list[Preference]
 ) -> None:
@@ -129,7 +134,7 @@ def test_log_probabilities_are_the_stock_models(
                 logits = stock(input_ids=whole, mm_token_type_ids=kinds, **images).logits[0]
             log_p = (logits[-len(ids) - 1 : -1].float() / 0.8).log_softmax(-1)
             assert float(log_p.gather(1, torch.tensor(ids)[:, None]).sum()) == pytest.approx(
-                wanted, abs=1e-3
+                wanted, rel=RELATIVE
             )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BUDGETS = {"scalar": 600, "critic": 5000, "generative": 5000}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return a checkpoint folder of each kind."""
     root = tmp_path_factory.mktemp("served")
@@ -31,6 +31,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tiny.stir(critic.head, 0.5)
     critic.save_pretrained(root / "critic")
     tiny.encoder().save_pretrained(root / "critic")
+    tiny.call_float32(root / "critic")
     short = root / "judge.yaml"
     short.write_text(
         json.dumps(
@@ -40,7 +41,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"scalar": root / "run" / "checkpoint-1", "critic": root / "critic", "generative": short}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def judges(places: dict[str, Path]) -> dict[str, ServedRanker]:
     """Return each kind, loaded."""
     from eval.serving.service import (

@@ -21,6 +21,9 @@ from eval.serving.service import ServedRanker, Service
 from models.packing.groups import PackedBatch
 from tests.eval.serving.client import at_once, data_uri, group, serving
 from tests.eval.serving.conftest import BUDGETS
+from tests.models.exactness import RELATIVE
+
+pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 WORDS = [
     "A red square.",
@@ -56,6 +59,7 @@ def groups(rng: random.Random, number: int, most: int) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.numerics
 @pytest.mark.parametrize(
     ("kind", "number", "most"), [("scalar", 24, 9), ("critic", 10, 4), ("generative", 4, 3)]
 )
@@ -75,7 +79,7 @@ def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
             [found] = (await client.post("/v1/rewards", json={"groups": [asked[place]]})).json()[
                 "groups"
             ]
-            assert found["scores"] == pytest.approx(expected[place].scores, abs=1e-5)
+            assert found["scores"] == pytest.approx(expected[place].scores, rel=RELATIVE)
             assert (found["judgements"], found["unread"]) == (
                 expected[place].judgements,
                 expected[place].unread,

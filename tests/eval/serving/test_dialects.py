@@ -11,6 +11,9 @@ from data.errors import RecordError
 from eval.serving.dialects import response_of
 from eval.serving.service import ServedRanker, Service
 from tests.eval.serving.client import data_uri, group, serving
+from tests.models.exactness import RELATIVE
+
+pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
 RENDERED = f"{SYSTEM}<|im_start|>user\nWhat is it?<|im_end|>\n<|im_start|>assistant\n"
@@ -23,6 +26,7 @@ async def scores(client: httpx.AsyncClient, *groups: Any) -> list[float]:
     return [score for one in answer["groups"] for score in one["scores"]]
 
 
+@pytest.mark.numerics
 def test_classify_in_chat_form_is_vllms(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         content = [
@@ -38,14 +42,14 @@ def test_classify_in_chat_form_is_vllms(judges: dict[str, ServedRanker]) -> None
             {
                 "index": 0,
                 "label": None,
-                "probs": pytest.approx(expected, abs=1e-5),
+                "probs": pytest.approx(expected, rel=RELATIVE),
                 "num_classes": 1,
             }
         ]
         assert answer["usage"]["completion_tokens"] == 0
         parts = [turns[0], {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]
         again = (await client.post("/classify", json={"messages": parts})).json()
-        assert again["data"][0]["probs"] == pytest.approx(expected, abs=1e-5)
+        assert again["data"][0]["probs"] == pytest.approx(expected, rel=RELATIVE)
         cases: list[dict[str, Any]] = [
             body | {"use_activation": True},
             {"messages": turns[:1]},
@@ -68,6 +72,7 @@ def test_classify_in_chat_form_is_vllms(judges: dict[str, ServedRanker]) -> None
     serving(judges["scalar"], use)
 
 
+@pytest.mark.numerics
 def test_classify_in_text_form_takes_what_the_template_renders(
     judges: dict[str, ServedRanker],
 ) -> None:
@@ -82,12 +87,13 @@ def test_classify_in_text_form_takes_what_the_template_renders(
         ).json()
         found = [one["probs"][-1] for one in answer["data"]]
         assert found == pytest.approx(
-            await scores(client, group("What is it?", "a", "b")), abs=1e-5
+            await scores(client, group("What is it?", "a", "b")), rel=RELATIVE
         )
 
     serving(judges["scalar"], use)
 
 
+@pytest.mark.numerics
 def test_rerank_is_vllms(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for path in ("/rerank", "/v1/rerank"):
@@ -98,7 +104,7 @@ def test_rerank_is_vllms(judges: dict[str, ServedRanker]) -> None:
             assert list(answer["results"][0]) == ["index", "document", "relevance_score"]
             found = {one["index"]: one["relevance_score"] for one in answer["results"]}
             assert [found[n] for n in range(3)] == pytest.approx(
-                await scores(client, group("What is it?", *"abc")), abs=1e-5
+                await scores(client, group("What is it?", *"abc")), rel=RELATIVE
             )
             assert list(found.values()) == sorted(found.values(), reverse=True)
             assert answer["results"][0]["document"] == {
@@ -123,6 +129,7 @@ async def use_tournament(client: httpx.AsyncClient, service: Service) -> None:
     assert sum(one["relevance_score"] for one in answer["results"]) == 1
 
 
+@pytest.mark.numerics
 def test_get_reward_is_openrlhfs(judges: dict[str, ServedRanker]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         ends = ["<|im_end|>\n", "<|im_end|><|endoftext|><|endoftext|>", ""]
@@ -135,20 +142,20 @@ def test_get_reward_is_openrlhfs(judges: dict[str, ServedRanker]) -> None:
         answer = (await client.post("/get_reward", json=body)).json()
         a, b = await scores(client, group("What is it?", "a", "b"))
         assert answer == {
-            "rewards": pytest.approx([a, b, a], abs=1e-5),
+            "rewards": pytest.approx([a, b, a], rel=RELATIVE),
             "scores": answer["rewards"],
             "extra_logs": {},
         }
         plain = {"query": ["What is it? a"], "prompts": ["What is it? "]}
         [score] = (await client.post("/get_reward", json=plain)).json()["rewards"]
         assert score == pytest.approx(
-            (await scores(client, group("What is it? ", "a")))[0], abs=1e-5
+            (await scores(client, group("What is it? ", "a")))[0], rel=RELATIVE
         )
         label = f'{{"images": ["{data_uri()}"], "answer": 4}}'
         seen = {"query": [SEEN + "a"], "prompts": [SEEN], "labels": [label]}
         [score] = (await client.post("/get_reward", json=seen)).json()["rewards"]
         assert score == pytest.approx(
-            (await scores(client, group("What is it?", "a", images=1)))[0], abs=1e-5
+            (await scores(client, group("What is it?", "a", images=1)))[0], rel=RELATIVE
         )
         wrong = [
             seen | {"labels": ["4"]},

@@ -1,6 +1,6 @@
 """Random arrangements of packed rows against the stock model, one padded conversation a row.
 
-    python -m tests.models.families.arrangements 200     # of every family; prints the largest differences
+    python -m tests.models.families.arrangements 200     # of every family; prints the largest differences in float64
 
 A row holds up to four groups of up to three images and five uneven continuations, some of them alike, and fillers anywhere.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from models.families.table import FAMILIES
 from models.packing.groups import filler_group
 from models.portable.reward import ScalarReward
 from tests.models import stock, tiny
+from tests.models.exactness import float64
 
 WORDS = (
     "red",
@@ -84,49 +86,63 @@ def packed(model: ScalarReward, cases: list[stock.Case], draw: random.Random) ->
     return scores
 
 
-def differences(model: ScalarReward, seed: int) -> tuple[float, float, str]:
-    """Return the largest difference of a score and of a gradient, and the latter's tensor.
+@dataclass
+class Comparison:
+    """Scores and gradients by name of one random arrangement, packed and as the stock model has them."""
 
-    Scores are relative to the largest, or to 1; gradients to their tensor's largest, or to a hundredth of the largest of all: a
-    bias of keys hardly moves a softmax, and its gradient is what large sums leave.
-    """
-    draw, family = random.Random(seed), model.config.model_type
+    scores: Tensor
+    stock_scores: Tensor
+    gradients: dict[str, Tensor]
+    stock_gradients: dict[str, Tensor]
+
+
+def compare(model: ScalarReward, seed: int) -> Comparison:
+    """Compute a random arrangement with `model`, and with the stock model on padded rows."""
+    draw = random.Random(seed)
+    family = model.config.model_type
     cases = arrangement(draw, family)
-    backbone, inputs = stock.backbone(model.model), stock.padded_inputs(cases, family=family)
+    backbone = stock.backbone(model.model)
+    inputs = stock.padded_inputs(cases, family=family)
     ends = inputs["attention_mask"].sum(1) - 1
     first, bias, second = model.head.parameters()
     hidden = stock.hidden_states(backbone, inputs)[torch.arange(len(ends)), ends]
-    wanted = F.linear(F.silu(F.linear(hidden, first, bias)), second)[:, 0]
-    weights = torch.linspace(-1, 2, len(wanted))
+    stock_scores = F.linear(F.silu(F.linear(hidden, first, bias)), second)[:, 0]
+    weights = torch.linspace(-1, 2, len(stock_scores))
+    torch.autograd.backward((stock_scores * weights).sum())
+
     model.zero_grad()
-    torch.autograd.backward((wanted * weights).sum())
-    model.zero_grad()
-    found = packed(model, cases, draw)
-    torch.autograd.backward((found * weights).sum())
-    theirs = {name: one.grad for name, one in backbone.named_parameters() if one.grad is not None}
-    least, worst = 1e-2 * max(float(one.abs().max()) for one in theirs.values()), (0.0, "")
+    scores = packed(model, cases, draw)
+    torch.autograd.backward((scores * weights).sum())
     for name, parameter in model.model.named_parameters():
         assert parameter.grad is not None, (
             f"{name} took no part: its hooks would not fire under ZeRO"
         )
-        gradient = theirs.get(
-            name, torch.zeros_like(parameter)
-        )  # the stock model runs no tower without an image
-        scale = max(float(gradient.abs().max()), least)
-        worst = max(worst, (float((parameter.grad - gradient).abs().max()) / scale, name))
-    with torch.no_grad():
-        return float((found - wanted).abs().max()) / max(1.0, float(wanted.abs().max())), *worst
+    gradients = stock.gradients(model.model)
+    return Comparison(scores.detach(), stock_scores.detach(), gradients, stock.gradients(backbone))
+
+
+def largest_differences(model: ScalarReward, seed: int) -> tuple[float, float]:
+    """Return the largest difference of a score and of a gradient, each relative to the largest one."""
+    found = compare(model, seed)
+    largest_score = float(found.stock_scores.abs().max())
+    largest_gradient = max(float(one.abs().max()) for one in found.stock_gradients.values())
+    score = float((found.scores - found.stock_scores).abs().max()) / largest_score
+    gradient = 0.0
+    for name, wanted in found.stock_gradients.items():
+        difference = float((found.gradients[name] - wanted).abs().max())
+        gradient = max(gradient, difference / largest_gradient)
+    return score, gradient
 
 
 def main(count: int) -> None:
-    """Print the largest differences over `count` arrangements of every family."""
+    """Print the largest differences over `count` arrangements of every family, in float64."""
     for family in FAMILIES:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, float64():
             model = reward_model(Path(folder), family)
-            found = [differences(model, seed) for seed in range(count)]
+            found = [largest_differences(model, seed) for seed in range(count)]
+        scores, gradients = zip(*found, strict=True)
         print(
-            f"{family}: {count} arrangements, scores {max(s for s, _, _ in found):.1e}, gradients",
-            *max(one[1:] for one in found),
+            f"{family}: {count} arrangements, scores {max(scores):.1e}, gradients {max(gradients):.1e}"
         )
 
 

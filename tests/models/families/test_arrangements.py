@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from models.families.table import FAMILIES
-from tests.models.families.arrangements import differences, reward_model
+from tests.models.exactness import assert_exact
+from tests.models.families.arrangements import compare, reward_model
 
-COUNT, CLOSE = 4, 1e-5
+COUNT = 4
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_and_gradients_are_the_stock_models(tmp_path: Path, family: str) -> None:
     model = reward_model(tmp_path, family)
     for seed in range(1000, 1000 + COUNT):
-        score, gradient, name = differences(model, seed)
-        assert score <= CLOSE, seed
-        assert gradient <= CLOSE, (seed, name)
+        found = compare(model, seed)
+        assert_exact(found.scores, found.stock_scores)
+        assert_exact(found.gradients, found.stock_gradients)

@@ -28,7 +28,8 @@ from models.backbone import (
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import assistant_turn
 from models.families.table import FAMILIES, PUBLISHED
-from tests.models import stock, tiny
+from tests.models import exactness, stock, tiny
+from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import reward_model
 from train.recipe.memory import shape_of
 from train.recipe.recipe import LoraConfig
@@ -111,7 +112,10 @@ def test_a_checkpoint_is_the_judge_that_it_was_trained_to_be(tmp_path: Path, fam
 ELSEWHERE = """
 import sys, torch
 from transformers import AutoModelForSequenceClassification, AutoProcessor
-folder, image, scores = sys.argv[1:]
+folder, image, scores, tests = sys.argv[1:]
+sys.path.append(tests)
+import exactness
+exactness.compute_in_float64()
 model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
 processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
 assert not any(name.split(".")[0] == "models" for name in sys.modules), "the repository was imported"
@@ -120,6 +124,8 @@ torch.save(torch.tensor(model.score(processor, messages, ["Red", "A blue circle"
 """
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_remote_code_scores_the_same_elsewhere(tmp_path: Path, family: str) -> None:
     model, encoder = reward_model(tmp_path / "start", family), tiny.encoder(family)
     model.save_pretrained(tmp_path / "saved")
@@ -132,11 +138,12 @@ def test_remote_code_scores_the_same_elsewhere(tmp_path: Path, family: str) -> N
     script = tmp_path / "elsewhere.py"
     script.write_text(ELSEWHERE)
     arguments = [str(tmp_path / name) for name in ("saved", "picture.png", "scores")]
+    arguments.append(str(Path(exactness.__file__).parent))
     subprocess.run(
         [sys.executable, str(script), *arguments], check=True, cwd=tmp_path, capture_output=True
     )
     found: Tensor = torch.load(tmp_path / "scores")
-    assert torch.allclose(found, wanted, atol=1e-5)
+    assert_exact(found, wanted)
 
 
 def test_every_parameter_is_in_exactly_one_part_and_counted_there(

@@ -13,6 +13,7 @@ from models.config import BackboneConfig, SamplingConfig
 from models.families.table import FAMILIES
 from models.generation import WritingCost, generate
 from tests.models import stock, tiny
+from tests.models.exactness import assert_exact
 from tests.models.test_generation import CASES, END, LIMIT, NAMES
 
 LIKELY = {
@@ -36,6 +37,8 @@ def backbone(folder: Path, family: str) -> Any:
     return model
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(
     tmp_path: Path, family: str
@@ -76,7 +79,7 @@ def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(
             inputs |= {"input_ids": whole, "attention_mask": torch.ones_like(whole)}
             with torch.no_grad():
                 last = stock.hidden_states(stock.backbone(critic.model), inputs)[0, -1]
-            assert torch.allclose(one.end_hidden, last, atol=1e-5, rtol=1e-4)
+            assert_exact(one.end_hidden, last)
     assert len(set(lengths)) > 2, (
         "the case is too easy: continuations should end at different lengths"
     )

@@ -25,7 +25,8 @@ from models.config import BackboneConfig
 from models.encoder import Encoder
 from models.families.internvl import PUBLISHED
 from tests.models import stock, tiny
-from tests.models.families.arrangements import differences, reward_model
+from tests.models.exactness import assert_exact
+from tests.models.families.arrangements import compare, reward_model
 
 FAMILY = "internvl"
 TILE = 56**2
@@ -36,6 +37,8 @@ def at(folder: Path, **changes: Any) -> BackboneConfig:
     return BackboneConfig(path=str(folder), dtype="float32", **changes)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_rows_are_exact_on_qwen3s_language_model_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,9 +48,9 @@ def test_rows_are_exact_on_qwen3s_language_model_too(
     model = reward_model(tmp_path, FAMILY)
     assert model.config.text_config.model_type == "qwen3"
     for seed in range(2000, 2003):
-        score, gradient, name = differences(model, seed)
-        assert score <= 1e-5, seed
-        assert gradient <= 1e-5, (seed, name)
+        found = compare(model, seed)
+        assert_exact(found.scores, found.stock_scores)
+        assert_exact(found.gradients, found.stock_gradients)
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 12), st.integers(0, 11))

@@ -13,6 +13,7 @@ from torch import Tensor
 from models import compatibility
 from models.families.table import FAMILIES
 from models.packing.attention import AttentionPlan, flash_windows, map_tensors, shared_prefix
+from tests.models.exactness import assert_exact
 from tests.models.varlen_reference import attend, put_in_place
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
@@ -55,6 +56,8 @@ LENGTHS = st.lists(
 )
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @settings(max_examples=40, deadline=None)
 @given(LENGTHS)
 def test_every_segment_sees_its_prompt_and_itself(row: list[list[int]]) -> None:
@@ -63,15 +66,16 @@ def test_every_segment_sees_its_prompt_and_itself(row: list[list[int]]) -> None:
         torch.nn.Module(), *x, AttentionPlan.of(row), scaling=0.5, kernel="sdpa"
     )
     assert weights is None
-    assert torch.allclose(out[0], wanted(*rows(x), row), atol=1e-5)
+    assert_exact(out[0], wanted(*rows(x), row))
 
 
-@pytest.mark.usefixtures("varlen")
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64", "varlen")
 def test_the_varlen_call_gets_the_same_segments() -> None:
     row = [[7, 3, 1, 12], [2], [5, 5]]
     x = tensors(sum(map(sum, row)))
     out, _ = shared_prefix(torch.nn.Module(), *x, AttentionPlan.of(row), scaling=0.5, kernel="auto")
-    assert torch.allclose(out[0], wanted(*rows(x), row), atol=1e-5)
+    assert_exact(out[0], wanted(*rows(x), row))
 
 
 WINDOWS = [16, 16, 8, 16, 4, 8]
@@ -87,15 +91,18 @@ def windows(kernel: Any) -> tuple[Tensor, Tensor]:
     return out[0], torch.cat([attend(q, k, v, 0.5, False) for q, k, v in parts])
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_windows_see_themselves() -> None:
     found, expected = windows("auto")
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert_exact(found, expected)
 
 
-@pytest.mark.usefixtures("varlen")
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64", "varlen")
 def test_the_varlen_call_gets_the_same_windows() -> None:
     found, expected = windows("auto")
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert_exact(found, expected)
 
 
 def test_uneven_lengths_are_padded_to_their_own_bucket_only() -> None:

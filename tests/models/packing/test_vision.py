@@ -20,21 +20,25 @@ from models.families.qwen2_5_vl import tower_plan
 from models.packing.attention import Segments, VisionPlan, map_tensors
 from models.packing.groups import Group, PackedBatch
 from models.portable.reward import ScalarRewardModel
-from tests.models import tiny
+from tests.models import stock, tiny
+from tests.models.exactness import assert_exact, float64
 from tests.models.test_packed_equals_padded import case
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.checkpoint(tmp_path_factory.mktemp("backbone"))
+    with float64():
+        return tiny.checkpoint(tmp_path_factory.mktemp("backbone"))
 
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> ScalarRewardModel:
-    loaded: ScalarRewardModel = load_scalar(BackboneConfig(path=str(folder), dtype="float32"))
-    tiny.stir(loaded.head, 0.5)
-    loaded.eval()
-    return loaded
+    """Return a model in float64."""
+    with float64():
+        loaded: ScalarRewardModel = load_scalar(BackboneConfig(path=str(folder), dtype="float32"))
+        tiny.stir(loaded.head, 0.5)
+        loaded.eval()
+        return loaded
 
 
 def groups(encoder: Encoder) -> list[Group]:
@@ -52,22 +56,22 @@ def without_plan(batch: PackedBatch) -> dict[str, Any]:
     return {name: value for name, value in batch.score_inputs().items() if name not in planned}
 
 
-def test_the_tower_computes_the_same_bits_from_the_plan(model: ScalarRewardModel) -> None:
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
+def test_the_tower_computes_the_same_from_the_plan(model: ScalarRewardModel) -> None:
     encoder = tiny.encoder()
     batch = encoder.pack(groups(encoder))
-    given_plan, without = model(**batch.score_inputs()), model(**without_plan(batch))
-    assert torch.equal(given_plan, without)
-    gradients = []
-    for scores in (given_plan, without):
-        model.zero_grad()
-        torch.autograd.backward(scores.square().sum())
-        gradients.append(
-            [None if one.grad is None else one.grad.clone() for one in model.parameters()]
-        )
-    for ours, theirs in zip(*gradients, strict=True):
-        assert ours is not None
-        assert theirs is not None
-        assert torch.equal(ours, theirs)
+    scores_with_plan = model(**batch.score_inputs())
+    model.zero_grad()
+    torch.autograd.backward(scores_with_plan.square().sum())
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    gradients_with_plan = stock.gradients(model)
+
+    scores = model(**without_plan(batch))
+    model.zero_grad()
+    torch.autograd.backward(scores.square().sum())
+    assert_exact(scores_with_plan, scores)
+    assert_exact(gradients_with_plan, stock.gradients(model))
 
 
 def test_one_window_for_a_whole_image_is_the_frame_itself(model: ScalarRewardModel) -> None:

@@ -18,7 +18,8 @@ from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig, Read
 from models.portable.conversations import ConversationError, picture, read_conversation
 from models.portable.reward import ScalarRewardModel
-from tests.models import tiny
+from tests.models import exactness, tiny
+from tests.models.exactness import assert_exact
 
 RESPONSES = ["A red square.", "Blue", "Yes, it is a picture."]
 PROCESSOR = SimpleNamespace(tokenizer=tiny.tokenizer(), image_processor=tiny.image_processor())
@@ -51,6 +52,8 @@ def packed(model: ScalarRewardModel, images: list[Image.Image], **backbone: Any)
     return scores
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("read", get_args(Read))
 def test_scores_are_the_packed_ones_for_every_place_that_a_head_reads(
     tmp_path: Path, read: Read
@@ -62,16 +65,18 @@ def test_scores_are_the_packed_ones_for_every_place_that_a_head_reads(
         found = model.score(
             PROCESSOR, "What is it?", RESPONSES, images=pictures[:number], batch_size=2
         )
-        assert found == pytest.approx(wanted, abs=1e-5)
+        assert_exact(found, wanted)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_the_system_prompt_of_the_training_is_in_the_checkpoint(tmp_path: Path) -> None:
     model = reward_model(tmp_path / "start", system_prompt="Judge well.")
     wanted = packed(model, [], system_prompt="Judge well.")
     assert wanted != pytest.approx(packed(model, []), abs=1e-4)
     model.save_pretrained(tmp_path / "saved")
     again = ScalarRewardModel.from_pretrained(tmp_path / "saved")
-    assert again.score(PROCESSOR, "What is it?", RESPONSES) == pytest.approx(wanted, abs=1e-5)
+    assert_exact(again.score(PROCESSOR, "What is it?", RESPONSES), wanted)
 
 
 def test_every_form_of_a_conversation_gives_the_same_turns(tmp_path: Path) -> None:
@@ -166,7 +171,10 @@ def test_a_forged_control_token_and_a_broken_image_are_refused(tmp_path: Path) -
 SCRIPT = """
 import sys, json
 from transformers import AutoModelForSequenceClassification, AutoProcessor
-folder, image = sys.argv[1:]
+folder, image, tests = sys.argv[1:]
+sys.path.append(tests)
+import exactness
+exactness.compute_in_float64()
 model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
 processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
 assert not any(name.split(".")[0] in ("models", "torchvision") for name in sys.modules)
@@ -175,6 +183,8 @@ print(json.dumps(model.score(processor, messages, json.loads(sys.stdin.read())))
 """
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_transformers_alone_gives_the_scores(tmp_path: Path) -> None:
     model, image = reward_model(tmp_path / "start"), tiny.picture(60, 80)
     model.save_pretrained(tmp_path / "saved")
@@ -184,6 +194,7 @@ def test_transformers_alone_gives_the_scores(tmp_path: Path) -> None:
         "HF_HOME": str(tmp_path / "cache")
     }
     arguments = [sys.executable, "-c", SCRIPT, str(tmp_path / "saved"), str(tmp_path / "one.png")]
+    arguments.append(str(Path(exactness.__file__).parent))
     done = subprocess.run(
         arguments,
         cwd=tmp_path,
@@ -194,4 +205,4 @@ def test_transformers_alone_gives_the_scores(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert json.loads(done.stdout) == pytest.approx(packed(model, [image]), abs=1e-5)
+    assert_exact(json.loads(done.stdout), packed(model, [image]))

@@ -23,7 +23,8 @@ from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from models.packing.groups import PackedBatch
 from models.portable.critic import CriticRewardModel
 from models.portable.reward import IncompleteCheckpointError
-from tests.models import stock, tiny
+from tests.models import exactness, stock, tiny
+from tests.models.exactness import assert_exact
 
 PAIRS = (
     ("A red square.", "A red circle."),
@@ -76,9 +77,7 @@ def joint(scores: Tensor, log_probabilities: Tensor) -> Tensor:
     return (scores * weights[0]).sum() - (log_probabilities * weights[1]).mean()
 
 
-def reference(
-    model: CriticRewardModel, folder: Path
-) -> tuple[Tensor, Tensor, dict[str, Tensor | None]]:
+def reference(model: CriticRewardModel, folder: Path) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Return scores, log-probabilities and gradients of the stock model with the paper's head, on a padded batch."""
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(
         folder, attn_implementation="sdpa"
@@ -99,34 +98,29 @@ def reference(
         found.append(logits.log_softmax(1).gather(1, torch.tensor(critique)[:, None])[:, 0])
     log_probabilities = torch.cat(found)
     torch.autograd.backward(joint(scores, log_probabilities))
-    gradients = {name: parameter.grad for name, parameter in plain.named_parameters()}
-    gradients |= {
-        "head.0.weight": first.grad,
-        "head.0.bias": bias.grad,
-        "head.3.weight": second.grad,
-    }
+    gradients = stock.gradients(plain)
+    heads = {"head.0.weight": first, "head.0.bias": bias, "head.3.weight": second}
+    for name, parameter in heads.items():
+        assert parameter.grad is not None
+        gradients[name] = parameter.grad
     return scores.detach(), log_probabilities.detach(), gradients
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_both_losses_and_all_gradients_are_the_padded_stock_models(tmp_path: Path) -> None:
     model = critic(tmp_path)
     scores, log_probabilities, gradients = reference(model, tmp_path)
     found = model(**row(CASES).joint_inputs())
     torch.autograd.backward(joint(*found))
     assert found[0].dtype == found[1].dtype == torch.float32
-    assert torch.allclose(found[0], scores, atol=1e-5)
-    assert torch.allclose(found[1], log_probabilities, atol=1e-5)
-    named = dict(model.named_parameters())
-    assert named.keys() == gradients.keys()
-    for name, parameter in named.items():
-        wanted = gradients[name]
-        assert parameter.grad is not None, name
-        assert wanted is not None, name
-        assert float((parameter.grad - wanted).abs().max()) <= 1e-5 * max(
-            1.0, float(wanted.abs().max())
-        ), name
-    assert float(named["lm_head.weight"].grad.abs().max()) > 1e-3
-    assert float(named["head.0.weight"].grad.abs().max()) > 1e-3
+    assert_exact(found[0], scores)
+    assert_exact(found[1], log_probabilities)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    found_gradients = stock.gradients(model)
+    assert_exact(found_gradients, gradients)
+    assert float(found_gradients["lm_head.weight"].abs().max()) > 1e-3
+    assert float(found_gradients["head.0.weight"].abs().max()) > 1e-3
 
 
 def test_a_row_of_filler_reaches_every_parameter_of_both_heads(tmp_path: Path) -> None:
@@ -139,6 +133,8 @@ def test_a_row_of_filler_reaches_every_parameter_of_both_heads(tmp_path: Path) -
         assert not parameter.grad.any(), name
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_saved_critic_is_found_by_its_config_and_scores_the_same(
     tmp_path: Path, tied: bool
@@ -152,8 +148,8 @@ def test_a_saved_critic_is_found_by_its_config_and_scores_the_same(
     assert again.config.critique == {"request": "judge the response.", "max_new_tokens": 9}
     with torch.no_grad():
         wanted, found = (one(**row(CASES).joint_inputs()) for one in (model, again))
-    assert torch.allclose(wanted[0], found[0], atol=1e-6)
-    assert torch.allclose(wanted[1], found[1], atol=1e-6)
+    assert_exact(found[0], wanted[0])
+    assert_exact(found[1], wanted[1])
 
 
 def test_a_critic_loads_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -175,6 +171,8 @@ def test_a_critic_loads_whole_or_not_at_all(tmp_path: Path) -> None:
         load_critic(BackboneConfig(path=str(tmp_path / "start"), dtype="float32"), fresh_head=False)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_it_still_generates_from_padded_prompts(tmp_path: Path) -> None:
     model = critic(tmp_path)
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(
@@ -194,7 +192,10 @@ def test_it_still_generates_from_padded_prompts(tmp_path: Path) -> None:
 SCRIPT = """
 import sys, torch
 from transformers import AutoModelForImageTextToText
-folder, again, inputs, scores = sys.argv[1:]
+folder, again, inputs, scores, tests = sys.argv[1:]
+sys.path.append(tests)
+import exactness
+exactness.compute_in_float64()
 load = AutoModelForImageTextToText.from_pretrained
 model = load(folder, trust_remote_code=True, dtype=torch.float32).eval()
 assert not any(name.split(".")[0] == "models" for name in sys.modules), "the repository was imported"
@@ -205,7 +206,7 @@ with torch.no_grad():
     model.save_pretrained(again)
     repeated = load(again, trust_remote_code=True, dtype=torch.float32).eval().score(**inputs)
     texts = model.generate(**inputs, mm_token_type_ids=kinds, max_new_tokens=3, do_sample=False)
-assert torch.allclose(repeated, found, atol=1e-6)
+exactness.assert_exact(repeated, found)
 torch.save((found, texts), scores)
 try:
     load(folder + "-broken", trust_remote_code=True)
@@ -216,6 +217,8 @@ else:
 """
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_remote_code_scores_given_critiques_and_writes_elsewhere(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -231,6 +234,7 @@ def test_remote_code_scores_given_critiques_and_writes_elsewhere(tmp_path: Path)
     inputs = stock.padded_inputs(CASES, side="left")
     torch.save(inputs, tmp_path / "inputs.pt")
     arguments = [str(tmp_path / name) for name in ("saved", "again", "inputs.pt", "scores.pt")]
+    arguments.append(str(Path(exactness.__file__).parent))
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
         "HF_HOME": str(tmp_path / "cache")
     }
@@ -248,10 +252,12 @@ def test_remote_code_scores_given_critiques_and_writes_elsewhere(tmp_path: Path)
         written = model.generate(
             **inputs, mm_token_type_ids=kinds, max_new_tokens=3, do_sample=False
         )
-    assert torch.allclose(found, packed, atol=1e-5)
+    assert_exact(found, packed)
     assert torch.equal(texts, written)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_adapters_keep_both_heads(tmp_path: Path) -> None:
     """The reward head is saved with the adapters, in full; the LM head is the base's, unchanged and not saved twice."""
     from safetensors.torch import load_file
@@ -278,8 +284,8 @@ def test_adapters_keep_both_heads(tmp_path: Path) -> None:
     again = with_adapters(load_critic(backbone, HEAD), tmp_path / "adapters").eval()
     with torch.no_grad():
         wanted, found = (one(**row(CASES).joint_inputs()) for one in (adapted, again))
-    assert torch.allclose(found[0], wanted[0], atol=1e-6)
-    assert torch.allclose(found[1], wanted[1], atol=1e-6)
+    assert_exact(found[0], wanted[0])
+    assert_exact(found[1], wanted[1])
     assert not torch.allclose(
         found[0], critic(tmp_path / "other")(**row(CASES).joint_inputs())[0], atol=1e-2
     )

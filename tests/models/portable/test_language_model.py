@@ -14,6 +14,7 @@ from models.backbone import load_language_model
 from models.config import BackboneConfig
 from models.portable import language_model
 from tests.models import stock, tiny
+from tests.models.exactness import assert_exact
 
 ANSWERS = ("A red square.", "A red circle", "Blue", "A")
 
@@ -31,6 +32,8 @@ def cases() -> list[stock.Case]:
     return found
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("chunk", [1024, 5])
 def test_labels_give_the_stock_loss_and_gradients(
     tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
@@ -61,11 +64,9 @@ def test_labels_give_the_stock_loss_and_gradients(
     assert batch.label_owners.tolist() == owners
     assert batch.labels.tolist() == labels[labels != -100].tolist()
     assert found.dtype == torch.float32
-    assert abs(float(found.detach().mean()) + float(wanted.detach())) < 1e-5
-    theirs = dict(plain.named_parameters())
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert torch.allclose(parameter.grad, theirs[name].grad, atol=1e-5, rtol=1e-4), name
+    assert_exact(-found.mean(), wanted)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert_exact(stock.gradients(model), stock.gradients(plain))
 
 
 def test_a_row_of_filler_has_no_label_and_reaches_every_parameter(tmp_path: Path) -> None:
@@ -78,6 +79,8 @@ def test_a_row_of_filler_has_no_label_and_reaches_every_parameter(tmp_path: Path
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_the_same_model_still_generates_from_padded_prompts(tmp_path: Path) -> None:
     folder = tiny.checkpoint(tmp_path)
     model = load_language_model(BackboneConfig(path=str(folder), dtype="float32")).eval()

@@ -23,7 +23,8 @@ from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import BackboneConfig, HeadConfig, Read
 from models.encoder import Span
 from models.portable.reward import ACTIVATIONS, RewardHead, ScalarRewardModel
-from tests.models import stock, tiny
+from tests.models import exactness, stock, tiny
+from tests.models.exactness import assert_exact
 
 
 def cases() -> list[stock.Case]:
@@ -70,6 +71,8 @@ def padded_with(token: int, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return inputs | {"input_ids": inputs["input_ids"].where(inputs["attention_mask"].bool(), token)}
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(
     "following", ["", "\n", "\n\n and more", "<|endoftext|>", "\n<|im_start|>assistant\n"]
@@ -82,23 +85,25 @@ def test_a_padded_batch_gives_the_packed_scores_whatever_follows(
     logits = model(**inputs).logits
     assert logits.shape == (5, 1)
     assert logits.dtype == torch.float32
-    assert torch.allclose(logits[:, 0], packed(model), atol=1e-5)
-    assert torch.allclose(
-        model(**padded_with(model.config.assistant_turn["end"], inputs)).logits, logits, atol=1e-6
-    )
+    assert_exact(logits[:, 0], packed(model))
+    padded_by_ends = padded_with(model.config.assistant_turn["end"], inputs)
+    assert_exact(model(**padded_by_ends).logits, logits)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_last_token_is_the_last_of_the_row(tmp_path: Path, side: str) -> None:
     model = reward_model(tmp_path, "last_token")
-    assert torch.allclose(
-        model(**stock.padded_inputs(followed_by("\n"), side)).logits[:, 0], packed(model), atol=1e-5
-    )
+    logits = model(**stock.padded_inputs(followed_by("\n"), side)).logits
+    assert_exact(logits[:, 0], packed(model))
     assert not torch.allclose(
         model(**stock.padded_inputs(cases(), side)).logits[:, 0], packed(model), atol=1e-3
     )
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_a_checkpoint_from_before_reads_where_it_read(tmp_path: Path) -> None:
     reward_model(tmp_path, "last_token").save_pretrained(tmp_path / "saved")
     tiny.encoder().save_pretrained(tmp_path / "saved")
@@ -119,7 +124,7 @@ def test_a_checkpoint_from_before_reads_where_it_read(tmp_path: Path) -> None:
     assert again.config.reward_head["read"] == "last_response_token"
     assert again.config.num_labels == 1
     logits = again(**stock.padded_inputs(cases(), "left")).logits[:, 0]
-    assert torch.allclose(logits, packed(again), atol=1e-5)
+    assert_exact(logits, packed(again))
     again.config.reward_head["read"] = "end_of_turn"
     assert not torch.allclose(logits, packed(again), atol=1e-3)
 
@@ -137,13 +142,14 @@ def test_a_row_without_a_whole_answer_is_refused(tmp_path: Path, read: Read, whi
         model(**inputs)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_weights_without_a_tokenizer_go_by_their_config(tmp_path: Path) -> None:
     tiny.language_model().save_pretrained(tmp_path)
     model = load_scalar(BackboneConfig(path=str(tmp_path), dtype="float32")).eval()
     tiny.stir(model.head, 0.5)
-    assert torch.allclose(
-        model(**stock.padded_inputs(followed_by("\n"))).logits[:, 0], packed(model), atol=1e-5
-    )
+    logits = model(**stock.padded_inputs(followed_by("\n"))).logits
+    assert_exact(logits[:, 0], packed(model))
 
 
 def refused_images() -> dict[str, dict[str, Any]]:
@@ -187,15 +193,19 @@ def test_images_other_than_the_placeholders_are_refused(tmp_path: Path, name: st
             call(**inputs)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_several_rows_need_a_mask_and_one_does_not(tmp_path: Path) -> None:
     model = reward_model(tmp_path)
     inputs = stock.padded_inputs([(images, turns[:1]) for images, turns in cases()[:1]])
     del inputs["attention_mask"]
-    assert torch.allclose(model(**inputs).logits[0], packed(model)[0], atol=1e-5)
+    assert_exact(model(**inputs).logits[0], packed(model)[:1])
     with pytest.raises(ValueError, match="attention_mask"):
         model(input_ids=stock.padded_inputs(cases()[1:2] * 2)["input_ids"])
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_a_mean_head_needs_to_be_told_the_response(tmp_path: Path) -> None:
     model = reward_model(tmp_path, "mean")
     inputs = stock.padded_inputs(cases())
@@ -206,14 +216,14 @@ def test_a_mean_head_needs_to_be_told_the_response(tmp_path: Path) -> None:
     answers = [turn[-2].text for _, turns in cases() for turn in turns]
     for i, (end, answer) in enumerate(zip(ends.tolist(), answers, strict=True)):
         mask[i, end - len(tiny.tokenizer()(answer)["input_ids"]) : end] = 1
-    assert torch.allclose(
-        model(**inputs, response_mask=mask).logits[:, 0], packed(model), atol=1e-5
-    )
+    assert_exact(model(**inputs, response_mask=mask).logits[:, 0], packed(model))
     mask[1] = 0
     with pytest.raises(ValueError, match="response_mask"):
         model(**inputs, response_mask=mask)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_text_callers_get_the_packed_scores(tmp_path: Path) -> None:
     """TRL's GRPOTrainer with `reward_funcs=model` does the first, transformers' pipeline the second."""
     model, tokenizer, encoder = (
@@ -236,19 +246,22 @@ def test_text_callers_get_the_packed_scores(tmp_path: Path) -> None:
         padding_side="right",
         add_special_tokens=False,
     )
-    assert torch.allclose(model(**rows).logits[:, 0], wanted, atol=1e-5)
+    assert_exact(model(**rows).logits[:, 0], wanted)
     for side, pad in (("left", "<|endoftext|>"), ("right", "<|im_end|>")):
         tokenizer.padding_side, tokenizer.pad_token = side, pad
         found = pipeline("text-classification", model=model, tokenizer=tokenizer, batch_size=2)(
             texts
         )
-        assert [one["score"] for one in found] == pytest.approx(wanted.tolist(), abs=1e-5)
+        assert_exact([one["score"] for one in found], wanted.tolist())
 
 
 SCRIPT = """
 import sys, torch
 from transformers import AutoModelForSequenceClassification
-folder, again, inputs, scores = sys.argv[1:]
+folder, again, inputs, scores, tests = sys.argv[1:]
+sys.path.append(tests)
+import exactness
+exactness.compute_in_float64()
 load = AutoModelForSequenceClassification.from_pretrained
 model = load(folder, trust_remote_code=True, num_labels=1, dtype=torch.float32).eval()
 assert not any(name.split(".")[0] == "models" for name in sys.modules), "the repository was imported"
@@ -256,7 +269,7 @@ with torch.no_grad():
     found = model(**torch.load(inputs)).logits
     model.save_pretrained(again)
     repeated = load(again, trust_remote_code=True, dtype=torch.float32).eval()(**torch.load(inputs)).logits
-assert torch.allclose(repeated, found, atol=1e-6)
+exactness.assert_exact(repeated, found)
 torch.save(found, scores)
 try:
     load(folder + "-broken", trust_remote_code=True)
@@ -267,6 +280,8 @@ else:
 """
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_remote_code_scores_the_same_elsewhere(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -287,6 +302,7 @@ def test_remote_code_scores_the_same_elsewhere(tmp_path: Path) -> None:
     inputs = stock.padded_inputs(cases())
     torch.save(inputs, tmp_path / "inputs.pt")
     arguments = [str(tmp_path / name) for name in ("saved", "again", "inputs.pt", "scores.pt")]
+    arguments.append(str(Path(exactness.__file__).parent))
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
         "HF_HOME": str(tmp_path / "cache")
     }
@@ -299,7 +315,7 @@ def test_remote_code_scores_the_same_elsewhere(tmp_path: Path) -> None:
     )
     with torch.no_grad():
         wanted = model(**inputs).logits
-    assert torch.allclose(torch.load(tmp_path / "scores.pt"), wanted, atol=1e-6)
+    assert_exact(torch.load(tmp_path / "scores.pt"), wanted)
 
 
 def test_a_recipe_names_every_activation_of_the_table() -> None:

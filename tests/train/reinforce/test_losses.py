@@ -21,6 +21,7 @@ from train.reinforce.losses import (
     sequence_mean,
 )
 
+pytestmark = [pytest.mark.numerics, pytest.mark.usefixtures("float64")]
 NO_FILTER = {"filter": None}
 
 

@@ -20,7 +20,8 @@ from models.config import BackboneConfig, SamplingConfig
 from models.generation import Generation
 from models.packing.groups import Group, PackedBatch
 from models.sampling import generate_packed, log_probabilities, to_write
-from tests.models import tiny
+from tests.models import stock, tiny
+from tests.models.exactness import assert_exact
 from train.reinforce.rollouts import Prompts, deal_places
 
 
@@ -54,6 +55,8 @@ def by_stock(model: Any, group: Group, ids: list[int], temperature: float) -> Te
     return found
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("shared", [True, False])
 def test_packed_log_probabilities_and_gradients_are_the_stock_models(
@@ -73,12 +76,10 @@ def test_packed_log_probabilities_and_gradients_are_the_stock_models(
         wanted[row, :length] = by_stock(
             plain, groups[owner], ids[row, :length].tolist(), temperature
         )
-    assert torch.allclose(found, wanted, atol=1e-5)
+    assert_exact(found, wanted)
     torch.autograd.backward(found.sum())
     torch.autograd.backward(wanted.sum())
-    theirs = dict(plain.named_parameters())
-    for name, parameter in model.named_parameters():
-        assert torch.allclose(parameter.grad, theirs[name].grad, atol=1e-4, rtol=1e-3), name
+    assert_exact(stock.gradients(model), stock.gradients(plain))
 
 
 def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image(

@@ -89,6 +89,8 @@ def sigmoid_loss(difference: float) -> float:
     return -float(logsigmoid(torch.tensor(difference)))
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_both_losses_and_all_figures_by_hand() -> None:
     row, model, objective = mixed_row(), Stub(SCORES), JointCritique(config())
     assert row.batch.group_sizes == (2, 4, 2)
@@ -116,6 +118,8 @@ def test_both_losses_and_all_figures_by_hand() -> None:
     assert report["accuracy_own_critique"] == 1.0
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_weights_margins_and_the_centring_term() -> None:
     settings = {
         "cross_entropy_weight": 2.0,
@@ -135,6 +139,8 @@ def test_weights_margins_and_the_centring_term() -> None:
     assert float(loss.detach()) == pytest.approx(2 * log(2) + 3 * sum(terms) / 3)
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_the_mean_loss_is_that_of_training_after_its_warm_up() -> None:
     row, settings = (
         mixed_row(),
@@ -148,6 +154,8 @@ def test_the_mean_loss_is_that_of_training_after_its_warm_up() -> None:
     assert float(found) == pytest.approx(float(loss.detach()))
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_the_score_loss_sets_in_after_the_warm_up() -> None:
     row, model, objective = mixed_row(), Stub(SCORES), JointCritique(config(score_warmup_steps=2))
     totals = torch.tensor([3.0, len(row.batch.labels)])

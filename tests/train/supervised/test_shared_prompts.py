@@ -18,6 +18,7 @@ from models.backbone import load_critic, load_scalar
 from models.config import BackboneConfig
 from tests.data.mixtures import mixture, project, row
 from tests.models import tiny
+from tests.models.exactness import assert_exact, float64
 from train.recipe.methods import CriticConfig, NaiveConfig
 from train.supervised.budget import split
 from train.supervised.critic import CriticEncoder, JointCritique
@@ -115,11 +116,13 @@ METHODS: dict[str, tuple[Callable[[], Encode], Callable[..., Any], Objective]] =
 def method(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Encode, Any, Objective]:
+    """Return an encoder, a model in float64 and an objective."""
     encode, load, objective = METHODS[request.param]
-    folder = tiny.checkpoint(tmp_path_factory.mktemp("backbone"))
-    model = load(BackboneConfig(path=str(folder), dtype="float32"))
-    torch.manual_seed(0)
-    tiny.stir(model.head, 0.3)
+    with float64():
+        folder = tiny.checkpoint(tmp_path_factory.mktemp("backbone"))
+        model = load(BackboneConfig(path=str(folder), dtype="float32"))
+        torch.manual_seed(0)
+        tiny.stir(model.head, 0.3)
     return encode(), model, objective
 
 
@@ -157,15 +160,12 @@ def assert_same(
     found: tuple[dict[str, float], dict[str, Tensor]],
     wanted: tuple[dict[str, float], dict[str, Tensor]],
 ) -> None:
-    assert found[0] == pytest.approx(wanted[0], rel=1e-5, abs=1e-5)
-    assert found[1].keys() == wanted[1].keys()
-    for name, gradient in wanted[1].items():
-        scale = max(
-            float(gradient.abs().max()), 1e-2
-        )  # below it a small sum of large terms is rounded
-        assert float((found[1][name] - gradient).abs().max()) < 1e-5 * scale, name
+    assert_exact(found[0], wanted[0])
+    assert_exact(found[1], wanted[1])
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("budget", [10**6, 250])
 def test_a_step_is_that_of_separate_groups(
@@ -197,6 +197,8 @@ def test_a_step_is_that_of_separate_groups(
         assert budget < 10**6 or (spent[0][0] < spent[1][0] and spent[0][1] < spent[1][1])
 
 
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
 def test_a_group_that_is_cut_for_a_lack_of_memory_is_the_same_records(
     pairs: Mixture, method: Any
 ) -> None:
