@@ -11,7 +11,7 @@ import pytest
 
 from tests.eval.reporting.test_figures import made
 from tests.train.minimal import MINIMAL, write
-from tests.train.test_on_policy import LAUNCHER, POLICY
+from tests.train.test_on_policy import LAUNCHER, POLICY, SHAPES
 from train import predictors
 from train.ablation.variants import Run
 from train.recipe.recipe import STAND_IN, Recipe
@@ -25,6 +25,7 @@ variants:
   good-judge: {extends: judge.yaml}
 """
 JUDGE = MINIMAL.replace("{type: naive}", "{type: language_model, target: judgement}")
+QUESTIONS = SHAPES.replace("{round}", "0")
 EVALUATION = "evaluation: {questions: [{type: shapes, level: demo, split: benchmark, rows: 4}]}\n"
 
 
@@ -52,7 +53,7 @@ def run(listed: Path, *more: str) -> dict[str, Any]:
         "--policy",
         "embedded",
         "--questions",
-        "{type: shapes}",
+        QUESTIONS,
         "--compared",
         "2",
     ]
