@@ -31,7 +31,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -231,13 +231,19 @@ def measured(ablation: Ablation, options: argparse.Namespace) -> list[Model]:
             made_from = {"samples": content_digest(given), "judge": model_digest(checkpoint)}
             arguments = [checkpoint, str(given), str(scored)]
             run_step(options.launcher, "eval/score.py", arguments, scored, made_from)
-            model = of_answers(run, given, scored, repeated_keys)
+            num_unjudged = num_rows(given) - num_rows(scored)
+            model = replace(of_answers(run, scored, repeated_keys), unjudged=num_unjudged)
             model.figures.update(of_benchmarks(run))
             if run.variant in options.pays and run.seed == ablation.runs[0].seed:
                 policy = folder / "policies" / run.variant
                 model.gains.update(of_policy(run, policy, options, lock, repeated_policy_questions))
             models.append(model)
     return models
+
+
+def num_rows(file: Path) -> int:
+    """Return the number of rows of a file of JSON lines."""
+    return sum(1 for _ in rows_of(file))
 
 
 def known_questions(questions: Sequence[Question], ablation: Ablation) -> set[int]:
@@ -289,15 +295,13 @@ def show_left_out(name: str, num_repeated: int, num_questions: int, notes: Itera
         print(f"not compared with {name}: {note}", file=sys.stderr)
 
 
-def of_answers(run: Run, samples: Path, scored: Path, repeated_keys: Set[int]) -> Model:
-    """Return the figures of a model by the policy's answers in `samples`, which it scored into `scored`.
+def of_answers(run: Run, scored: Path, repeated_keys: Set[int] = frozenset()) -> Model:
+    """Return the figures of a model by the policy's answers, which it scored into a file.
 
     Answers to the questions of `repeated_keys` count for none: a model of the list was trained on
     these questions.
     """
-    num_samples = sum(1 for _ in rows_of(samples))
-    judged = list(rows_of(scored))
-    rows = [row for row in judged if Question.of_row(row).key not in repeated_keys]
+    rows = [row for row in rows_of(scored) if Question.of_row(row).key not in repeated_keys]
     names = contents(rows)
     best: dict[str, float] = {}
     gains: list[float] = []
@@ -316,7 +320,6 @@ def of_answers(run: Run, samples: Path, scored: Path, repeated_keys: Set[int]) -
         figures,
         {"best_of_gain": crossed_bootstrap(np.array(gains)[None])},
         {AUC: auc, BEST: best},
-        num_samples - len(judged),
     )
 
 
