@@ -55,10 +55,13 @@ def run_step(
 
 
 def model_digest(path: str) -> str:
-    """Return a text that changes with a checkpoint of this project: the digest of its list of files.
+    """Return a text that changes with a checkpoint of this project, or with the YAML file of a judge.
 
-    Models without such a list (a hub id, `embedded`, a folder of another program) are their path.
+    A checkpoint is told by the digest of its list of files. Models without such a list (a hub id,
+    `embedded`, a folder of another program) are told by their path.
     """
+    if Path(path).expanduser().is_file():
+        return content_digest(Path(path).expanduser())
     file_list = Path(path).expanduser() / "complete"
     if not file_list.is_file() or not file_list.stat().st_size:  # it is empty in older checkpoints
         return path
