@@ -32,6 +32,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -217,12 +218,8 @@ def measured(ablation: Ablation, options: argparse.Namespace) -> list[Model]:
         arguments = [options.policy, str(samples), *asked]
         run_step(options.launcher, "eval/sample.py", arguments, samples, made_from)
         fewer = folder / f"samples-{options.compared}.jsonl"
-        write_whole(
-            fewer,
-            "".join(
-                samples.read_text(encoding="utf-8").splitlines(keepends=True)[: options.compared]
-            ),
-        )
+        with samples.open(encoding="utf-8") as lines:
+            write_whole(fewer, "".join(islice(lines, options.compared)))
         models = []
         for run in [run for run in ablation.runs if state(run) == "complete"]:
             given = fewer if paradigm(run) == "judge" else samples

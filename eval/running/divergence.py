@@ -140,5 +140,6 @@ def _lines(file: Path, mark: str) -> list[dict[str, Any]]:
     """Return the lines of a point that was measured before under the same mark; empty for none."""
     if not file.is_file():
         return []
-    first, *rest = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    with file.open(encoding="utf-8") as lines:  # not splitlines: answers hold other line breaks
+        first, *rest = map(json.loads, lines)
     return rest if first == mark else []

@@ -134,7 +134,8 @@ def test_the_seeds_of_a_list_are_one_line_and_answers_of_the_run_are_taken(
     for seed, right in (("0", False), ("1", True)):
         there = tmp_path / "list" / "arm" / seed
         shutil.copytree(run / "checkpoint-10", there / "checkpoint-10")
-        kept = [replace(one, right=(right,) * 4) for one in asked[1]]
+        texts = ("one\u2028line",) * 4  # JSON lines end with \n alone
+        kept = [replace(one, right=(right,) * 4, texts=texts) for one in asked[1]]
         write_answers(there / "checkpoint-10" / "answers", "shapes", questions, kept)
         shutil.copy(run / "recipe.yaml", there)
         (there / "run.json").write_text("{}")
@@ -152,6 +153,8 @@ def test_the_seeds_of_a_list_are_one_line_and_answers_of_the_run_are_taken(
         "arm-0-10.jsonl",
         "arm-1-10.jsonl",
     }
+    assert measured(tmp_path / "list", tmp_path / "out")["points"] == [start, arm]
+    assert len(asked) == 1
     measured(tmp_path / "list", tmp_path / "fewer", "--questions", "5")
     assert len(asked) == 2  # the first five of what was kept
     measured(tmp_path / "list", tmp_path / "fewer samples", "--samples", "2")

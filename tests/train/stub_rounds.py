@@ -41,7 +41,7 @@ def main() -> None:
         scores = [2.0, 0.0, 1.0 if good else -1.0, 0.5]
         rows = [
             json.loads(line) | {"scores": scores}
-            for line in Path(arguments[1]).read_text().splitlines()
+            for line in Path(arguments[1]).read_text(encoding="utf-8").split("\n")[:-1]
         ]
         write(output, rows)
     elif name == "rl":
@@ -67,7 +67,7 @@ def main() -> None:
 def asked_colours(source: str) -> list[dict[str, object]]:
     """Return three questions of a source that is not read: other ones for another source."""
     about = {"responses": TEXTS, "answer": KNOWN, "right": RIGHT, "verifier": "exact"}
-    return [{"id": str(i), "prompt": f"Colour {i} of {source}?", **about} for i in range(3)]
+    return [{"id": str(i), "prompt": f"Colour {i}\u2028of {source}?", **about} for i in range(3)]
 
 
 def asked_numbers(source: str) -> list[dict[str, object]]:
@@ -94,8 +94,9 @@ def answers(place: Path, right: int) -> None:
 
 
 def write(file: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write JSON lines."""
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    """Write JSON lines as this project does: other line breaks than the usual one are not escaped."""
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -92,10 +92,7 @@ def test_every_round_asks_the_models_of_the_one_before(tmp_path: Path) -> None:
     assert "round-2/pairs.jsonl" in trained[1]
     paid = (tmp_path / "out" / "round-2" / "policy" / "recipe.yaml").read_text()
     assert "round-2/reward_model/checkpoint-2" in paid
-    pairs = [
-        json.loads(line)
-        for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()
-    ]
+    pairs = run_folders.lines(tmp_path / "out" / "round-1" / "pairs.jsonl")
     assert {(pair["chosen"], pair["rejected"]) for pair in pairs} == {
         (right, wrong) for right in ("it is red", "red") for wrong in ("it is blue", "it is green")
     }
@@ -147,10 +144,7 @@ def test_a_judge_labels_the_answers_where_nobody_knows_the_truth(tmp_path: Path)
         "score round-1/judged.jsonl judge.yaml out/round-1/samples.jsonl out/round-1/judged.jsonl"
         in calls(tmp_path)
     )
-    pairs = [
-        json.loads(line)
-        for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()
-    ]
+    pairs = run_folders.lines(tmp_path / "out" / "round-1" / "pairs.jsonl")
     assert [(pair["chosen"], pair["rejected"]) for pair in pairs] == [
         ("it is red", "red")
     ] * 3  # its best and its worst
@@ -354,10 +348,7 @@ def test_a_round_for_real(tmp_path: Path) -> None:
     assert (before["questions"], after["round"]) == (4, 1)
     files = [tmp_path / "out" / f"round-{n}" / "samples.jsonl" for n in (1, 2)]
     assert files[0].read_text() != files[1].read_text()  # other questions
-    pairs = [
-        json.loads(line)
-        for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()
-    ]
+    pairs = run_folders.lines(tmp_path / "out" / "round-1" / "pairs.jsonl")
     assert len(pairs) == 4
     assert all(pair["images"][0].startswith("data:image/png") for pair in pairs)
     trained = tmp_path / "out" / "round-1" / "reward_model"
