@@ -154,7 +154,7 @@ def trained_questions(
         print(f"not compared with the questions: {note}", file=sys.stderr)
     compared = [Question.of_record(question) for question in questions]
     remedy = "Measure on questions that no run trains on (evaluation.questions in the recipes)."
-    return trained_on.leave_out(compared, "evaluation.questions", remedy)
+    return trained_on.questions_to_leave_out(compared, "evaluation.questions", remedy)
 
 
 def report(points: Sequence[Point], output: Path, title: str) -> None:

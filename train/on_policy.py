@@ -182,7 +182,7 @@ def refuse_known_questions(recipe: Recipe, options: argparse.Namespace) -> None:
     for number in range(1, options.rounds + 2):
         questions = questions_of_round(options, number)
         refuse_other_verifier(questions, number, options)
-        trained_on.leave_out(questions, f"--questions, round {number}", REMEDY)
+        trained_on.questions_to_leave_out(questions, f"--questions, round {number}", REMEDY)
         if number == 1:
             add_sources(trained_on, recipe)
         trained_on.add(f"round {number}", [question.key for question in questions])
@@ -307,7 +307,9 @@ def measured(folder: Path, trained_on: TrainingPrompts) -> dict[str, Any]:
     """
     rows = list(rows_of(folder / "scored.jsonl"))
     num_asked = sum(1 for _ in rows_of(folder / "samples.jsonl"))
-    repeated = trained_on.leave_out([Question.of_row(row) for row in rows], folder.name, REMEDY)
+    repeated = trained_on.questions_to_leave_out(
+        [Question.of_row(row) for row in rows], folder.name, REMEDY
+    )
     unseen = [row for index, row in enumerate(rows) if index not in repeated]
     right = [sum(row["right"]) / len(row["right"]) for row in unseen]
     best = [best_of(row["scores"], row["right"], len(row["right"])) for row in unseen]

@@ -253,7 +253,7 @@ def known_questions(questions: Sequence[Question], ablation: Ablation) -> set[in
         trained_on.add_recipe(run.recipe.data, run.variant, fetch=state(run) != "complete")
         trained_on.add_model(run.recipe.backbone.path)
     remedy = "Name other questions, which no variant of the list trains on."
-    repeated = trained_on.leave_out(questions, "--questions", remedy)
+    repeated = trained_on.questions_to_leave_out(questions, "--questions", remedy)
     show_left_out("--questions", len(repeated), len(questions), trained_on.notes)
     return {questions[index].key for index in repeated}
 
@@ -276,7 +276,7 @@ def known_policy_questions(options: argparse.Namespace) -> set[str]:
     trained_on.add_model(recipe.backbone.path)
     name = f"{options.policy_recipe}, evaluation.questions"
     remedy = "Evaluate the policy on questions that data.sources does not hold."
-    repeated = trained_on.leave_out([*map(Question.of_record, records)], name, remedy)
+    repeated = trained_on.questions_to_leave_out([*map(Question.of_record, records)], name, remedy)
     show_left_out(name, len(repeated), len(records), trained_on.notes)
     return {records[index].identity for index in repeated}
 

@@ -80,8 +80,9 @@ class TrainingPrompts:
     """Digests of the `data` sections that were added."""
 
     def add(self, source: str, keys: Sequence[int] | Keys) -> None:
-        """Add the prompts of a source, or of a round of on-policy pairs."""
-        self.keys_by_source[source] = np.unique(np.asarray(keys, np.uint64))
+        """Add prompts of a source, or of a round of on-policy pairs, to those known under its name."""
+        known = self.keys_by_source.get(source, np.empty(0, np.uint64))
+        self.keys_by_source[source] = np.union1d(known, np.asarray(keys, np.uint64))
 
     def add_recipe(self, data: MixtureConfig, name: str, *, fetch: bool) -> None:
         """Add every record of a recipe's sources, whatever its filters and epochs draw from them.
@@ -152,7 +153,9 @@ class TrainingPrompts:
                 found.setdefault(index, source)
         return found
 
-    def leave_out(self, questions: Sequence[Question], name: str, remedy: str) -> dict[int, str]:
+    def questions_to_leave_out(
+        self, questions: Sequence[Question], name: str, remedy: str
+    ) -> dict[int, str]:
         """Return what `repeated` returns, to be left out of a figure on unseen questions.
 
         The message of the error begins with `name` and ends with the sentence `remedy`.

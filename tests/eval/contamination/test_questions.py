@@ -77,7 +77,9 @@ def test_no_question_that_was_trained_on_remains(questions: list[int], trained: 
     assert trained_on.repeated([*map(asked, questions)]).keys() == repeated
     is_refused = bool(repeated) and len(repeated) >= MOST_REPEATED * len(questions)
     try:
-        left_out = trained_on.leave_out([*map(asked, questions)], "--questions", "Ask others.")
+        left_out = trained_on.questions_to_leave_out(
+            [*map(asked, questions)], "--questions", "Ask others."
+        )
     except UserError as error:
         assert is_refused
         count = f"--questions: {len(repeated):,} of {len(questions):,} questions"
@@ -85,6 +87,18 @@ def test_no_question_that_was_trained_on_remains(questions: list[int], trained: 
         return
     assert not is_refused
     assert left_out.keys() == repeated
+
+
+def test_sources_of_one_name_are_both_compared(tmp_path: Path) -> None:
+    """The seeds of a variant may train on different files under one name."""
+    trained_on = TrainingPrompts()
+    for seed in (1, 2):
+        source = {"type": "shapes", "level": "demo", "rows": 2, "seed": seed}
+        section = {"sources": [source], "cache": str(tmp_path)}
+        trained_on.add_recipe(MixtureConfig.model_validate(section), "variant", fetch=True)
+    for seed in (1, 2):
+        questions = questions_of_source(f"{{type: shapes, level: demo, rows: 2, seed: {seed}}}", "")
+        assert sorted(trained_on.repeated(questions)) == [0, 1]
 
 
 def test_every_source_of_a_recipe_is_compared_or_noted(tmp_path: Path) -> None:
