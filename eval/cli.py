@@ -23,7 +23,7 @@ from data.errors import UserError
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.card import recorded
 from eval.protocol import Images, ProtocolConfig
-from eval.verifiers import VERIFIERS, Verifying
+from eval.verifiers import RECORDED, VERIFIERS, Verifying
 
 if TYPE_CHECKING:
     import torch
@@ -130,8 +130,9 @@ def add_verifier(parser: argparse.ArgumentParser) -> None:
     """Add the options by which responses are verified."""
     parser.add_argument(
         "--verifier",
-        choices=VERIFIERS,
-        help="the rule that says which responses are right (eval/verifiers.py)",
+        choices=[*VERIFIERS, RECORDED],
+        help="how responses are verified: by a rule of eval/verifiers.py, or `recorded`, which takes "
+        "the verdicts that the records hold (`right`); a rule that contradicts these is refused",
     )
     parser.add_argument(
         "--answer",

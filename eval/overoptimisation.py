@@ -7,7 +7,9 @@ python eval/overoptimisation.py runs/shapes/ablations/rewards --samples 8       
 All RUNs start from the same policy and are measured on the same questions (the first of their evaluation.questions) by one judge
 (the reward's first, or --judge). Beside the checkpoints stands what the start reaches without training: best of n by the judge,
 pass@n and the majority of n, for every n up to --samples, each estimated without bias from the same answers. Of a list, the seeds
-of a variant are one line. Answers that a run gave to the same questions at its saves are not asked for again.
+of a variant are one line. Answers that a run gave to the same questions at its saves are not asked for again. Questions are
+compared by content with what the runs, their start and the judge were trained on: those that were trained on are left out and
+counted; if a quarter were, the command ends before any work is done.
 
 A difference is paired: the same questions, with its 95 % interval over them, and over seeds if there are several. "Sharpening" is
 what a run's last line says where sampled answers became better, and the greedy one did not. Into --output (default
@@ -29,8 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.errors import UserError
+from data.preference import Preference
 from data.storage.files import write_json
 from eval.cli import add_ranks, command, processes
+from eval.contamination.questions import Question, TrainingPrompts
+from eval.judges.card import RECIPE
 from eval.protocol import Floats
 from eval.reporting.charts import colours, panels
 from eval.results.best_of import best_of, best_of_kl, best_score, majority, pass_at
@@ -38,6 +43,7 @@ from eval.results.statistics import Difference, crossed_bootstrap, paired_bootst
 
 if TYPE_CHECKING:
     from eval.running.divergence import Point
+    from eval.running.policies import PolicyRun
 
 Credits = Mapping[str, Floats]
 """The value of each figure for every question, (questions,)."""
@@ -83,7 +89,7 @@ def measure(options: argparse.Namespace) -> None:
         from eval.running.divergence import Measurement
         from eval.running.fingerprint import shared_digest
         from eval.running.policies import PolicyRun
-        from models.distributed import rank
+        from models.distributed import gather, rank
 
         runs = [run for folder in options.runs for run in PolicyRun.all_in(folder)]
         if not runs:
@@ -102,7 +108,9 @@ def measure(options: argparse.Namespace) -> None:
             )
         output, console = options.output or options.runs[0] / "overoptimisation", plain_console()
         runtime = Runtime(device, options.token_budget)
-        questions = first.questions(options.questions)
+        asked = first.questions(options.questions)
+        repeated = gather({} if rank() else trained_questions(asked, runs, judge))[0]
+        questions = [one for index, one in enumerate(asked) if index not in repeated]
         ranker = load_judge(judge, runtime).ranker, shared_digest(judge)
         measurement = Measurement(
             first, questions, options.samples, ranker, output / "points", runtime
@@ -121,11 +129,32 @@ def measure(options: argparse.Namespace) -> None:
             points += [measurement.point(run, step, path, console) for step, path in found.items()]
         if rank():
             return
-        report(
-            points,
-            output,
-            f"{len(questions):,} questions, {options.samples} answers each, judge {judge}",
-        )
+        title = f"{len(questions):,} questions, {options.samples} answers each, judge {judge}"
+        if repeated:
+            title += f"; {len(repeated):,} questions left out because they were trained on"
+        report(points, output, title)
+
+
+def trained_questions(
+    questions: Sequence[Preference], runs: Sequence[PolicyRun], judge: Path
+) -> dict[int, str]:
+    """Return the indices of the questions that a run or the judge was trained on, each with a source.
+
+    Raises: UserError if so many were trained on that they are refused.
+    """
+    trained_on = TrainingPrompts()
+    for run in runs:
+        trained_on.add_run(run.folder / RECIPE)
+    trained_on.add_model(runs[0].start.path)
+    if judge.is_dir():
+        trained_on.add_model(str(judge))
+    else:
+        trained_on.note(f"{judge}: it is no checkpoint, so its training is not known")
+    for note in trained_on.notes:
+        print(f"not compared with the questions: {note}", file=sys.stderr)
+    compared = [Question.of_record(question) for question in questions]
+    remedy = "Measure on questions that no run trains on (evaluation.questions in the recipes)."
+    return trained_on.questions_to_leave_out(compared, "evaluation.questions", remedy)
 
 
 def report(points: Sequence[Point], output: Path, title: str) -> None:

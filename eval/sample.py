@@ -6,10 +6,13 @@ python eval/sample.py Qwen/Qwen2.5-VL-3B-Instruct samples.jsonl --source '{type:
 A round of on-policy pairs, labelled by the verifier; a reward model then goes on learning from them as a source of type project:
 
 python eval/score.py runs/shapes/naive/best samples.jsonl scored.jsonl
-python eval/select_responses.py pairs scored.jsonl pairs.jsonl --verifier exact --all
+python eval/select_responses.py pairs scored.jsonl pairs.jsonl --verifier recorded --all
 
-POLICY is a checkpoint folder, a hub id, or `embedded`; --source is one as a recipe has it. A line of OUT holds `prompt`, `images`
-(data URIs), `responses`, `right`, `answer` (all known answers) and `verifier`. A killed command is continued by the same command.
+POLICY is a checkpoint folder, a hub id, or `embedded`; --source is one as a recipe has it. A line
+of OUT holds `prompt`, `images` (data URIs), `responses`, `answer` (all known answers), `verifier`
+(the rule that the source declares), `right` (the verdicts by this rule; an answer that was cut off
+is wrong) and `key`, equal for questions of equal content. A killed command is continued by the same
+command.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from data.errors import UserError
 from data.images import data_uri
 from data.mixture import CACHE
 from data.preference import Preference
+from data.preparation.row_index import prompt_key
 from data.sources.table import AnySource
 from data.storage.code import code_digest
 from data.storage.files import digest, write_json_lines
@@ -122,6 +126,7 @@ def as_row(question: Preference, responses: Sequence[str], right: Sequence[bool]
     assert question.truth is not None
     return {
         "id": question.identity,
+        "key": f"{prompt_key(question):016x}",
         "prompt": list(question.prompt),
         "images": [data_uri(image, question.identity) for image in question.images],
         "responses": list(responses),

@@ -18,7 +18,8 @@ OUT has the record's own columns (an image stays what it was, a path a path) and
     margin      best minus second best score; null for one response
     normalised  (score - mean) / std, where the checkpoint's config.json has reference_scores
     rewards     the scores in another --form (eval/score_forms.py)
-    right       what the --verifier says of each response, by the known answer in the column --answer
+    right       what the --verifier says of each response, by the known answer in the column --answer. Verdicts
+                that a record holds (eval/sample.py's `right`) are kept; a rule that contradicts them is refused
     judgements, unread    comparisons of a judge, and those that name no response;    critiques    of a critic
 
 A record that cannot be judged is counted, stands in OUT.errors.jsonl with its row and the reason, and not in OUT. A killed
@@ -114,6 +115,8 @@ def score(options: argparse.Namespace, console: Console) -> None:
         check_kind(options.output)
         file = open_records(options.input, options.image_root)
         schema = schema_for(file.rows, options.output)
+        if scoring.verifying is not None:
+            file.refuse_contradiction(scoring.verifying)
         judge = load_judge(options.judge, Runtime(device, options.token_budget))
         journal = LineJournal(
             options.output.with_name(f"{options.output.name}.journal"),

@@ -6,7 +6,8 @@ python eval/select_responses.py pairs scored.parquet dpo.parquet --all --verifie
 python eval/select_responses.py rejection-sampling scored.jsonl sft.jsonl --verifier multiple_choice
 
 With a --verifier, which reads the known answer in the column --answer, `best` and `rejection-sampling` take right responses only,
-and `pairs` sets right ones against wrong ones, in each the better scored first. `pairs` and `rejection-sampling` write records
+and `pairs` sets right ones against wrong ones, in each the better scored first. `--verifier recorded` takes the verdicts that the
+records hold (`right` of eval/sample.py); a rule that contradicts them is refused. `pairs` and `rejection-sampling` write records
 for training: this project's preference records (`type: project` in a recipe) and {images, prompt, response}, or TRL's of turns
 (`prompt`, `chosen`, `rejected`; `prompt`, `completion`). JSON lines name images by their paths; parquet holds them, as
 `datasets` reads them. What gives nothing is counted by reason; records that cannot be read stand in OUT.errors.jsonl.

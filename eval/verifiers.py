@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from data.errors import RecordError
+from data.errors import RecordError, UserError
 from data.preference import Rule, Truth
 
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
@@ -137,18 +137,85 @@ def states(response: str, truth: Truth) -> bool:
     return any(VERIFIERS[truth.rule](response, answer) for answer in truth.answers)
 
 
+RECORDED: Literal["recorded"] = "recorded"
+"""The choice of `--verifier` that takes the verdicts that the records hold already."""
+ANSWER_COLUMN = "answer"
+"""The column of the known answer in the files of eval/sample.py."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verifying:
-    """How the responses of a record are verified."""
+    """How the responses of a record are verified.
 
-    verifier: Rule
+    A record may hold its verdicts already, as eval/sample.py writes them: `right`, a boolean for
+    each response, and `verifier`, the rule that the source of the question declares. There is one
+    truth about a response: these verdicts are kept, and a verifier that contradicts them is refused.
+    An answer that was cut off, for example, is recorded as wrong whatever its text states.
+    """
+
+    verifier: Rule | Literal["recorded"]
     column: str
-    """Where the known answer stands."""
+    """The column of the known answer."""
     tolerance: float | None
-    """Of `numeric`; None takes its own."""
+    """The tolerance of `numeric`; None takes that rule's default."""
 
     def right(self, columns: Mapping[str, Any], responses: Sequence[str]) -> list[bool]:
-        """Say which responses are right; raise RecordError where the record has no known answer."""
+        """Return for each response whether it is right.
+
+        Raises: RecordError if the record holds neither verdicts nor a known answer; UserError if
+            the verifier contradicts what the record holds.
+        """
+        self.refuse_other_rule(columns)
+        recorded = recorded_verdicts(columns, len(responses))
+        if self.verifier == RECORDED:
+            return self._recorded(columns, responses) if recorded is None else recorded
+        if recorded is not None and self._is_as_declared(columns):
+            return recorded
+        verdicts = self._verified(columns, responses, self.verifier)
+        if recorded is not None and verdicts != recorded:
+            index = next(i for i, verdict in enumerate(verdicts) if verdict != recorded[i])
+            raise UserError(
+                f"--verifier {self.verifier} contradicts the verdicts in the column `right`: the "
+                f"response {responses[index]!r:.60} is recorded as {_word(recorded[index])}, and "
+                f"this option makes it {_word(verdicts[index])}. A response has one verdict, "
+                f"whatever is made of it. Use --verifier {RECORDED} to keep the verdicts, or "
+                "remove the column `right` from the file to verify the responses again."
+            )
+        return verdicts
+
+    def refuse_other_rule(self, columns: Mapping[str, Any]) -> None:
+        """Raise UserError if the record declares another rule than the one that is asked for."""
+        declared = declared_rule(columns)
+        if declared is None or self.verifier in (RECORDED, declared):
+            return
+        raise UserError(
+            f"--verifier {self.verifier} contradicts the records: one of them declares `verifier: "
+            f"{declared}` (known answer {columns.get(ANSWER_COLUMN)!r:.60}). The source of a "
+            "question declares how its answers are verified, and responses that are right by that "
+            f"rule can be wrong by another one. Use --verifier {RECORDED} to keep what the records "
+            "declare, or declare another `verifier` in the source and sample the answers again."
+        )
+
+    def _is_as_declared(self, columns: Mapping[str, Any]) -> bool:
+        """Return True if the options are those by which the recorded verdicts were made."""
+        same_answers = self.column == ANSWER_COLUMN
+        return declared_rule(columns) == self.verifier and same_answers and self.tolerance is None
+
+    def _recorded(self, columns: Mapping[str, Any], responses: Sequence[str]) -> list[bool]:
+        """Return the verdicts by the rule that a record without verdicts declares."""
+        declared = declared_rule(columns)
+        if declared is None:
+            raise RecordError(
+                "there are no verdicts: `right` is missing, and so is `verifier`. --verifier "
+                f"{RECORDED} takes the verdicts that eval/sample.py or eval/score.py --verifier "
+                "wrote; name a rule to verify the responses by the known answer."
+            )
+        return self._verified(columns, responses, declared)
+
+    def _verified(
+        self, columns: Mapping[str, Any], responses: Sequence[str], rule: Rule
+    ) -> list[bool]:
+        """Compare the responses with the known answer; raise RecordError if there is none."""
         known = columns.get(self.column)
         answers = known if isinstance(known, list) else [known]
         if not answers or any(
@@ -158,7 +225,33 @@ class Verifying:
             raise RecordError(
                 f"{self.column!r} is {known!r:.60}; the verifier needs the known answer there: a text, a number, or a list."
             )
-        judge = VERIFIERS[self.verifier]
+        judge = VERIFIERS[rule]
         if self.tolerance is not None:
             judge = partial(numeric, tolerance=self.tolerance)
         return [any(judge(response, str(answer)) for answer in answers) for response in responses]
+
+
+def declared_rule(columns: Mapping[str, Any]) -> Rule | None:
+    """Return the rule in a record's column `verifier`; None without one of the known rules."""
+    declared = columns.get("verifier")
+    return next((rule for rule in VERIFIERS if rule == declared), None)
+
+
+def recorded_verdicts(columns: Mapping[str, Any], num_responses: int) -> list[bool] | None:
+    """Return the verdicts in a record's column `right`; None if it is missing or holds no list.
+
+    Raises: RecordError for a list that is not one boolean for each response.
+    """
+    recorded = columns.get("right")
+    if not isinstance(recorded, list):
+        return None
+    if len(recorded) != num_responses or not all(isinstance(one, bool) for one in recorded):
+        raise RecordError(
+            f"`right` is {recorded!r:.60}; required is a list of {num_responses} booleans, one for "
+            "each response, as eval/sample.py writes it."
+        )
+    return recorded
+
+
+def _word(is_right: bool) -> str:
+    return "right" if is_right else "wrong"

@@ -16,7 +16,12 @@ judgements a question, those to the first --compared questions. What a model is 
 and its figures are accuracy and calibration (ECE) on each benchmark, order consistency of a judge, and AUC: how often a right
 answer has the higher score of a right and a wrong one to the same question. Pearson's and Spearman's coefficients have 95 %
 intervals over the variants of the list, the seeds of one together. Into predictors/ of the list's folder go samples and policies,
-predictors.json, .md and .png. A killed command is continued by the same command.
+predictors.json, .md and .png. A killed command is continued by the same command; scores of answers that have changed since, or of
+a model that has, are computed again.
+
+Questions are compared by content, text and images, with the records that the list's models are trained on, and those of
+--policy-recipe with its own. Questions that are trained on are left out of all figures and counted; if a quarter are, the command
+ends before any work is done.
 """
 
 import argparse
@@ -24,8 +29,10 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +43,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.errors import UserError
-from data.storage.files import write_json, write_whole
+from data.mixture import Mixture, MixtureConfig
+from data.storage.files import content_digest, digest, write_json, write_whole
+from eval.contamination.questions import (
+    Question,
+    TrainingPrompts,
+    questions_of_source,
+    rows_of,
+)
 from eval.protocol import Floats
 from eval.reporting.charts import COLOURS, panels
 from eval.reporting.lists import GAINS
 from eval.results.best_of import best_of, in_group_auc
 from eval.results.result import read_result
 from eval.results.statistics import Correlation, correlation, crossed_bootstrap, paired_bootstrap
-from train.ablation.steps import CLONE, checkpoint_of, keep_settings, run_step, trained
+from train.ablation.steps import (
+    CLONE,
+    checkpoint_of,
+    keep_settings,
+    model_digest,
+    run_step,
+    trained,
+)
 from train.ablation.table import COLUMNS as VARIANT_COLUMNS
 from train.ablation.table import VariantLine, cells, console_table, line, rows
 from train.ablation.variants import (
@@ -77,8 +98,11 @@ class Model:
     questions: int
     figures: dict[str, float]
     gains: dict[str, tuple[float, float, float]]
-    by_question: dict[str, dict[int, float]] = field(default_factory=dict)
-    """Figures of the answers to each question, by its place; AUC where some are right and some wrong."""
+    by_question: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Figures of the answers to each question, by the content of question and answers (`contents`). AUC is there only if some
+    answers are right and some wrong."""
+    unjudged: int = 0
+    """Questions whose answers have no scores."""
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -156,6 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measured(ablation: Ablation, options: argparse.Namespace) -> list[Model]:
     """Train the reward models, have them score the answers, train the policies; return those that came to their end."""
     folder = ablation.folder / "predictors"
+    questions = questions_of_source(options.questions, "--questions")
+    repeated_keys = known_questions(questions, ablation)
+    repeated_policy_questions = known_policy_questions(options)
     if any(state(run) != "complete" for run in ablation.runs):
         seeds = [str(seed) for seed in options.seeds]
         more = [
@@ -184,53 +211,128 @@ def measured(ablation: Ablation, options: argparse.Namespace) -> list[Model]:
             "--max-new-tokens",
             str(options.max_new_tokens),
         ]
-        run_step(
-            options.launcher, "eval/sample.py", [options.policy, str(samples), *asked], samples
-        )
+        made_from = {
+            "policy": model_digest(options.policy),
+            "questions": digest(repr([(question.key, question.rule) for question in questions])),
+        }
+        arguments = [options.policy, str(samples), *asked]
+        run_step(options.launcher, "eval/sample.py", arguments, samples, made_from)
         fewer = folder / f"samples-{options.compared}.jsonl"
-        write_whole(
-            fewer,
-            "".join(
-                samples.read_text(encoding="utf-8").splitlines(keepends=True)[: options.compared]
-            ),
-        )
+        with samples.open(encoding="utf-8") as lines:
+            write_whole(fewer, "".join(islice(lines, options.compared)))
         models = []
         for run in [run for run in ablation.runs if state(run) == "complete"]:
             given = fewer if paradigm(run) == "judge" else samples
             scored = run.folder / f"scored-{given.name}"
-            run_step(
-                options.launcher,
-                "eval/score.py",
-                [str(checkpoint_of(run)), str(given), str(scored)],
-                scored,
-            )
-            model = of_answers(run, scored)
+            checkpoint = str(checkpoint_of(run))
+            made_from = {"samples": content_digest(given), "judge": model_digest(checkpoint)}
+            arguments = [checkpoint, str(given), str(scored)]
+            run_step(options.launcher, "eval/score.py", arguments, scored, made_from)
+            num_unjudged = num_rows(given) - num_rows(scored)
+            model = replace(of_answers(run, scored, repeated_keys), unjudged=num_unjudged)
             model.figures.update(of_benchmarks(run))
             if run.variant in options.pays and run.seed == ablation.runs[0].seed:
-                model.gains.update(of_policy(run, folder / "policies" / run.variant, options, lock))
+                policy = folder / "policies" / run.variant
+                model.gains.update(of_policy(run, policy, options, lock, repeated_policy_questions))
             models.append(model)
     return models
 
 
-def of_answers(run: Run, file: Path) -> Model:
-    """Return what a model makes of the policy's answers, which it scored into `file`."""
-    with file.open(encoding="utf-8") as lines:
-        rows = [(row["scores"], row["right"]) for row in map(json.loads, lines)]
-    best = {place: best_of(scores, right, len(right)) for place, (scores, right) in enumerate(rows)}
-    gains = np.array(
-        [best[place] - sum(right) / len(right) for place, (_, right) in enumerate(rows)]
-    )
-    auc = {
-        place: found for place, row in enumerate(rows) if (found := in_group_auc(*row)) is not None
-    }
+def num_rows(file: Path) -> int:
+    """Return the number of rows of a file of JSON lines."""
+    return sum(1 for _ in rows_of(file))
+
+
+def known_questions(questions: Sequence[Question], ablation: Ablation) -> set[int]:
+    """Return the keys of the questions that a reward model of the list was trained on, to leave them out for all.
+
+    Raises: UserError, before anything is trained, if so many were trained on that they are refused.
+    """
+    trained_on = TrainingPrompts()
+    for run in ablation.runs:
+        trained_on.add_recipe(run.recipe.data, run.variant, fetch=state(run) != "complete")
+        trained_on.add_model(run.recipe.backbone.path)
+    remedy = "Name other questions, which no variant of the list trains on."
+    repeated = trained_on.questions_to_leave_out(questions, "--questions", remedy)
+    show_left_out("--questions", len(repeated), len(questions), trained_on.notes)
+    return {questions[index].key for index in repeated}
+
+
+def known_policy_questions(options: argparse.Namespace) -> set[str]:
+    """Return the identities of the questions of --policy-recipe that its policies are trained on.
+
+    Raises: UserError, before anything is trained, if so many are trained on that they are refused.
+    """
+    if options.policy_recipe is None:
+        return set()
+    recipe = read_recipe(options.policy_recipe)
+    if not recipe.evaluation.questions:
+        return set()  # the policy answers records that data.validation holds out
+    section = {"sources": [recipe.evaluation.questions[0]], "cache": recipe.data.cache}
+    mixture = Mixture(MixtureConfig.model_validate(section))
+    records = [mixture[index] for index in range(len(mixture))]
+    trained_on = TrainingPrompts()
+    trained_on.add_recipe(recipe.data, str(options.policy_recipe), fetch=True)
+    trained_on.add_model(recipe.backbone.path)
+    name = f"{options.policy_recipe}, evaluation.questions"
+    remedy = "Evaluate the policy on questions that data.sources does not hold."
+    repeated = trained_on.questions_to_leave_out([*map(Question.of_record, records)], name, remedy)
+    show_left_out(name, len(repeated), len(records), trained_on.notes)
+    return {records[index].identity for index in repeated}
+
+
+def show_left_out(name: str, num_repeated: int, num_questions: int, notes: Iterable[str]) -> None:
+    """Print how many questions are left out because they are trained on, and what was not compared."""
+    if num_repeated:
+        print(
+            f"{name}: {num_repeated:,} of {num_questions:,} questions are trained on and left out",
+            file=sys.stderr,
+        )
+    for note in notes:
+        print(f"not compared with {name}: {note}", file=sys.stderr)
+
+
+def of_answers(run: Run, scored: Path, repeated_keys: Set[int] = frozenset()) -> Model:
+    """Return the figures of a model by the policy's answers, which it scored into a file.
+
+    Answers to the questions of `repeated_keys` count for none: a model of the list was trained on
+    these questions.
+    """
+    rows = [row for row in rows_of(scored) if Question.of_row(row).key not in repeated_keys]
+    names = contents(rows)
+    best: dict[str, float] = {}
+    gains: list[float] = []
+    auc: dict[str, float] = {}
+    for name, row in zip(names, rows, strict=True):
+        scores, right = row["scores"], row["right"]
+        best[name] = best_of(scores, right, len(right))
+        gains.append(best[name] - sum(right) / len(right))
+        in_group = in_group_auc(scores, right)
+        if in_group is not None:
+            auc[name] = in_group
     figures = {"AUC": float(np.mean(list(auc.values())))} if auc else {}
     return Model(
         run,
         len(rows),
         figures,
-        {"best_of_gain": crossed_bootstrap(gains[None])},
+        {"best_of_gain": crossed_bootstrap(np.array(gains)[None])},
         {AUC: auc, BEST: best},
     )
+
+
+def contents(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a name for each row that tells it from the others: a digest of its question and answers.
+
+    A place in a file is no name: files of several models lack different rows, those that could not
+    be judged. Rows of equal content are numbered.
+    """
+    names: list[str] = []
+    times: Counter[str] = Counter()
+    for row in rows:
+        content = digest(json.dumps([Question.of_row(row).key, row["responses"]]))
+        times[content] += 1
+        names.append(f"{content}-{times[content]}")
+    return names
 
 
 def of_benchmarks(run: Run) -> dict[str, float]:
@@ -246,31 +348,44 @@ def of_benchmarks(run: Run) -> dict[str, float]:
 
 
 def of_policy(
-    run: Run, folder: Path, options: argparse.Namespace, lock: int
+    run: Run,
+    folder: Path,
+    options: argparse.Namespace,
+    lock: int,
+    repeated_questions: Set[str],
 ) -> dict[str, tuple[float, float, float]]:
-    """Train a policy by a model, and return what it gained on the questions of its recipe, paired with its start."""
-    over = [f"method.rewards.0.path={checkpoint_of(run)}", "evaluation.at_start=true"]
-    trained(options.policy_recipe, over, folder, options.launcher, lock)
+    """Train a policy by a model, and return what it gained on the questions of its recipe, paired with its start.
+
+    The questions with the identities `repeated_questions` are left out: it is trained on them.
+    """
+    checkpoint = checkpoint_of(run)
+    over = [f"method.rewards.0.path={checkpoint}", "evaluation.at_start=true"]
+    made_from = {"reward model": model_digest(str(checkpoint))}
+    trained(options.policy_recipe, over, folder, options.launcher, lock, made_from)
     name = read_recipe(folder / RECIPE).question_sets[0]
-    credits_by_figure = []
-    for place in (folder, folder / "start"):
-        rows = [
-            json.loads(line)
-            for line in (place / "answers" / f"{name}.jsonl")
-            .read_text(encoding="utf-8")
-            .splitlines()
-        ]
-        credits_by_figure.append(
-            {
-                figure: np.array([row["credits"][figure] for row in rows])
-                for figure in ("greedy", "sampled")
-            }
+    after, start = (
+        credits_by_question(place / "answers" / f"{name}.jsonl")
+        for place in (folder, folder / "start")
+    )
+    if after.keys() != start.keys():
+        raise UserError(
+            f"{folder}: the policy answered {len(after):,} questions and its start {len(start):,}, "
+            f"{len(after.keys() & start.keys()):,} of them the same. A gain is paired by question. "
+            "Remove that folder to train the policy again."
         )
-    after, start = credits_by_figure
-    differences = {figure: paired_bootstrap(after[figure], start[figure]) for figure in after}
-    return {
-        f"rl_{figure}_gain": (one.mean, one.low, one.high) for figure, one in differences.items()
-    }
+    questions = [question for question in start if question[0] not in repeated_questions]
+    gains = {}
+    for figure in ("greedy", "sampled"):
+        before = np.array([start[question][figure] for question in questions])
+        now = np.array([after[question][figure] for question in questions])
+        difference = paired_bootstrap(now, before)
+        gains[f"rl_{figure}_gain"] = (difference.mean, difference.low, difference.high)
+    return gains
+
+
+def credits_by_question(file: Path) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the credits of a policy's answers by identity and content of the question."""
+    return {(row["id"], row.get("key", "")): row["credits"] for row in rows_of(file)}
 
 
 def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
@@ -314,13 +429,13 @@ def compared(models: Sequence[Model], reference: str) -> dict[str, list[VariantL
     """Return the variants by each figure of the answers, over their seeds and the questions that all models scored."""
     found = {}
     for figure in (AUC, BEST) if models else ():
-        places = sorted(set.intersection(*(set(model.by_question[figure]) for model in models)))
+        names = sorted(set.intersection(*(set(model.by_question[figure]) for model in models)))
         seeds: dict[str, dict[int, Floats]] = {}
         for model in models:
-            credits = np.array([model.by_question[figure][place] for place in places])
+            credits = np.array([model.by_question[figure][name] for name in names])
             seeds.setdefault(model.run.variant, {})[model.run.seed] = credits
         first = seeds.get(reference, {})
-        if places:
+        if names:
             found[figure] = [
                 line(name, ours, {} if name == reference else first) for name, ours in seeds.items()
             ]
@@ -331,6 +446,11 @@ def report(models: Sequence[Model], ablation: Ablation, folder: Path) -> None:
     """Print the table of the coefficients and write everything."""
     together, variants = correlations(models), compared(models, ablation.reference)
     missing = [str(run) for run in ablation.runs if state(run) != "complete"]
+    missing += [
+        f"{model.run}: {model.unjudged:,} questions, whose answers have no scores"
+        for model in models
+        if model.unjudged
+    ]
     missing += too_few(models)
     write_json(
         folder / "predictors.json",

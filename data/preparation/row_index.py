@@ -133,6 +133,16 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
     return RowIndex(np.array(found, ROW), np.array(sizes, np.uint32).reshape(-1, 2), faults)
 
 
+def prompt_key(record: Preference) -> int:
+    """Return the 64-bit key of a prompt: its texts, regardless of case and white space, and the contents of its images.
+
+    Identities are labels and no keys: two sources may use the same ones.
+
+    Raises: ImageError for an image file that cannot be read.
+    """
+    return _keys(record)[0]
+
+
 def pair_key(record: Preference) -> int:
     """Return the 64-bit key of a prompt (with its images) and its two responses, equal whichever of them is preferred.
 

@@ -22,6 +22,7 @@ from data.sources.shared.limits import DEFAULTS
 from data.sources.trl import split_pair
 from data.storage.archives import Folder
 from data.storage.tables import Rows, open_rows
+from eval.verifiers import Verifying
 from models.portable.conversations import ConversationError, read_conversation
 
 RESPONSES = ("responses", "response", "completion")
@@ -67,6 +68,21 @@ class RecordFile:
         except ODD_VALUES as error:
             said = f"{row.identity}: it cannot be read as a prompt with responses ({type(error).__name__}: {error})"
             raise RecordError(said[:MESSAGE]) from error
+
+    def refuse_contradiction(self, verifying: Verifying) -> None:
+        """Raise UserError if a record holds verdicts, or declares a rule, that `verifying` contradicts.
+
+        For commands that judge for hours before they come to such a record. Records that cannot be
+        read are left to them.
+        """
+        for number in range(len(self.rows)):
+            try:
+                row = self.row(number)
+                verifying.refuse_other_rule(row.columns)
+                if isinstance(row.columns.get("right"), list):
+                    verifying.right(row.columns, self.answered(row).responses)
+            except RecordError:
+                continue
 
 
 def open_records(path: Path, image_root: Path | None) -> RecordFile:

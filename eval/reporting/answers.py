@@ -16,6 +16,7 @@ from data.mixture import Mixture, MixtureConfig
 from data.pages.chart import Axis, Chart, plain
 from data.pages.template import TINY, thumbnail
 from data.preference import Preference, texts
+from data.preparation.row_index import prompt_key
 from data.sources.table import AnySource
 from eval.reporting.content import FIGURES, QuestionSet, Row, spread
 from eval.reporting.figures import TICKS, Score, lines, words_of
@@ -83,7 +84,7 @@ def shown_questions(found: QuestionSet, best: int | None) -> ShownQuestions:
         }
         telling = sorted(misled, key=lambda place: -misled[place])
         places = sorted([0, *telling[: SHOWN - 1]])
-        records = _records(found, {place: rows[place]["id"] for place in places}, shown.notes)
+        records = _records(found, {place: rows[place] for place in places}, shown.notes)
         shown.asked = [_asked(rows[place], records.get(place), shown.notes) for place in places]
         shown.notes.insert(0, f"{len(places)} of {len(rows):,} questions at step {step}.")
     return shown
@@ -99,18 +100,26 @@ def _changes(answers: Mapping[int, Sequence[Row]]) -> dict[int, dict[str, Differ
     if not answers:
         return {}
     first, *others = answers.items()
-    start = {row["id"]: row["credits"] for row in first[1]}
-    credits = {step: {row["id"]: row["credits"] for row in rows} for step, rows in others}
-    return {
-        step: {
-            name: paired_bootstrap(
-                *(np.array([own[key][name] for key in start]) for own in (by_id, start))
-            )
-            for name in ("greedy", "sampled")
-        }
-        for step, by_id in credits.items()
-        if by_id.keys() == start.keys()
-    }
+    start = {row["id"]: row for row in first[1]}
+    changes: dict[int, dict[str, Difference]] = {}
+    for step, rows in others:
+        by_id = {row["id"]: row for row in rows}
+        if by_id.keys() != start.keys():
+            continue
+        if not all(_is_same_question(by_id[name], start[name]) for name in start):
+            continue
+        changes[step] = {}
+        for figure in ("greedy", "sampled"):
+            now = np.array([by_id[name]["credits"][figure] for name in start])
+            before = np.array([start[name]["credits"][figure] for name in start])
+            changes[step][figure] = paired_bootstrap(now, before)
+    return changes
+
+
+def _is_same_question(row: Row, other: Row) -> bool:
+    """Return False if both rows of one identity hold the content of their question, and it differs."""
+    keys = {one["key"] for one in (row, other) if "key" in one}
+    return len(keys) < 2
 
 
 def _charts(found: QuestionSet, heads: Mapping[str, str], samples: object) -> list[Chart]:
@@ -164,7 +173,7 @@ def _misled(row: Row) -> float | None:
 
 
 def _records(
-    found: QuestionSet, wanted: Mapping[int, str], notes: list[str]
+    found: QuestionSet, wanted: Mapping[int, Row], notes: list[str]
 ) -> dict[int, Preference]:
     """Return the questions at some places of their source, as far as they are there; the notes say what is not."""
     if found.source is None:
@@ -175,12 +184,17 @@ def _records(
             MixtureConfig(sources=[TypeAdapter(AnySource).validate_python(found.source)])
         )
         records = {place: mixture[place] for place in wanted if place < len(mixture)}
+        keys = {place: f"{prompt_key(record):016x}" for place, record in records.items()}
     except (ValueError, OSError) as error:  # not in the place any more, no network, other settings
         notes.append(
             f"The questions could not be loaded, so their texts and images are missing: {error}"
         )
         return {}
-    same = {place: record for place, record in records.items() if record.identity == wanted[place]}
+    same: dict[int, Preference] = {}
+    for place, record in records.items():
+        is_same = _is_same_question(wanted[place], {"key": keys[place]})
+        if record.identity == wanted[place]["id"] and is_same:
+            same[place] = record
     if len(same) < len(wanted):
         notes.append(
             f"{len(wanted) - len(same)} of them are not in the source as it was loaded here: they have no texts and images."

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from pydantic import TypeAdapter
 
 from data.images import decode
 from data.preference import Preference
+from data.preparation.row_index import prompt_key
 from data.storage.files import write_json, write_json_lines
 from eval.journal import SILENT, Journal
 from eval.judges.packed_inference import Packed, run_packed
@@ -247,17 +247,28 @@ def summary(answers: Sequence[Answers]) -> dict[str, Any]:
 
 
 def stored_answers(file: Path, questions: Sequence[Preference], samples: int) -> list[Answers]:
-    """Return the answers to these questions that `write_answers` wrote; empty where it wrote others, or fewer samples."""
+    """Return the answers to these questions that `write_answers` wrote.
+
+    Answers are found by identity and content of their question. Returns an empty list if the answers
+    to one of the questions are missing, or fewer samples of them were drawn.
+    """
     if not file.is_file():
         return []
     with file.open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in islice(lines, len(questions))]
-    if [row["id"] for row in rows] != [one.identity for one in questions] or len(
-        rows[0]["right"]
-    ) != samples + 1:
-        return []
+        rows_by_question = {(row["id"], row.get("key")): row for row in map(json.loads, lines)}
     adapter, names = TypeAdapter(Answers), [field.name for field in fields(Answers)]
-    return [adapter.validate_python({name: row[name] for name in names}) for row in rows]
+    found = []
+    for question in questions:
+        row = rows_by_question.get((question.identity, key_text(question)))
+        if row is None or len(row["right"]) != samples + 1:
+            return []
+        found.append(adapter.validate_python({name: row[name] for name in names}))
+    return found
+
+
+def key_text(question: Preference) -> str:
+    """Return `prompt_key` as files hold it, 16 hexadecimal digits."""
+    return f"{prompt_key(question):016x}"
 
 
 def write_answers(
@@ -269,6 +280,7 @@ def write_answers(
     rows = [
         {
             "id": question.identity,
+            "key": key_text(question),
             "category": question.category,
             **asdict(found),
             "credits": found.figures(),

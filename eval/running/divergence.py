@@ -25,7 +25,14 @@ from eval.judges.checkpoint import Runtime
 from eval.judges.packed_inference import Packed
 from eval.judges.ranking import Ranker
 from eval.protocol import Floats
-from eval.running.answering import Answerer, Answers, credits_of, scored, stored_answers
+from eval.running.answering import (
+    Answerer,
+    Answers,
+    credits_of,
+    key_text,
+    scored,
+    stored_answers,
+)
 from eval.running.fingerprint import policy_digest
 from eval.running.policies import PolicyRun, load_policy
 from models.backbone import load_encoder, load_language_model, resolve
@@ -124,7 +131,7 @@ class Measurement:
 
     def _mark(self, policy: Path) -> str:
         policies = policy_digest(policy), policy_digest(self.start_path)
-        asked = [(one.identity, one.prompt, one.truth) for one in self.questions]
+        asked = [(one.identity, key_text(one), one.prompt, one.truth) for one in self.questions]
         code = code_digest("eval.running.divergence", floors=("models", "eval"))
         return digest(repr((policies, asked, self.samples, self.sampling, self.judge, code)))
 
@@ -133,5 +140,6 @@ def _lines(file: Path, mark: str) -> list[dict[str, Any]]:
     """Return the lines of a point that was measured before under the same mark; empty for none."""
     if not file.is_file():
         return []
-    first, *rest = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    with file.open(encoding="utf-8") as lines:  # not splitlines: answers hold other line breaks
+        first, *rest = map(json.loads, lines)
     return rest if first == mark else []

@@ -89,7 +89,8 @@ def checkpoint(base: Path, folder: Path, seed: int, family: str = tiny.FAMILY) -
 
 def lines(path: Path) -> list[Any]:
     """Return the objects of a JSONL file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8") as file:  # not splitlines: texts may hold other line breaks
+        return [json.loads(line) for line in file]
 
 
 def _vl_row(folder: Path, row: int) -> dict[str, str]:

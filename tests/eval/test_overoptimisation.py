@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data.preference import texts
 from eval.overoptimisation import best_of_curve, conclusion, main, row
 from eval.running.answering import Answerer, Answers, write_answers
 from eval.running.divergence import Point
@@ -133,7 +134,8 @@ def test_the_seeds_of_a_list_are_one_line_and_answers_of_the_run_are_taken(
     for seed, right in (("0", False), ("1", True)):
         there = tmp_path / "list" / "arm" / seed
         shutil.copytree(run / "checkpoint-10", there / "checkpoint-10")
-        kept = [replace(one, right=(right,) * 4) for one in asked[1]]
+        texts = ("one\u2028line",) * 4  # JSON lines end with \n alone
+        kept = [replace(one, right=(right,) * 4, texts=texts) for one in asked[1]]
         write_answers(there / "checkpoint-10" / "answers", "shapes", questions, kept)
         shutil.copy(run / "recipe.yaml", there)
         (there / "run.json").write_text("{}")
@@ -151,10 +153,34 @@ def test_the_seeds_of_a_list_are_one_line_and_answers_of_the_run_are_taken(
         "arm-0-10.jsonl",
         "arm-1-10.jsonl",
     }
+    assert measured(tmp_path / "list", tmp_path / "out")["points"] == [start, arm]
+    assert len(asked) == 1
     measured(tmp_path / "list", tmp_path / "fewer", "--questions", "5")
     assert len(asked) == 2  # the first five of what was kept
     measured(tmp_path / "list", tmp_path / "fewer samples", "--samples", "2")
     assert len(asked) == 5  # three samples were kept, two are asked for
+
+
+def test_questions_that_a_run_trained_on_are_left_out_or_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = PolicyRun.read(run, "run").questions(6)
+    (text_only, *_) = [question for question in questions if not question.images]
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint-2"))
+    recipe, trained = tmp_path / "run" / "recipe.yaml", tmp_path / "trained.jsonl"
+    row = {"prompt": texts(text_only.prompt)[0], "chosen": "a", "rejected": "b"}
+    trained.write_text(json.dumps(row) + "\n")
+    one = f"data: {{sources: [{{type: project, path: {trained}}}]}}\n"
+    recipe.write_text(recipe.read_text() + one)
+    measured(tmp_path / "run", tmp_path / "out")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "5 questions, 3 answers each" in shown
+    assert "1 questions left out because they were trained on" in shown
+    whole = "data: {sources: [{type: shapes, level: demo, split: benchmark, rows: 9, text_only: 0.5}]}\n"
+    recipe.write_text(recipe.read_text().replace(one, whole))
+    with pytest.raises(SystemExit, match=r"6 of 6 questions have been trained on"):
+        measured(tmp_path / "run", tmp_path / "refused")
+    assert not list(tmp_path.glob("refused/*"))
 
 
 def point(step: int, greedy: float, sampled: float, score: float) -> Point:

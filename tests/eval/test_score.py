@@ -437,6 +437,26 @@ def test_forms(world: Path, tmp_path: Path, expected: list[list[float]]) -> None
         score(world, source, tmp_path / "b.jsonl", "--form", "hybrid")
 
 
+def test_recorded_verdicts_are_kept_or_the_option_is_refused(
+    world: Path, tmp_path: Path, expected: list[list[float]]
+) -> None:
+    recorded = {"answer": ["blue"], "verifier": "exact", "right": [True, False, False]}
+    source = write(tmp_path / "in.jsonl", [GOOD[0] | recorded])
+    (row,) = score(
+        world, source, tmp_path / "a.jsonl", "--form", "hybrid", "--verifier", "recorded"
+    )
+    assert row["right"] == [True, False, False]  # the second text is the answer; it was cut off
+    assert row["rewards"][0] == 1.0
+    assert row["rewards"][1] < 1.0
+    with pytest.raises(SystemExit, match=r"--verifier numeric contradicts the records"):
+        score(world, source, tmp_path / "b.jsonl", "--verifier", "numeric")
+    del recorded["verifier"]
+    source = write(tmp_path / "in.jsonl", [GOOD[0] | recorded])
+    with pytest.raises(SystemExit, match=r"contradicts the verdicts in the column `right`"):
+        score(world, source, tmp_path / "b.jsonl", "--verifier", "exact")
+    assert not list(tmp_path.glob("b.jsonl*"))  # nothing was judged
+
+
 def test_a_judge_that_compares_says_how_often(world: Path, tmp_path: Path) -> None:
     base = str(world / "run" / "base")
     source = write(

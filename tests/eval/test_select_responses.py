@@ -162,6 +162,45 @@ def test_pairs_by_a_verifier_load_in_trls_format(
     assert not (scored.parent / "pairs.jsonl").exists()
 
 
+SAMPLED: list[dict[str, Any]] = [
+    {
+        "prompt": f"How many, {number}?",
+        "responses": ["I count 3.", "I count 4.", "3"],
+        "scores": [0.5, 1.0, 2.0],
+        "answer": ["3"],
+        "verifier": "numeric",
+        "right": [True, False, number == 0],  # a right text that was cut off is wrong
+    }
+    for number in range(2)
+]
+
+
+@pytest.mark.parametrize("verifier", ["recorded", "numeric"])
+def test_recorded_verdicts_are_the_labels(tmp_path: Path, verifier: str) -> None:
+    source = tmp_path / "sampled.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in SAMPLED))
+    options = ["--verifier", verifier, "--all"]
+    found = run_folders.lines(select(source, "pairs", "pairs.jsonl", *options))
+    assert [(pair["chosen"], pair["rejected"]) for pair in found] == [
+        ("3", "I count 4."),
+        ("I count 3.", "I count 4."),
+        ("I count 3.", "3"),
+        ("I count 3.", "I count 4."),
+    ]
+    best = run_folders.lines(select(source, "best", "best.jsonl", *options[:2]))
+    assert [row["response"] for row in best] == ["3", "I count 3."]
+
+
+@pytest.mark.parametrize("what", ["best", "pairs", "rejection-sampling"])
+def test_a_rule_that_contradicts_the_record_is_refused(tmp_path: Path, what: str) -> None:
+    """By `exact`, "I count 3." would be wrong, and a right answer rejected."""
+    source = tmp_path / "sampled.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in SAMPLED))
+    with pytest.raises(SystemExit, match=r"contradicts the records.*--verifier recorded"):
+        select(source, what, "out.jsonl", "--verifier", "exact")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_best_of_n_keeps_the_record(scored: Path) -> None:
     found = run_folders.lines(select(scored, "best", "best.jsonl"))
     chosen = [("It is 5.", 2.0), ("8", 0.5), ("7", 0.5)]

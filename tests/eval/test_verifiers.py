@@ -1,10 +1,14 @@
 """Verifiers: what they read, and that they fail closed."""
 
+from typing import Literal
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.verifiers import VERIFIERS, exact, final_answer, multiple_choice, numeric
+from data.errors import RecordError, UserError
+from data.preference import Rule
+from eval.verifiers import VERIFIERS, Verifying, exact, final_answer, multiple_choice, numeric
 
 BOXED_FRACTION = "so \\boxed{1} or rather \\boxed{\\frac{3}{4}}."
 
@@ -111,3 +115,69 @@ def test_what_states_the_answer_is_right(number: float, letter: str) -> None:
 def test_nothing_raises(response: str, answer: str) -> None:
     for verifier in VERIFIERS.values():
         assert verifier(response, answer) in (True, False)
+
+
+SAMPLED = {"right": [True, False], "verifier": "numeric", "answer": ["3"]}
+"""What eval/sample.py writes of two responses; by `exact` neither of RESPONSES is right."""
+RESPONSES = ("I count 3 cats.", "I count 4 cats.")
+
+
+@pytest.mark.parametrize("verifier", ["recorded", "numeric"])
+def test_a_recorded_verdict_is_kept(verifier: Rule | Literal["recorded"]) -> None:
+    verifying = Verifying(verifier, "answer", None)
+    assert verifying.right(SAMPLED, RESPONSES) == [True, False]
+    # An answer that was cut off is wrong, whatever it states.
+    assert verifying.right(SAMPLED | {"right": [False, False]}, RESPONSES) == [False, False]
+
+
+def test_without_verdicts_the_declared_rule_counts() -> None:
+    declared = {"verifier": "numeric", "answer": ["3"]}
+    assert Verifying("recorded", "answer", None).right(declared, RESPONSES) == [True, False]
+    assert Verifying("exact", "answer", None).right({"answer": "3"}, ("3", "4")) == [True, False]
+    with pytest.raises(RecordError, match="there are no verdicts"):
+        Verifying("recorded", "answer", None).right({"answer": "3"}, RESPONSES)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "column", "tolerance", "columns"),
+    [
+        ("exact", "answer", None, SAMPLED),  # another rule
+        ("exact", "answer", None, {"verifier": "numeric", "answer": ["3"]}),
+        ("exact", "answer", None, {"right": [True, False], "answer": ["3"]}),  # other verdicts
+        ("numeric", "other", None, SAMPLED | {"other": "4"}),
+        ("numeric", "answer", 0.5, SAMPLED),
+    ],
+)
+def test_an_option_that_contradicts_the_record_is_refused(
+    verifier: Rule, column: str, tolerance: float | None, columns: dict[str, object]
+) -> None:
+    with pytest.raises(UserError, match="contradicts") as error:
+        Verifying(verifier, column, tolerance).right(columns, RESPONSES)
+    assert not isinstance(error.value, RecordError)  # not one record: the command is refused
+    assert "--verifier recorded" in str(error.value)
+
+
+@pytest.mark.parametrize("right", [[True], [True, None], [1, 0]])
+def test_verdicts_that_cannot_be_read_cost_the_record(right: list[object]) -> None:
+    with pytest.raises(RecordError, match="required is a list of 2 booleans"):
+        Verifying("recorded", "answer", None).right(SAMPLED | {"right": right}, RESPONSES)
+
+
+@given(
+    right=st.lists(st.booleans(), min_size=2, max_size=2),
+    rule=st.sampled_from(list(VERIFIERS)),
+    declared=st.sampled_from([*VERIFIERS, None]),
+    answer=st.sampled_from(["3", "4", "I count 3 cats.", "B"]),
+)
+def test_there_are_no_two_truths(
+    right: list[bool], rule: Rule, declared: str | None, answer: str
+) -> None:
+    """Whatever is asked for, the verdicts that a record holds are returned, or the option is refused."""
+    columns = {"right": right, "verifier": declared, "answer": [answer]}
+    verdicts, refusal = right, "contradicts"
+    try:
+        verdicts = Verifying(rule, "answer", None).right(columns, RESPONSES)
+    except UserError as error:
+        refusal = str(error)
+    assert verdicts == right
+    assert "contradicts" in refusal

@@ -6,6 +6,7 @@ A command whose name and output stand in `fail` fails. Scores are higher for rig
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,23 +34,14 @@ def main() -> None:
     if failing.exists() and failing.read_text() == told:
         sys.exit("the disk is a teapot")
     if name == "sample":
-        rows = [
-            {
-                "id": str(i),
-                "prompt": f"Colour {i}?",
-                "responses": TEXTS,
-                "answer": KNOWN,
-                "right": RIGHT,
-            }
-            for i in range(3)
-        ]
-        write(output, rows)
+        source = arguments[arguments.index("--source") + 1]
+        write(output, asked_numbers(source) or asked_colours(source))
     elif name == "score":
         good = "round-" in arguments[0] or "good" in arguments[0]
         scores = [2.0, 0.0, 1.0 if good else -1.0, 0.5]
         rows = [
             json.loads(line) | {"scores": scores}
-            for line in Path(arguments[1]).read_text().splitlines()
+            for line in Path(arguments[1]).read_text(encoding="utf-8").split("\n")[:-1]
         ]
         write(output, rows)
     elif name == "rl":
@@ -72,6 +64,26 @@ def main() -> None:
         write(output / "log.jsonl", [{"step": 2, "train_runtime": 1.0}])
 
 
+def asked_colours(source: str) -> list[dict[str, object]]:
+    """Return three questions of a source that is not read: other ones for another source."""
+    about = {"responses": TEXTS, "answer": KNOWN, "right": RIGHT, "verifier": "exact"}
+    return [{"id": str(i), "prompt": f"Colour {i}\u2028of {source}?", **about} for i in range(3)]
+
+
+def asked_numbers(source: str) -> list[dict[str, object]]:
+    """Return the questions of a source of type questions, numbers in a file; none of another source."""
+    file = re.search(r"path: ([^,}]+)", source)
+    if file is None:
+        return []
+    found: list[dict[str, object]] = []
+    for number, line in enumerate(Path(file[1]).read_text().splitlines()):
+        row = json.loads(line)
+        about = {"prompt": row["prompt"], "answer": [row["answer"]], "verifier": "numeric"}
+        texts = [f"I count {row['answer']} things.", "none", row["answer"], "9000"]
+        found.append({"id": str(number), **about, "responses": texts, "right": RIGHT})
+    return found
+
+
 def answers(place: Path, right: int) -> None:
     """Leave a policy's answers to four questions, of which so many are right."""
     place.mkdir(parents=True, exist_ok=True)
@@ -82,8 +94,9 @@ def answers(place: Path, right: int) -> None:
 
 
 def write(file: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write JSON lines."""
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    """Write JSON lines as this project does: other line breaks than the usual one are not escaped."""
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -143,6 +143,13 @@ def test_policies_are_compared_by_every_figure_of_their_answers(
     ablate.main(command(path, "--seeds", "3", "4"))
     assert "shapes/greedy, 10 rows" in capsys.readouterr().out
     assert len(calls(path)) == 6
+    for number, file in enumerate(sorted(tmp_path.glob("out/*/*/answers/shapes.jsonl"))):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        rows[4]["key"] = "2" if number == 5 else "1"  # another question under one identity
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SystemExit):
+        ablate.main(command(path, "--seeds", "3", "4"))
+    assert "reward-verifier, seed 4 answered another question" in capsys.readouterr().err
 
 
 def test_a_failed_run_is_told_and_the_others_go_on(

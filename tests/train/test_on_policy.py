@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from safetensors.torch import load_file
 
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
+from tests.eval import run_folders
 from tests.models import tiny
 from tests.train.minimal import MINIMAL, write
 from train import on_policy
@@ -23,6 +26,7 @@ SOURCES = """\
     - {type: project, name: on_policy, path: pairs.jsonl}
 """
 RECIPE = MINIMAL.replace("    - {type: shapes, level: demo, rows: 640}\n", SOURCES)
+SHAPES = "{type: shapes, level: demo, rows: 3, seed: 4{round}, text_only: 0.0}"
 POLICY = """\
 backbone: {path: embedded, dtype: float32}
 data: {sources: [{type: shapes, level: demo, split: validation, rows: 64}]}
@@ -32,16 +36,18 @@ output: {folder: runs/policy, save_every_steps: 2}
 """
 
 
-def rounds(folder: Path, *more: str, number: int = 2) -> list[dict[str, Any]]:
+def rounds(
+    folder: Path, *more: str, number: int = 2, questions: str = SHAPES, text: str = RECIPE
+) -> list[dict[str, Any]]:
     """Run rounds with the stub, whose folder is `out`; return its table."""
-    recipe = write(folder, RECIPE)
+    recipe = write(folder, text)
     (folder / "out").mkdir(exist_ok=True)
     (folder / "out" / "stub").touch()
     asked = [
         "--policy",
         "embedded",
         "--questions",
-        "{type: shapes, seed: 4{round}}",
+        questions,
         "--rounds",
         str(number),
     ]
@@ -72,7 +78,7 @@ def test_every_round_asks_the_models_of_the_one_before(tmp_path: Path) -> None:
         "embedded",
         *(f"out/round-{n}/policy/checkpoint-2" for n in (1, 2)),
     ]
-    assert ["seed: 41}" in samples[0], "seed: 42}" in samples[1], "seed: 43}" in samples[2]] == [
+    assert ["seed: 41," in samples[0], "seed: 42," in samples[1], "seed: 43," in samples[2]] == [
         True
     ] * 3
     scores = [line.split()[2] for line in made if line.startswith("score")]
@@ -86,10 +92,7 @@ def test_every_round_asks_the_models_of_the_one_before(tmp_path: Path) -> None:
     assert "round-2/pairs.jsonl" in trained[1]
     paid = (tmp_path / "out" / "round-2" / "policy" / "recipe.yaml").read_text()
     assert "round-2/reward_model/checkpoint-2" in paid
-    pairs = [
-        json.loads(line)
-        for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()
-    ]
+    pairs = run_folders.lines(tmp_path / "out" / "round-1" / "pairs.jsonl")
     assert {(pair["chosen"], pair["rejected"]) for pair in pairs} == {
         (right, wrong) for right in ("it is red", "red") for wrong in ("it is blue", "it is green")
     }
@@ -141,10 +144,7 @@ def test_a_judge_labels_the_answers_where_nobody_knows_the_truth(tmp_path: Path)
         "score round-1/judged.jsonl judge.yaml out/round-1/samples.jsonl out/round-1/judged.jsonl"
         in calls(tmp_path)
     )
-    pairs = [
-        json.loads(line)
-        for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()
-    ]
+    pairs = run_folders.lines(tmp_path / "out" / "round-1" / "pairs.jsonl")
     assert [(pair["chosen"], pair["rejected"]) for pair in pairs] == [
         ("it is red", "red")
     ] * 3  # its best and its worst
@@ -171,6 +171,141 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         rounds(tmp_path, "optim.learning_rate=1.0e-3", number=1)
     assert "optim.learning_rate 0.0001 / 0.001" in capsys.readouterr().err
+
+
+def ask(folder: Path, number: int, questions: Sequence[str]) -> None:
+    """Write the questions of a round, each of which asks for its number."""
+    rows = [{"prompt": text, "answer": str(10 + index)} for index, text in enumerate(questions)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / f"questions-{number}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def of_file(folder: Path, name: str = "questions-{round}.jsonl", more: str = "") -> str:
+    return f"{{type: questions, path: {folder / name}{more}}}"
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], *more: str, **given: Any) -> str:
+    """Return the message of rounds that end before anything was asked, scored or trained."""
+    with pytest.raises(SystemExit) as end:
+        rounds(folder, *more, **given)
+    assert end.value.code == 2
+    assert not (folder / "out" / "calls").exists()
+    return capsys.readouterr().err
+
+
+def test_answers_are_labelled_as_their_questions_declare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By `exact` "I count 10 things." is wrong, which the numeric rule of the questions finds right."""
+    for number in (1, 2):
+        ask(tmp_path, number, [f"How many, {number}, {index}?" for index in range(5)])
+    questions = of_file(tmp_path)
+    error = refused(tmp_path, capsys, "--verifier", "exact", questions=questions, number=1)
+    assert "--verifier exact contradicts --questions" in error
+    assert "5 of 5 questions of round 1, such as `numeric` for 'How many, 1, 0?'" in error
+    (before, _) = rounds(tmp_path, questions=questions, number=1)
+    assert before["right"][0] == 0.5
+    pairs = run_folders.lines(tmp_path / "out" / "round-1" / "pairs.jsonl")
+    assert len(pairs) == 5 * 4  # two right and two wrong answers to each question
+    assert {pair["chosen"] for pair in pairs} == {
+        text for index in range(10, 15) for text in (f"I count {index} things.", str(index))
+    }
+    assert {pair["rejected"] for pair in pairs} == {"none", "9000"}
+
+
+def test_a_verifier_beside_a_judge_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        rounds(tmp_path, "--verifier", "exact", "--judge", "judge.yaml")
+    assert end.value.code == 2
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_questions_that_were_trained_on_are_refused_before_any_work(
+    tmp_path: Path, copies: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `{round}` all rounds ask the same; so do copies in other files, in other letters, under other identities."""
+    ask(tmp_path, 1, [f"How many are there in {index}?" for index in range(8)])
+    ask(tmp_path, 2, [f" HOW many  are there in {index}?" for index in reversed(range(8))])
+    questions = of_file(tmp_path) if copies else of_file(tmp_path, "questions-1.jsonl")
+    error = refused(tmp_path, capsys, questions=questions, number=1)
+    assert "--questions, round 2: 8 of 8 questions have been trained on" in error
+    assert "is one of round 1" in error
+    assert "{round}" in error
+
+
+def test_a_chance_repeat_is_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(tmp_path, 1, [f"How many, {index}?" for index in range(8)])
+    ask(tmp_path, 2, [f"How many, {index}?" for index in range(7, 15)])
+    before, after = rounds(tmp_path, questions=of_file(tmp_path), number=1)
+    assert [line["questions"] for line in (before, after)] == [8, 7]
+    assert [line["repeated"] for line in (before, after)] == [0, 1]
+    assert after["asked"] == 7
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "left out because they were trained on: 0 in round 0, 1 in round 1" in shown
+
+
+PAIRS = """\
+    - {type: project, name: others, path: PATH}
+    - {type: project, name: on_policy, path: pairs.jsonl}
+"""
+
+
+def test_the_recipes_own_records_are_compared_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The start has not seen the other source of the recipe; the model of the first round has."""
+    ask(tmp_path, 1, [f"How many, {index}?" for index in range(4)])
+    ask(tmp_path, 2, [f"How many, {index}?" for index in range(4, 8)])
+    text = RECIPE.replace(SOURCES, PAIRS.replace("PATH", str(tmp_path / "others.jsonl")))
+    for asked, number in ((range(4), 1), (range(4, 8), 2)):
+        rows = [{"prompt": f"How many, {one}?", "chosen": "1", "rejected": "2"} for one in asked]
+        (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        given: dict[str, Any] = {"questions": of_file(tmp_path), "text": text, "number": 1}
+        if number == 1:
+            before, after = rounds(tmp_path, **given)
+            assert [before["repeated"], after["repeated"]] == [0, 0]
+            shutil.rmtree(tmp_path / "out")
+        else:
+            error = refused(tmp_path, capsys, **given)
+            assert "round 2: 4 of 4 questions have been trained on" in error
+            assert "is one of this recipe, source others" in error
+
+
+def test_what_the_start_was_trained_on_is_compared_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(tmp_path, 1, [f"How many, {index}?" for index in range(4)])
+    ask(tmp_path, 2, [f"How many, {index}?" for index in range(4, 8)])
+    rows = [{"prompt": "How many, 2?", "chosen": "1", "rejected": "2"}]
+    (tmp_path / "first.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    run = tmp_path / "first"
+    tiny.checkpoint(run / "checkpoint-1")
+    source = f"{{type: project, path: {tmp_path / 'first.jsonl'}}}"
+    (run / "recipe.yaml").write_text(f"data: {{sources: [{source}]}}\nbackbone: {{path: /gone}}\n")
+    (run / "provenance.json").write_text("[]")
+    text = RECIPE.replace("path: embedded", f"path: {run / 'checkpoint-1'}")
+    error = refused(tmp_path, capsys, questions=of_file(tmp_path), text=text, number=1)
+    assert "round 1: 1 of 4 questions have been trained on" in error
+    assert f"'How many, 2?', is one of {run}, source project" in error
+
+
+def test_what_has_changed_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other answers are scored and paired again; a model that learned from the old pairs is refused."""
+    rounds(tmp_path, number=1)
+    samples = tmp_path / "out" / "round-2" / "samples.jsonl"
+    samples.write_text(samples.read_text().replace('"it is blue"', '"it is grey"'))
+    rounds(tmp_path, number=1)
+    assert "it is grey" in (tmp_path / "out" / "round-2" / "scored.jsonl").read_text()
+    assert [line.split()[0] for line in calls(tmp_path)].count("score") == 3
+    samples = tmp_path / "out" / "round-1" / "samples.jsonl"
+    samples.write_text(samples.read_text().replace('"it is blue"', '"it is grey"'))
+    with pytest.raises(SystemExit):
+        rounds(tmp_path, number=1)
+    assert "with the same content of: pairs" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "out" / "round-1" / "reward_model")
+    rounds(tmp_path, number=1)
 
 
 REAL = """\
@@ -213,10 +348,7 @@ def test_a_round_for_real(tmp_path: Path) -> None:
     assert (before["questions"], after["round"]) == (4, 1)
     files = [tmp_path / "out" / f"round-{n}" / "samples.jsonl" for n in (1, 2)]
     assert files[0].read_text() != files[1].read_text()  # other questions
-    pairs = [
-        json.loads(line)
-        for line in (tmp_path / "out" / "round-1" / "pairs.jsonl").read_text().splitlines()
-    ]
+    pairs = run_folders.lines(tmp_path / "out" / "round-1" / "pairs.jsonl")
     assert len(pairs) == 4
     assert all(pair["images"][0].startswith("data:image/png") for pair in pairs)
     trained = tmp_path / "out" / "round-1" / "reward_model"

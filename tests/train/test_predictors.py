@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from eval.contamination.questions import Question
+from tests.eval import run_folders
 from tests.eval.reporting.test_figures import made
 from tests.train.minimal import MINIMAL, write
-from tests.train.test_on_policy import LAUNCHER, POLICY
+from tests.train.test_on_policy import LAUNCHER, POLICY, SHAPES
 from train import predictors
 from train.ablation.variants import Run
 from train.recipe.recipe import STAND_IN, Recipe
@@ -25,6 +31,7 @@ variants:
   good-judge: {extends: judge.yaml}
 """
 JUDGE = MINIMAL.replace("{type: naive}", "{type: language_model, target: judgement}")
+QUESTIONS = SHAPES.replace("{round}", "0")
 EVALUATION = "evaluation: {questions: [{type: shapes, level: demo, split: benchmark, rows: 4}]}\n"
 
 
@@ -52,7 +59,7 @@ def run(listed: Path, *more: str) -> dict[str, Any]:
         "--policy",
         "embedded",
         "--questions",
-        "{type: shapes}",
+        QUESTIONS,
         "--compared",
         "2",
     ]
@@ -130,6 +137,123 @@ def test_what_failed_is_missing_and_told_and_a_killed_command_ends_the_same(
     assert end.value.code == 2
     (listed.parent / "out" / "fail").unlink()
     assert len(run(listed)["models"]) == 6
+
+
+def test_scores_of_other_answers_are_not_taken(listed: Path) -> None:
+    """The folder is removed, as the command advises, and other questions are asked: the old scores are in the run folders."""
+    run(listed)
+    before = calls(listed)
+    with pytest.raises(SystemExit):
+        run(listed, "--samples", "4")  # begun with other settings
+    shutil.rmtree(listed.parent / "out" / "predictors")
+    other = QUESTIONS.replace("seed: 40", "seed: 5")
+    run(listed, "--questions", other)
+    scores = [line for line in before if line.startswith("score")]
+    again = calls(listed)[len(before) :]
+    assert sorted(line for line in again if line.startswith("score")) == sorted(scores)
+    for scored in (listed.parent / "out").glob("*/*/scored-*.jsonl"):
+        assert {other in row["prompt"] for row in run_folders.lines(scored)} == {True}
+    run(listed, "--questions", other)
+    assert calls(listed)[len(before) :] == again  # everything is there now
+
+
+def test_questions_that_a_variant_trains_on_are_refused_before_any_work(
+    listed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained_on = MINIMAL.strip().splitlines()[3].strip(" -")  # the source of base.yaml
+    few = trained_on.replace("rows: 640", "rows: 20")
+    with pytest.raises(SystemExit) as end:
+        run(listed, "--questions", few)
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert "--questions: 20 of 20 questions have been trained on" in error
+    assert "is one of bad, source shapes" in error
+    assert not (listed.parent / "out" / "calls").exists()
+
+
+def test_questions_that_the_policy_trains_on_are_refused_before_any_work(
+    listed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (POLICY + EVALUATION).replace("split: benchmark", "split: validation")
+    write(listed.parent, text, "policy.yaml")
+    with pytest.raises(SystemExit):
+        run(listed)
+    error = capsys.readouterr().err
+    assert "policy.yaml, evaluation.questions: 4 of 4 questions have been trained on" in error
+    assert not (listed.parent / "out" / "calls").exists()
+
+
+SAMPLES = [
+    {
+        "id": str(number % 3),  # identities are labels: several questions share one
+        "prompt": f"How many, {number}?",
+        "responses": ["1", "2", "3"],
+        "right": [number % 2 == 0, number % 3 == 0, number % 5 == 1],
+        "scores": [float(number % 4), 1.5, float(number % 7)],
+    }
+    for number in range(20)
+]
+
+
+def scored_without(folder: Path, name: str, missing: Set[int]) -> predictors.Model:
+    """Return the model of a file from which some rows are missing, as those that could not be judged."""
+    rows = [row for number, row in enumerate(SAMPLES) if number not in missing]
+    file = folder / f"{name}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return predictors.of_answers(Run(name, 0, Recipe.model_validate(STAND_IN)), file)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(missing=st.sets(st.integers(0, 19), max_size=15))
+def test_a_model_against_itself_is_no_difference(tmp_path: Path, missing: set[int]) -> None:
+    """Rows that are missing from one file do not shift those that both have."""
+    whole, part = (
+        scored_without(tmp_path, "whole", set()),
+        scored_without(tmp_path, "part", missing),
+    )
+    for lines in predictors.compared([whole, part], "whole").values():
+        (difference,) = [line.difference for line in lines if line.variant == "part"]
+        assert difference is not None
+        assert (difference.mean, difference.low, difference.high) == (0.0, 0.0, 0.0)
+    best = predictors.compared([whole, part], "whole")[predictors.BEST]
+    assert best[0].n == len(SAMPLES) - len(missing)
+
+
+def test_questions_that_were_trained_on_are_in_no_figure(tmp_path: Path) -> None:
+    whole = scored_without(tmp_path, "whole", set())
+    keys = {Question.of_row(row).key for row in SAMPLES[:5]}
+    without = predictors.of_answers(whole.run, tmp_path / "whole.jsonl", keys)
+    assert without.questions == 15
+    alone = scored_without(tmp_path, "alone", set(range(5)))
+    assert without.gains == alone.gains
+    assert without.figures == alone.figures
+
+
+def test_a_policy_is_paired_with_its_start_by_question(listed: Path) -> None:
+    """The rows of a file may stand in any order; another question under the same identity is another question."""
+    first = run(listed)
+    gains = [one.get("rl_greedy_gain") for one in first["models"]]
+    file = listed.parent / "out" / "predictors" / "policies" / "good" / "answers" / "shapes.jsonl"
+    rows = run_folders.lines(file)
+    assert [row["credits"]["greedy"] for row in rows] == [1.0, 1.0, 1.0, 0.0]
+    start = file.parents[1] / "start" / "answers" / "shapes.jsonl"
+    credits = {row["id"]: {"greedy": 1 - row["credits"]["greedy"], "sampled": 0.5} for row in rows}
+    start.write_text(
+        "".join(
+            json.dumps({"id": name, "credits": credits[name]}) + "\n"
+            for name in ("3", "2", "1", "0")
+        )
+    )
+    second = run(listed)
+    pairs = zip(gains, [one.get("rl_greedy_gain") for one in second["models"]], strict=True)
+    assert [before == after for before, after in pairs].count(False) == 1
+    good = next(one for one in second["models"] if one["variant"] == "good" and one["seed"] == 0)
+    mean, low, high = good["rl_greedy_gain"]
+    assert mean == 0.5
+    assert (low, high) == (-0.5, 1.0)  # by place: 0, 1, 1, 0, so from 0 on
+    file.write_text(file.read_text().replace('"id": "3"', '"id": "3", "key": "00"'))
+    with pytest.raises(SystemExit):
+        run(listed)
 
 
 def test_what_cannot_be_asked_is_said(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,7 @@ class VariantLine:
 def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
     """Return the lines of complete runs by benchmark, or figure of a policy, variants in the order of the list."""
     lines = {}
+    refuse_other_questions(runs)
     credits_of_runs = [credits_in(run) for run in runs]
     for figure in credits_of_runs[0] if runs else ():
         variants: dict[str, dict[int, Floats]] = {}
@@ -94,6 +95,30 @@ def credits_in(run: Run) -> dict[str, dict[str, float]]:
                 for figure, credit in row["credits"].items():
                     found.setdefault(f"{name}/{figure}", {})[row["id"]] = credit
     return found
+
+
+def refuse_other_questions(runs: Sequence[Run]) -> None:
+    """Raise PredictionsError if policies of a list answered different questions under one identity.
+
+    Credits are paired by the identities of questions, which are labels: the file behind a source can
+    change between two runs. Answers of earlier versions have no `key` and are not compared.
+    """
+    keys: dict[tuple[str, str], str] = {}
+    for run in runs:
+        if not isinstance(run.recipe.method, PolicyConfig):
+            continue
+        for name in run.recipe.question_sets:
+            with (run.folder / "answers" / f"{name}.jsonl").open(encoding="utf-8") as file:
+                for row in map(json.loads, file):
+                    if (
+                        "key" in row
+                        and keys.setdefault((name, row["id"]), row["key"]) != row["key"]
+                    ):
+                        raise PredictionsError(
+                            f"{name}: under {row['id']} {run} answered another question than an "
+                            "earlier run of the list did, so that the two cannot be compared. The "
+                            "data behind evaluation.questions have changed. Train all runs again."
+                        )
 
 
 def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats]) -> VariantLine:

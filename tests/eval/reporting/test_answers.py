@@ -87,6 +87,18 @@ def test_the_difference_is_paired_with_the_first_answers_of_the_run(
     assert list(shown.changes) == [10, 30]
 
 
+def test_other_questions_under_the_same_identities_are_not_compared(
+    run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    file = tmp_path / "run" / "checkpoint-30" / "answers" / "scenes.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[3]["key"] = "0" * 16
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = read_run(tmp_path / "run").questions
+    assert list(shown_questions(found, None).changes) == [10]
+
+
 def test_questions_stand_with_their_images_and_marked_answers(run: Path, content: Content) -> None:
     rows = [
         json.loads(line)

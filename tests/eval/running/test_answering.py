@@ -22,12 +22,14 @@ from eval.running.answering import (
     credits_of,
     readable,
     scored,
+    stored_answers,
     summary,
     write_answers,
 )
 from eval.running.policies import load_questions
 from models.backbone import load_language_model
 from models.config import BackboneConfig, SamplingConfig
+from tests.eval.make import png
 from tests.models import tiny
 from tests.models.exactness import RELATIVE
 
@@ -151,6 +153,25 @@ def test_scores_and_files(answerer: Answerer, questions: list[Preference], tmp_p
     assert [line["id"] for line in lines] == [question.identity for question in questions]
     figures = json.loads((tmp_path / "answers" / "set.json").read_text(encoding="utf-8"))
     assert figures["best"].keys() == {"mean", "low", "high"}
+
+
+def test_stored_answers_belong_to_the_content_of_a_question(
+    questions: list[Preference], tmp_path: Path
+) -> None:
+    """Not to its place in the file, and not to its identity alone: the file behind a source can change."""
+    answers = [replace(ONE, texts=(str(index), *TEXTS[1:])) for index in range(len(questions))]
+    write_answers(tmp_path, "set", questions, answers)
+    file = tmp_path / "set.jsonl"
+    assert stored_answers(file, questions, 4) == answers
+    assert stored_answers(file, questions[3:0:-2], 4) == answers[3:0:-2]
+    assert stored_answers(file, questions, 3) == []
+    other = replace(questions[0], images=(png("red"),), prompt=questions[1].prompt)
+    assert stored_answers(file, [other, *questions[1:]], 4) == []
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join(reversed(lines)), encoding="utf-8")
+    assert stored_answers(file, questions, 4) == answers
+    file.write_text("".join(lines[1:]), encoding="utf-8")
+    assert stored_answers(file, questions, 4) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,236 @@
+"""Questions that a model was trained on, found by content, so that no figure on unseen questions counts them.
+
+Two questions are equal if their texts are, regardless of case and white space, and the contents of
+their images (`prompt_key`). Identities are not compared: they are labels, which two sources share
+and one source can give to other questions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from data.config.validation import format_validation_error, read_section
+from data.errors import UserError
+from data.mixture import Mixture, MixtureConfig
+from data.preference import Preference, texts
+from data.preparation.row_index import REASONS, prompt_key
+from data.preparation.scan import scan
+from data.sources.shared.base import SourceConfig
+from data.sources.shared.files import FilesConfig
+from eval.judges.card import LAUNCHES, RECIPE
+from models.portable.conversations import read_conversation
+
+Keys = npt.NDArray[np.uint64]
+MOST_REPEATED = 0.25
+"""Share of the questions from which on repeated ones are refused and no longer left out. A generated
+source with its usual share of questions without an image repeats one in seven by chance; a file that
+repeats a quarter was not separated from the training data, and what is left of it is a selection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of a measurement, as far as it is compared."""
+
+    key: int
+    """As `prompt_key` returns it."""
+    rule: str | None
+    """The rule by which its answers are verified; None if the question declares none."""
+    text: str
+    """Its texts, for messages."""
+
+    @classmethod
+    def of_record(cls, record: Preference) -> Question:
+        """Return a record of a source; raise ImageError for an image that cannot be read."""
+        rule = None if record.truth is None else record.truth.rule
+        return cls(prompt_key(record), rule, " ".join(texts(record.prompt)))
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Question:
+        """Return the question of a row of eval/sample.py, or of a file that was made from one.
+
+        The key is that of the source's record. Rows of earlier versions have no column `key`; their
+        images are what the file holds, which is the record's own file unless it had to be converted.
+        """
+        prompt = row["prompt"]
+        text = prompt if isinstance(prompt, str) else " ".join(texts(prompt))
+        key = int(row["key"], 16) if "key" in row else _key_of_content(row)
+        return cls(key, row.get("verifier"), text)
+
+
+@dataclass
+class TrainingPrompts:
+    """The prompts that some models were trained on."""
+
+    keys_by_source: dict[str, Keys] = field(default_factory=dict)
+    """Distinct keys, by the name of the source in messages."""
+    notes: dict[str, None] = field(default_factory=dict)
+    """What could not be compared, and why, each once and in order."""
+    _seen: set[str] = field(default_factory=set)
+    """Digests of the `data` sections that were added."""
+
+    def add(self, source: str, keys: Sequence[int] | Keys) -> None:
+        """Add prompts of a source, or of a round of on-policy pairs, to those known under its name."""
+        known = self.keys_by_source.get(source, np.empty(0, np.uint64))
+        self.keys_by_source[source] = np.union1d(known, np.asarray(keys, np.uint64))
+
+    def add_recipe(self, data: MixtureConfig, name: str, *, fetch: bool) -> None:
+        """Add every record of a recipe's sources, whatever its filters and epochs draw from them.
+
+        A source that was never read before is read through once, as training does it. Unless
+        `fetch` is True, sources on the hub are not fetched for this and become a note, as do
+        sources that cannot be opened.
+        """
+        if data.digest in self._seen:
+            return
+        self._seen.add(data.digest)
+        for source in data.sources:
+            label = f"{name}, source {source.label}"
+            is_on_hub = isinstance(source, FilesConfig) and source.path is None
+            if is_on_hub and not fetch:
+                self.note(f"{label}: it is on the hub and was not fetched for this")
+                continue
+            try:
+                self.add(label, _prompt_keys(source, data))
+            except (UserError, OSError) as error:
+                if fetch:
+                    raise
+                self.note(f"{label}: {error}")
+
+    def add_model(self, path: str) -> None:
+        """Add what the recipes of a checkpoint say that it was trained on, back to the first backbone.
+
+        The recipe is that of the run folder in which the checkpoint is. A model without one becomes
+        a note, unless it is the embedded backbone, whose scenes are of a split of their own.
+        """
+        seen: set[Path] = set()
+        while path != "embedded":
+            recipe = _recipe_of(Path(path).expanduser())
+            if recipe is None:
+                self.note(f"{path}: there is no recipe that tells what it was trained on")
+                return
+            if recipe in seen:
+                return
+            seen.add(recipe)
+            path = self.add_run(recipe)
+
+    def add_run(self, recipe: Path) -> str:
+        """Add what a run with this recipe is trained on, and return the model that it starts from.
+
+        A recipe that cannot be read becomes a note.
+        """
+        try:
+            section = read_section(recipe, _RecipePart)
+        except (UserError, OSError) as error:
+            self.note(f"{recipe}: it cannot be read ({error})")
+            return "embedded"
+        if section.data is None:
+            self.note(f"{recipe}: it names no data")
+        else:
+            self.add_recipe(section.data, str(recipe.parent), fetch=False)
+        return section.backbone.path
+
+    def note(self, reason: str) -> None:
+        """Note what could not be compared."""
+        self.notes[reason] = None
+
+    def repeated(self, questions: Sequence[Question]) -> dict[int, str]:
+        """Return the indices of the questions that are among the prompts, each with a source."""
+        keys = np.array([question.key for question in questions], np.uint64)
+        found: dict[int, str] = {}
+        for source, trained in self.keys_by_source.items():
+            for index in np.flatnonzero(np.isin(keys, trained)).tolist():
+                found.setdefault(index, source)
+        return found
+
+    def questions_to_leave_out(
+        self, questions: Sequence[Question], name: str, remedy: str
+    ) -> dict[int, str]:
+        """Return what `repeated` returns, to be left out of a figure on unseen questions.
+
+        The message of the error begins with `name` and ends with the sentence `remedy`.
+
+        Raises: UserError if MOST_REPEATED of the questions or more are repeated.
+        """
+        found = self.repeated(questions)
+        if not found or len(found) < MOST_REPEATED * len(questions):
+            return found
+        index, source = next(iter(found.items()))
+        raise UserError(
+            f"{name}: {len(found):,} of {len(questions):,} questions have been trained on, the "
+            f"same texts and images: the first, {questions[index].text!r:.80}, is one of {source}. A "
+            "figure for questions that were not trained on must not contain them. Less than "
+            f"{MOST_REPEATED:.0%} would be left out and counted; so many mean that the questions "
+            f"are not separate from the training data. {remedy}"
+        )
+
+
+def read_questions(file: Path) -> list[Question]:
+    """Return the questions of a file of eval/sample.py, or of one that was made from it."""
+    return [Question.of_row(row) for row in rows_of(file)]
+
+
+def questions_of_source(source: str, option: str) -> list[Question]:
+    """Return all questions of a source, given in YAML as the value of the command's `option`.
+
+    Raises: UserError if it is no source, or as `Mixture` does.
+    """
+    try:
+        section = {"sources": [YAML(typ="safe", pure=True).load(source)]}
+        mixture = Mixture(MixtureConfig.model_validate(section))
+    except YAMLError as error:
+        raise UserError(f"{option}: {source!r:.200} is no YAML: {error}") from error
+    except ValidationError as error:
+        raise UserError(f"{option}: {format_validation_error(error)}") from error
+    return [Question.of_record(mixture[index]) for index in range(len(mixture))]
+
+
+def rows_of(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file of JSON lines."""
+    with file.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def _key_of_content(row: Mapping[str, Any]) -> int:
+    turns, images = read_conversation(row["prompt"], row.get("images") or [])
+    prompt: Any = tuple(turns)
+    encoded = tuple(image for image in images if isinstance(image, bytes | Path))
+    return prompt_key(Preference(str(row.get("id", "")), prompt, "", "", encoded))
+
+
+class _Backbone(BaseModel):
+    path: str = "embedded"
+
+
+class _RecipePart(BaseModel):
+    """What is read of the recipe of a model."""
+
+    data: MixtureConfig | None = None
+    backbone: _Backbone = _Backbone()
+
+
+def _recipe_of(model: Path) -> Path | None:
+    """Return the recipe of the run that a checkpoint, or a link to one, belongs to; None without one."""
+    for folder in (model.resolve(), model.resolve().parent):
+        if (folder / RECIPE).is_file() and (folder / LAUNCHES).is_file():
+            return folder / RECIPE
+    return None
+
+
+def _prompt_keys(source: SourceConfig, data: MixtureConfig) -> Keys:
+    """Return the prompt keys of the rows of a source that can be used."""
+    opened = source.open(data.cache_folder)
+    workers = data.workers or os.cpu_count() or 1
+    rows = scan(opened, data.bad_records, data.cache_folder, workers).rows
+    keys: Keys = rows["prompt_key"][rows["reason"] == REASONS.index("kept")]
+    return keys
