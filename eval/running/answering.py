@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from data.images import decode
 from data.preference import Preference
+from data.storage.content import record_key
 from data.storage.files import write_json, write_json_lines
 from eval.journal import SILENT, Journal
 from eval.judges.packed_inference import Packed, run_packed
@@ -159,9 +160,9 @@ class Answerer:
             return [tuple(next(rest) for _ in range(count)) for _ in asked]
 
         cost = WritingCost.of(self.model.config, sampling)
-        with journal.judging(
-            [one.identity for one in questions], Written, len(questions)
-        ) as judging:
+        # The identity belongs to the key, as sampled answers are drawn by it.
+        keys = [f"{record_key(one)}/{one.identity}" for one in questions]
+        with journal.judging(keys, Written, len(questions)) as judging:
             return run_packed(
                 self.packed, questions, QuestionEncoder(encoder, count), run, cost, judging
             )
@@ -247,14 +248,19 @@ def summary(answers: Sequence[Answers]) -> dict[str, Any]:
 
 
 def stored_answers(file: Path, questions: Sequence[Preference], samples: int) -> list[Answers]:
-    """Return the answers to these questions that `write_answers` wrote; empty where it wrote others, or fewer samples."""
+    """Return the answers to these questions that `write_answers` wrote.
+
+    Empty if it wrote answers to other questions, fewer samples, or did not note what the questions hold, as versions before
+    this one.
+    """
     if not file.is_file():
         return []
     with file.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, len(questions))]
-    if [row["id"] for row in rows] != [one.identity for one in questions] or len(
-        rows[0]["right"]
-    ) != samples + 1:
+    wanted = [(one.identity, record_key(one)) for one in questions]
+    if [(row["id"], row.get("key")) for row in rows] != wanted:
+        return []
+    if len(rows[0]["right"]) != samples + 1:
         return []
     adapter, names = TypeAdapter(Answers), [field.name for field in fields(Answers)]
     return [adapter.validate_python({name: row[name] for name in names}) for row in rows]
@@ -269,6 +275,7 @@ def write_answers(
     rows = [
         {
             "id": question.identity,
+            "key": record_key(question),
             "category": question.category,
             **asdict(found),
             "credits": found.figures(),
