@@ -26,7 +26,7 @@ from eval.judges.config import CriticJudgeConfig, GenerativeJudgeConfig, ScalarJ
 from eval.judges.loading import judge_config
 from eval.judges.ranking import Ranker, candidates_of
 from eval.protocol import Candidates, Ranking, journal_key
-from eval.running.fingerprint import shared_digest
+from eval.running.fingerprint import SCORES, shared_digest
 from eval.score_forms import FORMS
 from eval.verifiers import Verifying
 from models.distributed import gather, rank, world_size
@@ -102,7 +102,7 @@ def fingerprint(judge: Path, scoring: Scoring) -> str:
     The records are not part of it. Each line is kept under the content of its own record.
     """
     settings = [str(scoring.form == "relative"), str(scoring.verifying)]
-    code = code_digest("eval.candidates.scoring", floors=("models", "eval"))
+    code = code_digest("eval.candidates.scoring", *SCORES, floors=("models", "eval"))
     return digest("\n".join([shared_digest(judge), code, *settings]))
 
 

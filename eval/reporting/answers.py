@@ -17,7 +17,6 @@ from data.pages.chart import Axis, Chart, plain
 from data.pages.template import TINY, thumbnail
 from data.preference import Preference, texts
 from data.sources.table import AnySource
-from data.storage.content import record_key
 from eval.reporting.content import FIGURES, QuestionSet, Row, spread
 from eval.reporting.figures import TICKS, Score, lines, words_of
 from eval.results.statistics import Difference, paired_bootstrap
@@ -84,7 +83,7 @@ def shown_questions(found: QuestionSet, best: int | None) -> ShownQuestions:
         }
         telling = sorted(misled, key=lambda place: -misled[place])
         places = sorted([0, *telling[: SHOWN - 1]])
-        records = _records(found, {place: rows[place] for place in places}, shown.notes)
+        records = _records(found, {place: rows[place]["id"] for place in places}, shown.notes)
         shown.asked = [_asked(rows[place], records.get(place), shown.notes) for place in places]
         shown.notes.insert(0, f"{len(places)} of {len(rows):,} questions at step {step}.")
     return shown
@@ -100,8 +99,8 @@ def _changes(answers: Mapping[int, Sequence[Row]]) -> dict[int, dict[str, Differ
     if not answers:
         return {}
     first, *others = answers.items()
-    start = {_question(row): row["credits"] for row in first[1]}
-    credits = {step: {_question(row): row["credits"] for row in rows} for step, rows in others}
+    start = {row["id"]: row["credits"] for row in first[1]}
+    credits = {step: {row["id"]: row["credits"] for row in rows} for step, rows in others}
     return {
         step: {
             name: paired_bootstrap(
@@ -112,14 +111,6 @@ def _changes(answers: Mapping[int, Sequence[Row]]) -> dict[int, dict[str, Differ
         for step, by_id in credits.items()
         if by_id.keys() == start.keys()
     }
-
-
-def _question(row: Row) -> tuple[str, str]:
-    """Return the name of the question that a row answers, and the digest of its content.
-
-    Answers that an earlier version wrote have no digest.
-    """
-    return row["id"], row.get("key", "")
 
 
 def _charts(found: QuestionSet, heads: Mapping[str, str], samples: object) -> list[Chart]:
@@ -173,12 +164,9 @@ def _misled(row: Row) -> float | None:
 
 
 def _records(
-    found: QuestionSet, wanted: Mapping[int, Row], notes: list[str]
+    found: QuestionSet, wanted: Mapping[int, str], notes: list[str]
 ) -> dict[int, Preference]:
-    """Return the questions at some places of their source, as far as they are there; the notes say what is not.
-
-    `wanted` holds the answers by the place of their question.
-    """
+    """Return the questions at some places of their source, as far as they are there; the notes say what is not."""
     if found.source is None:
         notes.append("Without a recipe the questions and their images cannot be shown.")
         return {}
@@ -192,17 +180,8 @@ def _records(
             f"The questions could not be loaded, so their texts and images are missing: {error}"
         )
         return {}
-    same = {}
-    for place, record in records.items():
-        row = wanted[place]
-        if record.identity == row["id"] and record_key(record) == row.get("key"):
-            same[place] = record
-    if not any("key" in row for row in wanted.values()):
-        notes.append(
-            "These answers were written by a version that did not note what the questions hold, so that their texts and images "
-            "cannot be told and are missing."
-        )
-    elif len(same) < len(wanted):
+    same = {place: record for place, record in records.items() if record.identity == wanted[place]}
+    if len(same) < len(wanted):
         notes.append(
             f"{len(wanted) - len(same)} of them are not in the source as it was loaded here: they have no texts and images."
         )

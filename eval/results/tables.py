@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from data.errors import PredictionsError
+from data.storage.files import write_whole
 from eval.protocol import Images
 from eval.results.predictions import difference, predictions_in, read_predictions
 from eval.results.result import Accuracy, Result, read_result

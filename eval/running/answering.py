@@ -248,19 +248,14 @@ def summary(answers: Sequence[Answers]) -> dict[str, Any]:
 
 
 def stored_answers(file: Path, questions: Sequence[Preference], samples: int) -> list[Answers]:
-    """Return the answers to these questions that `write_answers` wrote.
-
-    Empty if it wrote answers to other questions, fewer samples, or did not note what the questions hold, as versions before
-    this one.
-    """
+    """Return the answers to these questions that `write_answers` wrote; empty where it wrote others, or fewer samples."""
     if not file.is_file():
         return []
     with file.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in islice(lines, len(questions))]
-    wanted = [(one.identity, record_key(one)) for one in questions]
-    if [(row["id"], row.get("key")) for row in rows] != wanted:
-        return []
-    if len(rows[0]["right"]) != samples + 1:
+    if [row["id"] for row in rows] != [one.identity for one in questions] or len(
+        rows[0]["right"]
+    ) != samples + 1:
         return []
     adapter, names = TypeAdapter(Answers), [field.name for field in fields(Answers)]
     return [adapter.validate_python({name: row[name] for name in names}) for row in rows]
@@ -275,7 +270,6 @@ def write_answers(
     rows = [
         {
             "id": question.identity,
-            "key": record_key(question),
             "category": question.category,
             **asdict(found),
             "credits": found.figures(),

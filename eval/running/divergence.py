@@ -19,7 +19,6 @@ from rich.console import Console
 
 from data.preference import Preference
 from data.storage.code import code_digest
-from data.storage.content import record_key
 from data.storage.files import digest, write_json_lines
 from eval.journal import Journal
 from eval.judges.checkpoint import Runtime
@@ -125,7 +124,7 @@ class Measurement:
 
     def _mark(self, policy: Path) -> str:
         policies = policy_digest(policy), policy_digest(self.start_path)
-        asked = [(one.identity, record_key(one)) for one in self.questions]
+        asked = [(one.identity, one.prompt, one.truth) for one in self.questions]
         code = code_digest("eval.running.divergence", floors=("models", "eval"))
         return digest(repr((policies, asked, self.samples, self.sampling, self.judge, code)))
 
