@@ -17,7 +17,7 @@ from data.storage.output_lock import locked_folder
 from models.backbone import load_encoder
 from models.distributed import barrier, locked_by_first_rank, rank, world_size
 from models.portable.reward import IncompleteCheckpointError
-from train.recipe.parsing import Launch, refuse_missing_device
+from train.recipe.parsing import Launch, refuse_finished_folder, refuse_missing_device
 from train.runs.callbacks import run_callbacks, summarise
 from train.runs.evaluation import evaluation
 from train.runs.extension import continuation
@@ -51,6 +51,8 @@ def run(launch: Launch) -> bool:
         lock = locked_folder(Path(launch.recipe.output.folder))
         try:
             stack.enter_context(locked_by_first_rank(lock))
+            # A run that had the folder when the command line was read may have ended since.
+            refuse_finished_folder(launch.recipe)
             trainer, resume, console = assemble(launch)
         except (UserError, IncompleteCheckpointError) as error:
             end_before_training(error)
