@@ -43,6 +43,10 @@ class Images(Protocol):
         """Return the image `name`; raise ImageError naming `record` if it is not there."""
         ...
 
+    def fingerprint(self) -> str:
+        """Return a short text that changes when the archive of the images changes."""
+        ...
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -53,6 +57,13 @@ class Folder:
     def find(self, name: str, record: str) -> EncodedImage:
         """Return the path of image `name`."""
         return image_path(self.root, name, record, links=True)
+
+    def fingerprint(self) -> str:
+        """Return nothing: to look at every file of a large folder would take minutes.
+
+        An image that is replaced in a folder is noticed when it is read, and not before.
+        """
+        return ""
 
     def __contains__(self, name: str) -> bool:
         """Tell whether there is such a file."""
@@ -68,6 +79,10 @@ class Archive(IndexedFiles):
     def __init__(self, parts: Sequence[Path], cache: Path) -> None:
         identity = digest(" ".join(f"{part.resolve()} {stamp(part)}" for part in parts))
         super().__init__(parts, cache / "archives" / f"{parts[0].stem}-{identity}.npy")
+
+    def fingerprint(self) -> str:
+        """Return a digest of the parts' names, sizes and times of change."""
+        return digest(" ".join(map(stamp, self.parts)))
 
     def __contains__(self, name: str) -> bool:
         """Tell whether there is such a file."""

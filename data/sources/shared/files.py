@@ -303,8 +303,9 @@ class TableSource:
             raise RecordError(said[:MESSAGE]) from error
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the table's files and the settings."""
-        return f"{self.rows.fingerprint()} {self.config.settings}"
+        """Return the fingerprints of the table's files and of the archive of the images, and the settings."""
+        parts = (self.rows.fingerprint(), self.images.fingerprint(), self.config.settings)
+        return " ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
