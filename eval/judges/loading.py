@@ -14,6 +14,7 @@ from pydantic import Field, RootModel
 
 from data.config.validation import read_section
 from data.errors import CheckpointError
+from data.storage.manifest import verify_settings
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime, classes_of_judges, kind_of, load_checkpoint
 from eval.judges.config import (
@@ -65,7 +66,7 @@ def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
 def judge_config(path: Path) -> JudgeConfig:
     """Return how the judge at `path` is asked: its YAML file, or the defaults for a checkpoint folder.
 
-    Raises: CheckpointError for what is no judge; RecipeError for a file, with every key that is wrong.
+    Raises: CheckpointError for what is no judge, or not as it was saved; RecipeError for a file, with every key that is wrong.
     """
     if path.is_file():
         config = read_section(path, JudgeFile).root
@@ -73,6 +74,8 @@ def judge_config(path: Path) -> JudgeConfig:
             return config
         return config.model_copy(update={"checkpoint": checkpoint_at(config.checkpoint)})
     path = Path(checkpoint_at(str(path)))
+    if path.is_dir():
+        verify_settings(path)
     kind = kind_of(path)
     if kind not in JUDGES:
         classes, types = ", ".join(classes_of_judges()), ", ".join(JUDGES)
