@@ -110,7 +110,7 @@ def judge_with_task(judges: Sequence[Path]) -> Path:
     for judge in judges:
         try:
             has_task = judge.is_dir() and recorded(judge) is not None
-        except CheckpointError:
+        except UserError:
             continue  # `digests` reports it as broken
         if has_task:
             return judge

@@ -8,6 +8,7 @@ Names are compared as extraction writes them, so `a.png`, `./a.png`, `/a.png`, `
 lower case differ, as they do on Linux. A link is not followed, and what lies behind a linked folder is refused.
 """
 
+import os
 import posixpath
 import stat
 import struct
@@ -26,8 +27,8 @@ import numpy.typing as npt
 from data.errors import ImageError, UserError
 from data.images import ELSEWHERE, image_path
 from data.preference import EncodedImage
+from data.regular_files import open_regular, require_regular
 from data.storage.files import digest, hash64, stamp
-from data.storage.regular import open_regular
 from data.storage.tables import IndexedFiles
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
@@ -46,7 +47,7 @@ REFUSED = {
     UNSUPPORTED: "it is compressed in a way that is not read here. Unpack the archive into a folder",
     BEHIND_LINK: "a folder in its path is a link or a file in the archive, so that extraction would write it elsewhere. Unpack "
     "the archive into a folder and check what it holds",
-    UPWARDS: "its path in the archive contains `..`, and programs differ in where they extract it to. Write the archive again "
+    UPWARDS: "its path in the archive contains `..` or ends in `.`, and programs differ in where they extract it to. Write the archive again "
     "with plain paths",
 }
 """Kinds of members that are never read, with the reason that a record's error states."""
@@ -96,7 +97,7 @@ class Archive(IndexedFiles):
     """Images inside a tar file, or a zip file in one or more parts; its files by the hash of their name: (files,) of ENTRY."""
 
     def __init__(self, parts: Sequence[Path], cache: Path) -> None:
-        stamps = " ".join(f"{part.resolve()} {stamp(part)}" for part in parts)
+        stamps = " ".join(f"{stamp(part)} {part.resolve()}" for part in parts)
         identity = digest(f"each name once: {stamps}")  # older indices list the first of a name
         super().__init__(parts, cache / "archives" / f"{parts[0].stem}-{identity}.npy")
 
@@ -208,15 +209,15 @@ def _rows_by_name(members: Iterable[Member]) -> dict[str, tuple[int, int, int, i
     folders = set[str]()
     for member in members:
         parts = member.name.split("/")
-        is_upwards = ".." in parts
-        is_folder = member.kind == FOLDER or parts[-1] in ("", ".", "..")
+        is_upwards = ".." in parts or parts[-1] == "."
+        is_folder = member.kind == FOLDER or parts[-1] == ""
         # unzip leaves `..` out, tar follows it: neither of both places may hold another file.
         without_upwards = "/".join(part for part in parts if part != "..")
         for name in {extracted_name(member.name), extracted_name(without_upwards)}:
             if name is None:
                 continue
             if is_folder:
-                folders.add(name)
+                folders.update((name, *map(str, PurePosixPath(name).parents)))
                 continue
             kind = UPWARDS if is_upwards else member.kind
             if name in rows:
@@ -273,6 +274,9 @@ def open_images(places: Sequence[Path], cache: Path) -> Archive | Folder:
 def check_places(places: Sequence[Path]) -> None:
     """Raise UserError unless `places` are what `open_images` takes, by their kinds and names."""
     folder = len(places) == 1 and places[0].is_dir()
+    for place in places:
+        if os.path.lexists(place) and not folder:
+            require_regular(place)
     if not folder and not (
         places and all(is_archive(place) and place.is_file() for place in places)
     ):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
 from data.errors import UserError
-from data.storage.regular import open_regular, read_text, require_regular
+from data.regular_files import open_regular, read_text, require_regular
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

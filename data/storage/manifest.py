@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 
 from data.errors import CheckpointError, SpecialFileError
+from data.regular_files import read_bytes, require_regular
 from data.storage.files import remembered_digest
-from data.storage.regular import read_bytes, require_regular
 
 COMPLETE = "complete"
 """A JSON file with the size and the SHA-256 of every file, written last: a checkpoint without it was
@@ -90,7 +90,8 @@ def verify_settings(folder: Path) -> None:
     A folder without a manifest passes. If this project wrote it, a warning is printed once.
 
     Raises: CheckpointError naming each file that changed, is missing or was added since the save,
-    with the digest that was expected and the one that was found.
+    with the digest that was expected and the one that was found. SpecialFileError for a FIFO, a
+    device or a link to nothing among them, with or without a manifest.
     """
     _verify(folder, (*SETTINGS, *CODE), SETTINGS)
 
@@ -101,14 +102,17 @@ def verify_weights(folder: Path) -> None:
 
 
 def _verify(folder: Path, patterns: Sequence[str], refused_if_added: Sequence[str]) -> None:
+    found = [path for path in sorted(folder.iterdir()) if _matches(path.name, patterns)]
+    for path in found:
+        require_regular(path)
     manifest = _manifest_of(folder)
     if manifest is None:
         return
     noted = {name: entry for name, entry in manifest.entries.items() if _matches(name, patterns)}
     problems = _changes(folder, noted)
-    for name in sorted(path.name for path in folder.iterdir()):
-        if _matches(name, refused_if_added) and name not in manifest.entries:
-            problems.append(f"{name} was added after the checkpoint was saved")
+    for path in found:
+        if _matches(path.name, refused_if_added) and path.name not in manifest.entries:
+            problems.append(f"{path.name} was added after the checkpoint was saved")
     if not problems:
         return
     lines = "\n".join(f"  {problem}" for problem in problems)

@@ -14,6 +14,7 @@ from pydantic import Field, RootModel
 
 from data.config.validation import read_section
 from data.errors import CheckpointError
+from data.regular_files import require_regular
 from data.storage.manifest import verify_settings
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime, classes_of_judges, kind_of, load_checkpoint
@@ -73,6 +74,8 @@ def judge_config(path: Path) -> JudgeConfig:
         if isinstance(config, EnsembleConfig | EndpointConfig | ServerConfig):
             return config
         return config.model_copy(update={"checkpoint": checkpoint_at(config.checkpoint)})
+    if path.exists() and not path.is_dir():
+        require_regular(path)
     path = Path(checkpoint_at(str(path)))
     if path.is_dir():
         verify_settings(path)

@@ -17,7 +17,7 @@ from data.storage.files import write_whole
 from data.storage.manifest import COMPLETE
 from eval import run, serve, sweep
 from eval.judges.card import judge_card
-from eval.judges.checkpoint import Runtime, load_checkpoint
+from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
 from eval.running.policies import load_policy
 from eval.serving.service import load_served
@@ -91,6 +91,10 @@ def train_further(folder: Path) -> object:
     return load_scalar(backbone(folder), HeadConfig()), load_encoder(backbone(folder))
 
 
+def load_generative(folder: Path) -> object:
+    return load_language_model(backbone(folder)), load_encoder(backbone(folder))
+
+
 def start_server(folder: Path) -> object:
     return load_served(folder, "mine", CPU)
 
@@ -101,16 +105,12 @@ def ensemble(folder: Path) -> object:
     return load_judge(file, CPU)
 
 
-def evaluate(folder: Path) -> object:
+def evaluate(folder: Path) -> None:
     """Run `eval/run.py`, which ends with the message of the error."""
     try:
-        return run.main([str(folder), "--output", str(folder.parent / "results")])
+        run.main([str(folder), "--output", str(folder.parent / "results")])
     except SystemExit as ended:
         raise CheckpointError(str(ended.code)) from ended
-
-
-def judge_as_adapters(folder: Path) -> object:
-    return load_checkpoint(folder, CPU, load_scalar)
 
 
 SCALAR_ENTRIES: dict[str, Callable[[Path], object]] = {
@@ -175,8 +175,7 @@ def test_a_damaged_policy_or_judge_that_writes_is_refused(
     with pytest.raises(CheckpointError, match=f"{name} has other contents"):
         load_policy(folder, CPU)
     with pytest.raises(CheckpointError, match=f"{name} has other contents"):
-        load_language_model(backbone(folder))
-        load_encoder(backbone(folder))
+        load_generative(folder)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -190,10 +189,11 @@ def test_what_reads_settings_alone_refuses_a_flipped_bit(
             entry(folder)
 
 
+@pytest.mark.timeout(120)
 def test_the_server_ends_with_the_message(world: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(world / "run" / "checkpoint-1", tmp_path / "checkpoint-1")
     flip(folder / "model.safetensors")
-    with pytest.raises(SystemExit, match="model.safetensors has other contents"):
+    with pytest.raises(SystemExit, match=r"model\.safetensors has other contents"):
         serve.main([str(folder), "--port", "0"])
 
 
@@ -223,7 +223,7 @@ def test_copied_moved_and_merged_checkpoints_are_judged_alike(world: Path, tmp_p
     ]
     assert scores[0] == pytest.approx(scores[1], abs=1e-5)
     flip(moved / "model.safetensors")
-    with pytest.raises(CheckpointError, match="model.safetensors has other contents"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors has other contents"):
         load_judge(moved, CPU)
 
 
@@ -238,11 +238,9 @@ def test_integers_in_place_of_weights_are_refused_by_name(
             tensors[name] = (tensors[name] * 64).to(torch.int8)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / COMPLETE).unlink()
-    for load in (lambda: load_judge(folder, CPU), lambda: train_further(folder)):
-        with pytest.raises(
-            ValueError, match=r"head\.\d\.weight \(I8\)|tensors that are not 16, 32"
-        ):
-            load()
+    for load in (SCALAR_ENTRIES["load_judge"], train_further):
+        with pytest.raises(ValueError, match=r"weight \(I8\)"):
+            load(folder)
 
 
 def test_integers_in_adapters_are_refused_by_name(world: Path, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 
 from data.errors import CheckpointError, SpecialFileError
+from data.regular_files import read_bytes
 from data.storage.files import content_digest, write_whole
 from data.storage.manifest import COMPLETE, FileEntry, Manifest, parse_manifest
-from data.storage.regular import read_bytes
 from models.distributed import gather, rank, world_size
 
 OF_A_RANK = re.compile(r"(?:pp_rank_|rng_state_|rollouts-)(\d+)")

@@ -34,8 +34,8 @@ def require_regular(path: Path) -> os.stat_result:
     return status
 
 
-def open_regular(path: Path) -> io.BufferedReader:
-    """Open the regular file at `path` for reading bytes; raises as `require_regular` does."""
+def open_descriptor(path: Path) -> int:
+    """Open the regular file at `path` for reading and return its descriptor; raises as `require_regular` does."""
     require_regular(path)
     # Another process may have put something else there since, so the opened file is checked too.
     descriptor = os.open(path, OPEN_FLAGS)
@@ -44,7 +44,12 @@ def open_regular(path: Path) -> io.BufferedReader:
     except SpecialFileError:
         os.close(descriptor)
         raise
-    return os.fdopen(descriptor, "rb")
+    return descriptor
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open the regular file at `path` for reading bytes; raises as `require_regular` does."""
+    return os.fdopen(open_descriptor(path), "rb")
 
 
 def open_regular_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> TextIO:
