@@ -47,8 +47,8 @@ REFUSED = {
     UNSUPPORTED: "it is compressed in a way that is not read here. Unpack the archive into a folder",
     BEHIND_LINK: "a folder in its path is a link or a file in the archive, so that extraction would write it elsewhere. Unpack "
     "the archive into a folder and check what it holds",
-    UPWARDS: "its path in the archive contains `..` or ends in `.`, and programs differ in where they extract it to. Write the archive again "
-    "with plain paths",
+    UPWARDS: "its path in the archive contains `..` or ends in `.`, and programs differ in where they extract it to. Write "
+    "the archive again with plain paths",
 }
 """Kinds of members that are never read, with the reason that a record's error states."""
 LOCAL_HEADER = 30

@@ -43,8 +43,9 @@ def content_digest(content: bytes | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-SETTLED_NS = 2 * 10**9
-"""Age at which a change of a file is certain to give it another time: times may be coarse."""
+SETTLED_NS = 10**8
+"""Age, 0.1 s, from which on another change of a file gives it another time. The kernel's clock for
+files ticks at least every 10 ms."""
 _digests: dict[tuple[int, ...], str] = {}
 """Digests of files that this process has read, by their `_identity`."""
 
@@ -53,8 +54,8 @@ def remembered_digest(path: Path) -> str:
     """Return the SHA-256 of a file like `content_digest`, and read an unchanged file only once.
 
     A file counts as unchanged if device, inode, size and both times are the same. The digest of a
-    file that changed in the last two seconds is not remembered, because its next change might not
-    give it another time.
+    file that changed within SETTLED_NS is not remembered, because its next change might not give it
+    another time.
     """
     before = require_regular(path)
     known = _digests.get(_identity(before))

@@ -148,13 +148,14 @@ def written_by_us(folder: Path) -> bool:
 
     A snapshot in the hub's cache does not count: what is published need not have a manifest.
     """
-    if folder.resolve().parent.name == "snapshots":
+    place = folder.resolve()
+    if place.parent.name == "snapshots":
         return False
-    if (folder / JUDGE_CARD).exists():
+    if (place / JUDGE_CARD).exists():
         return True
-    if folder.name.startswith("checkpoint-") and (folder.parent / "provenance.json").exists():
+    if place.name.startswith("checkpoint-") and (place.parent / "provenance.json").exists():
         return True
-    config = folder / "config.json"
+    config = place / "config.json"
     return config.is_file() and b'"reward_head"' in read_bytes(config)
 
 

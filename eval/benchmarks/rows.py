@@ -19,7 +19,7 @@ from data.preference import EncodedImage, ImagePart, Message, Preference, TextPa
 from data.preparation.faults import count_faults, told
 from data.regular_files import open_regular, require_regular
 from data.sources.shared.files import refuse_same_files, shards_problem
-from data.storage.arrow import refuse_repeated_columns
+from data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
 from data.storage.files import content_digest
 from data.storage.tables import Row, open_rows
 from data.synthetic.benchmark_files import edition
@@ -95,7 +95,11 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
 
         for path in paths:
             refuse_repeated_columns(path, parquet.read_schema(path).names)
-        return list(parquet.read_table(list(paths)).to_pylist())
+        try:
+            return list(parquet.read_table(list(paths)).to_pylist())
+        except BEYOND_PYTHON as error:
+            names = ", ".join(map(str, paths))
+            raise UserError(f"{names}: the rows cannot be read ({error}).") from error
     with tempfile.TemporaryDirectory() as cache:
         table = open_rows(paths, Path(cache))
         return [table.row(number) for number in range(len(table))]
