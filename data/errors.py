@@ -39,6 +39,10 @@ class CheckpointError(UserError):
     """A path that is not a complete checkpoint, run folder or judge; a sweep goes on with the next one."""
 
 
+class SpecialFileError(UserError):
+    """A path that is no regular file: a folder, FIFO, socket or device, or a link that leads nowhere."""
+
+
 class HubError(UserError):
     """Something that the hub did not give: there is no network, or no such thing."""
 

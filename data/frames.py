@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.errors import InUseError, UserError
+from data.regular_files import require_regular
 from data.storage.files import mapped
 from data.storage.output_lock import locked_folder
 from data.video import SUFFIXES, is_video_name
@@ -140,6 +141,7 @@ def attempt(frames: int, job: Cut) -> str:
 
 def cut(job: Cut, frames: int) -> None:
     """Write the frames, upright, as JPEG; the folder gets its name when all are in it."""
+    require_regular(job.video)
     total = sum(1 for _ in decoded(job.video))
     if not total:
         raise UserError("it holds no frame that can be decoded")

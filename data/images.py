@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from data.decoding import ImageModeError, orientation, upright_rgb
-from data.errors import ImageError, UserError
+from data.errors import ImageError, SpecialFileError, UserError
 from data.preference import EncodedImage
+from data.regular_files import open_regular, read_bytes, require_regular
 from data.video import ADVICE, is_video, is_video_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -74,10 +75,14 @@ def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
     Raises: ImageError if the path leaves the root (by `..`, by being absolute, or through any other link) or is no file.
     """
     path = resolved(root, name, record, links)
-    if not path.is_file():
+    try:
+        require_regular(path)
+    except SpecialFileError as error:
+        raise ImageError(f"{record}: the image {_short(name)} cannot be used: {error}") from error
+    except OSError as error:
         raise ImageError(
             f"{record}: the image {_short(name)} is not there: {path} is no file. Looked in: {root.resolve()}. {ELSEWHERE}"
-        )
+        ) from error
     return path
 
 
@@ -155,7 +160,7 @@ def from_data_uri(uri: str, record: str) -> bytes:
 
 def data_uri(image: EncodedImage, record: str) -> str:
     """Return an image as `data:image/png;base64,…`: its own file where every endpoint shows it alike, else PNG."""
-    content = image if isinstance(image, bytes) else image.read_bytes()
+    content = _content(image, record)
     with opened(content, record) as found:
         plain = (
             found.mode in ("L", "P", "RGB")
@@ -168,6 +173,16 @@ def data_uri(image: EncodedImage, record: str) -> str:
         decode(image, record).save(buffer, "PNG")
         mime, content = "image/png", buffer.getvalue()
     return f"data:{mime};base64,{base64.b64encode(content).decode()}"
+
+
+def _content(image: EncodedImage, record: str) -> bytes:
+    """Return the encoded image; raise ImageError if its file cannot be read."""
+    if isinstance(image, bytes):
+        return image
+    try:
+        return read_bytes(image)
+    except (OSError, SpecialFileError) as error:
+        raise ImageError(f"{record}: the image {image} cannot be read: {error}") from error
 
 
 def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
@@ -353,17 +368,12 @@ def resized(
 @contextmanager
 def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
     """Open an image up to its header; turn what goes wrong, here and while it is in use, into an ImageError."""
-    where = (
-        f"{record}: the image {image}"
-        if isinstance(image, Path)
-        else f"{record}: the image of {len(image):,} bytes"
-    )
+    what = str(image) if isinstance(image, Path) else f"of {len(image):,} bytes"
+    where = f"{record}: the image {what}"
     if isinstance(image, Path) and is_video_name(image.name):
         raise ImageError(f"{where} is a video. {ADVICE}")
     try:
-        with Image.open(
-            io.BytesIO(image) if isinstance(image, bytes) else image, formats=FORMATS
-        ) as found:
+        with _file_of(image) as file, Image.open(file, formats=FORMATS) as found:
             if found.width * found.height > MAX_PIXELS:
                 raise Image.DecompressionBombError(f"{found.width} x {found.height} pixels")
             yield found
@@ -375,18 +385,21 @@ def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
         ) from error
     except FileNotFoundError as error:
         raise ImageError(f"{where} is not there.") from error
+    except SpecialFileError as error:
+        raise ImageError(f"{where} cannot be used: {error}") from error
     except UnidentifiedImageError as error:
-        head = image[:HEAD] if isinstance(image, bytes) else _head(image)
-        said = (
-            f"is a video. {ADVICE}"
-            if is_video(head)
-            else f"is none of {', '.join(FORMATS)}, or its header is damaged."
-        )
-        raise ImageError(f"{where} {said}") from error
+        with _file_of(image) as file:
+            head = file.read(HEAD)
+        reason = f"is none of {', '.join(FORMATS)}, or its header is damaged."
+        if is_video(head):
+            reason = f"is a video. {ADVICE}"
+        raise ImageError(f"{where} {reason}") from error
     except BROKEN as error:
         raise ImageError(f"{where} is truncated or damaged: {error}.") from error
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(HEAD)
+def _file_of(image: EncodedImage) -> BinaryIO:
+    """Return the encoded image as an open file; raises as `open_regular` does."""
+    if isinstance(image, bytes):
+        return io.BytesIO(image)
+    return open_regular(image)

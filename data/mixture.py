@@ -55,6 +55,7 @@ from data.preparation.sampling import (
 )
 from data.preparation.scan import BadRecordConfig, scan
 from data.preparation.split import SourceSplit, SplitRecords, hold_out
+from data.regular_files import read_bytes
 from data.sources.table import AnySource
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "data"
@@ -363,7 +364,7 @@ def image_tokens_of_recipe(recipe: Path) -> tuple[ImageTokens, str]:
         file = (
             folder / "config.json" if folder.is_dir() else _fetched_config(seen.path, seen.revision)
         )
-        config = json.loads(file.read_bytes())
+        config = json.loads(read_bytes(file))
     except (OSError, ValueError) as error:
         return PatchTokens(*limits), (
             f"image tokens are counted by {TOKEN_SIDE} x {TOKEN_SIDE} pixels, which may not be those of {seen.path}: its "

@@ -35,6 +35,7 @@ from pydantic import ValidationError
 
 from data.config.validation import format_validation_error
 from data.errors import UserError
+from data.regular_files import read_text
 from eval.cli import add_ranks, command, processes
 from eval.serving.limits import RequestLimits
 
@@ -113,7 +114,7 @@ def api_key(file: Path | None) -> str | None:
     """Return the key in `file`; raises UserError for none, or one that no header can hold."""
     if file is None:
         return None
-    key = file.read_text(encoding="utf-8", errors="replace").strip()
+    key = read_text(file, errors="replace").strip()
     if not (key and key.isascii() and key.isprintable() and " " not in key):
         raise UserError(
             f"--api-key-file {file}: required is one line of visible ASCII characters without blanks."

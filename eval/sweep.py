@@ -75,9 +75,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     All judges get one task: the options', and for what they leave open that of the first recipe there is.
     """
     judges, folder = expand(options.judges), options.output
-    task = task_of(
-        options, next((judge for judge in judges if judge.is_dir() and recorded(judge)), judges[0])
-    )
+    task = task_of(options, judge_with_task(judges))
     suite = Suite.load(task.benchmarks, task.protocol)
     sweep = Sweep(suite, Store(folder / "results"), Runtime(device, options.token_budget), console)
     names = {name: rows_digest(loaded.examples) for name, (_, loaded) in suite.benchmarks.items()}
@@ -109,6 +107,20 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     console.print(f"written: {folder}/sweep.csv, sweep.json, sweep.md, sweep.png and results/")
     if options.wandb and summary.standings:
         log(summary, options.wandb, folder)
+
+
+def judge_with_task(judges: Sequence[Path]) -> Path:
+    """Return the first judge with a recorded task; without one the first that can be read."""
+    readable = []
+    for judge in judges:
+        try:
+            has_task = judge.is_dir() and recorded(judge) is not None
+        except UserError:
+            continue  # `digests` reports it as broken
+        if has_task:
+            return judge
+        readable.append(judge)
+    return readable[0] if readable else judges[0]
 
 
 def digests(judges: Sequence[Path]) -> dict[Path, tuple[str, str]]:

@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from data.storage.files import read_json
-from models.portable.reward import refuse_incomplete
+from data.storage.manifest import verify_settings, verify_weights
+from models.portable.reward import refuse_incomplete, refuse_other_numbers
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -28,8 +29,12 @@ def with_adapters(base: nn.Module, folder: Path) -> nn.Module:
     """Return `base` with the adapters (and a head saved with them) of `folder`, not merged: the same sums as in training.
 
     Adapters keep the dtype in which they were saved, whatever the base's. (peft would cast them to the base's.)
-    Raises: IncompleteCheckpointError unless the tensors of `folder` are exactly the adapters'. (peft itself only warns.)
+    Raises: IncompleteCheckpointError unless the tensors of `folder` are exactly the adapters' (peft itself only warns) and
+    floating-point numbers; CheckpointError for a file that is not as it was saved.
     """
+    verify_settings(folder)
+    verify_weights(folder)
+    refuse_other_numbers(folder, [folder / WEIGHTS])
     stored = load_file(folder / WEIGHTS)
     config = PeftConfig.from_pretrained(str(folder))
     config.inference_mode = False  # marks the adapters as trainable, which tells them from the base

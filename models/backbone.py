@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoTokenizer, BitsAndBytesConfig, PreTrainedConfig
 
 from data.errors import CheckpointError, UserError
+from data.storage.manifest import verify_settings, verify_weights
 from models.compatibility import EXPECTED, check_transformers
 from models.config import HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import Encoder, assistant_turn
@@ -23,7 +24,7 @@ from models.families.table import BACKBONES, family_of
 from models.packing.attention import TEXT, VISION, Kernel, PatchProjection, register
 from models.portable.critic import Critic
 from models.portable.language_model import LabelModel
-from models.portable.reward import ScalarReward
+from models.portable.reward import ScalarReward, refuse_other_numbers
 
 EMBEDDED = Path(__file__).parent / "embedded"
 
@@ -44,9 +45,12 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
     """Load the tokenizer and the image processor of a backbone; the vision tower may be another's (of adapters: the base's).
 
     Images always go through the PIL processor: it needs no torchvision, and every machine then makes the same patches.
-    Raises CheckpointError where files, the chat template or the tokens of images are missing.
+    Raises CheckpointError where files, the chat template or the tokens of images are missing, or files
+    are not as they were saved.
     """
     path = resolve(config.path)
+    if Path(path).is_dir():
+        verify_settings(Path(path))
     settings = _read_config(tower or config)
     family = family_of(settings.model_type)
     limits = family.images.arguments(settings.vision_config, config)
@@ -128,11 +132,10 @@ def _load_with_head(
         )
     settings.reward_head, settings.system_prompt = own or wanted, config.system_prompt
     value_head = Path(resolve(config.path), "value_head.safetensors")
-    values = (
-        load_file(value_head)["v_head.summary.weight"]
-        if own is None and not fresh_head and value_head.is_file()
-        else None
-    )
+    values = None
+    if own is None and not fresh_head and value_head.is_file():
+        refuse_other_numbers(config.path, [value_head])
+        values = load_file(value_head)["v_head.summary.weight"]
     model = _load(
         kind, config, settings, nf4, fresh_head=own is None and (fresh_head or values is not None)
     )
@@ -204,6 +207,8 @@ def freeze(model: Any, parts: Sequence[str]) -> None:
 
 def _read_config(config: BackboneConfig) -> Any:
     path = resolve(config.path)
+    if Path(path).is_dir():
+        verify_settings(Path(path))
     try:
         found, _ = PreTrainedConfig.get_config_dict(path, revision=config.revision)
     except OSError as error:
@@ -229,6 +234,8 @@ def _load(name: str, config: BackboneConfig, settings: Any, nf4: bool, **kwargs:
         family_of(settings.model_type),
     )
     kind = family.parts()._asdict()[name]
+    if Path(path).is_dir():
+        verify_weights(Path(path))
     if nf4:
         kwargs |= nf4_arguments(dtype, torch.device("cuda", torch.cuda.current_device()), family)
     try:

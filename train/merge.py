@@ -20,6 +20,7 @@ from eval.judges.checkpoint import backbone_of, card_of_adapters
 from models.adapters import is_adapter, with_adapters
 from models.backbone import load_critic, load_encoder, load_language_model, load_scalar
 from train.runs.model_card import reference_scores, write_reference
+from train.supervised.integrity import mark_complete
 
 
 def merge(checkpoint: Path, folder: Path) -> None:
@@ -49,6 +50,7 @@ def merge(checkpoint: Path, folder: Path) -> None:
     write_whole(unfinished / CARD, run.model_copy(update={"nf4": False}).model_dump_json(indent=1))
     if run.head is not None:
         write_reference(unfinished, reference_scores(checkpoint))
+    mark_complete(unfinished)  # so that whatever loads the folder later can check its files
     unfinished.rename(folder)
 
 

@@ -18,6 +18,7 @@ from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEv
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from data.errors import SHOWN, Problem, RecipeError
+from data.regular_files import open_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +150,8 @@ class Reader:
                     str(path),
                     f"the recipe has {size:,} bytes, and at most {SIZE:,} are read; {hint}",
                 )
-            with path.open(
-                "rb"
-            ) as file:  # a file of the kernel's states no size, and may have no end
+            with open_regular(path) as file:
+                # A file of the kernel's states no size, and may have no end.
                 text = file.read(size).decode()
         except (OSError, ValueError) as error:
             return self._refuse(

@@ -8,9 +8,10 @@ import numpy.typing as npt
 from pydantic import Field
 
 from data.config.section import Count, Section
-from data.errors import UserError
+from data.errors import SpecialFileError, UserError
 from data.images import ImageTokens
 from data.preparation.row_index import IDENTICAL, MARKERS, REASONS, REFUSAL, RowIndex
+from data.regular_files import read_text
 
 SCHEME, WRITER = "Fingerprints in which an image counts by its content", "found by eval/overlap.py"
 """Comments that eval/overlap.py writes into a `leave_out` file; files without the first identify images by their size alone."""
@@ -65,10 +66,8 @@ def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
         return np.empty(0, np.uint64)
     file = Path(path).expanduser()
     try:
-        if file.exists() and not file.is_file():
-            raise OSError("it is no regular file")
-        content = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        content = read_text(file)
+    except (OSError, UnicodeDecodeError, SpecialFileError) as error:
         raise UserError(
             f"filters.leave_out: the file of fingerprints {path} cannot be read ({error})."
         ) from error

@@ -14,6 +14,7 @@ from typing import Literal
 
 from data.errors import RecordError, UserError
 from data.preference import EncodedImage, Preference
+from data.regular_files import open_regular, read_bytes
 from data.sources.shared.conversation import question
 from data.sources.shared.files import ImageFilesConfig, LocatedFiles, SourceRow, TableSource
 from data.storage.archives import DAMAGED, Archive, Folder, Images
@@ -42,7 +43,7 @@ class MmprConfig(ImageFilesConfig):
         """Open the annotations and the images."""
         located = self.locate()
         chosen = _chosen(located, self.subsets)
-        annotations = _annotations(located, cache)
+        annotations = _annotations(located, cache, [name for name, _ in chosen.values()])
         missing = [
             name for name, (annotation, _) in chosen.items() if annotation not in annotations
         ]
@@ -113,7 +114,7 @@ def _chosen(located: LocatedFiles, subsets: Sequence[str] | None) -> dict[str, t
             f"MMPR in {located.root}: {len(metas)} files meta.json; required is exactly one."
         )
     try:
-        meta = parse_json(metas[0].read_bytes())
+        meta = parse_json(read_bytes(metas[0]))
     except RecordError as error:
         raise UserError(f"{metas[0]}: {error}") from error
     if not isinstance(meta, dict):
@@ -139,23 +140,50 @@ def _chosen(located: LocatedFiles, subsets: Sequence[str] | None) -> dict[str, t
     }
 
 
-def _annotations(located: LocatedFiles, cache: Path) -> dict[str, Path]:
-    """Return the annotation files by name; those in the zip are unpacked into the cache, each in one step."""
-    found = {path.name: path for path in located.files if path.suffix == ".jsonl"}
+def _annotations(located: LocatedFiles, cache: Path, wanted: Sequence[str]) -> dict[str, Path]:
+    """Return the annotation files by name, of which `wanted` are read. An unpacked file precedes the one in the zip.
+
+    Those in the zip are unpacked into the cache, each in one step.
+    Raises: UserError if there are two files of a wanted name unpacked or two in the zip.
+    """
+    found: dict[str, Path] = {}
+    for path in located.files:
+        if path.suffix != ".jsonl":
+            continue
+        if path.name in found and path.name in wanted:
+            raise UserError(
+                f"{path} and {found[path.name]} have the same name, and meta.json does not tell which one is meant. Remove one."
+            )
+        found[path.name] = path
     for archive in (path for path in located.files if path.name == "annotations.zip"):
-        folder = derived(archive, cache, "mmpr", "")
-        try:
-            with zipfile.ZipFile(archive) as file:
-                for entry in file.infolist():
-                    target = folder / PurePosixPath(entry.filename).name
-                    if target.suffix != ".jsonl" or target.name in found:
-                        continue
-                    if not target.exists():
-                        with whole_file(target, "wb") as unpacked:
-                            copy_limited(file.open(entry), unpacked, archive)
-                    found[target.name] = target
-        except UserError:
-            raise
-        except DAMAGED as error:
-            raise UserError(f"{archive} cannot be read ({error}). Is it complete?") from error
+        found |= _unpacked_annotations(archive, cache, set(wanted) - found.keys())
+    return found
+
+
+def _unpacked_annotations(archive: Path, cache: Path, wanted: set[str]) -> dict[str, Path]:
+    """Return the files of the names `wanted` in `archive`, unpacked into the cache, by name.
+
+    Raises: UserError if the archive is damaged or has two files of a name.
+    """
+    folder = derived(archive, cache, "mmpr", "")
+    found: dict[str, Path] = {}
+    try:
+        with open_regular(archive) as opened, zipfile.ZipFile(opened) as file:
+            for entry in file.infolist():
+                name = PurePosixPath(entry.filename).name
+                if name not in wanted or not name.endswith(".jsonl"):
+                    continue
+                if name in found:
+                    raise UserError(
+                        f"{archive} holds more than one file {name}, and extraction would leave the last one. Write the archive "
+                        "again with each file once, or unpack it and check which one is right."
+                    )
+                found[name] = folder / name
+                if not found[name].exists():
+                    with whole_file(found[name], "wb") as unpacked:
+                        copy_limited(file.open(entry), unpacked, archive)
+    except UserError:
+        raise
+    except DAMAGED as error:
+        raise UserError(f"{archive} cannot be read ({error}). Is it complete?") from error
     return found

@@ -21,6 +21,7 @@ import numpy as np
 from rich.progress import track
 
 from data.errors import RecordError, UserError
+from data.regular_files import require_regular
 from data.storage.files import derived, mapped, stamp, whole_file, write_whole
 from data.storage.output_lock import waiting_lock
 
@@ -96,10 +97,7 @@ def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> l
     """
     for path in paths:
         found = _opened(path, [])[0].names
-        if double := sorted({column for column in found if found.count(column) > 1}):
-            raise UserError(
-                f"{path}: the column {double[0]!r} stands there twice, and nobody can tell which one counts. Rename or drop one."
-            )
+        refuse_repeated_columns(path, found)
         missing = [column for column in columns if column not in found]
         if missing:
             raise UserError(
@@ -114,6 +112,15 @@ def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> l
     return [ArrowTable(path, copy) for path, copy in copies]
 
 
+def refuse_repeated_columns(path: Path, columns: Sequence[str]) -> None:
+    """Raise UserError if a column is there twice: readers differ in which one they take."""
+    repeated = sorted({column for column in columns if columns.count(column) > 1})
+    if repeated:
+        raise UserError(
+            f"{path}: the column {repeated[0]!r} stands there twice, and nobody can tell which one counts. Rename or drop one."
+        )
+
+
 def _contents_of(copy: Path) -> Path:
     """Return the file beside a copy that holds the rows of each batch and the damaged rows."""
     return copy.with_suffix(".json")
@@ -124,6 +131,7 @@ def _opened(path: Path, damaged: Damage) -> tuple[pa.Schema, Iterator[pa.RecordB
     import pyarrow as pa
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+    require_regular(path)
     try:
         if path.suffix == ".parquet":
             schema = pq.read_schema(path)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import IO, Any, Literal, TypeVar
 from uuid import uuid4
 
 from data.errors import UserError
+from data.regular_files import open_regular, read_text, require_regular
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -22,8 +24,9 @@ def stamp(path: Path) -> str:
     """Return a file's name, size and times of change as 16 hexadecimal digits.
 
     `cp -p` and the like set the time of the contents; that of the inode nobody can set.
+    Raises: SpecialFileError unless it is a regular file.
     """
-    status = path.stat()
+    status = require_regular(path)
     return digest(f"{path.name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}")
 
 
@@ -36,8 +39,39 @@ def content_digest(content: bytes | Path) -> str:
     """Return the SHA-256 of bytes, or of a file (read in pieces), in hexadecimal digits: what tells two images apart."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
-    with content.open("rb") as file:
+    with open_regular(content) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+SETTLED_NS = 10**8
+"""Age, 0.1 s, from which on another change of a file gives it another time. The kernel's clock for
+files ticks at least every 10 ms."""
+_digests: dict[tuple[int, ...], str] = {}
+"""Digests of files that this process has read, by their `_identity`."""
+
+
+def remembered_digest(path: Path) -> str:
+    """Return the SHA-256 of a file like `content_digest`, and read an unchanged file only once.
+
+    A file counts as unchanged if device, inode, size and both times are the same. The digest of a
+    file that changed within SETTLED_NS is not remembered, because its next change might not give it
+    another time.
+    """
+    before = require_regular(path)
+    known = _digests.get(_identity(before))
+    if known is not None:
+        return known
+    sha256 = content_digest(path)
+    after = require_regular(path)
+    is_settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > SETTLED_NS
+    if is_settled and _identity(after) == _identity(before):
+        _digests[_identity(after)] = sha256
+    return sha256
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def digest(text: str) -> str:
@@ -87,7 +121,7 @@ def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
 
 def read_json(path: Path) -> Any:
     """Return what a JSON file holds."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(read_text(path))
 
 
 UNPACKED = 1 << 33

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import RecordError, UserError
+from data.regular_files import open_descriptor, open_regular, read_bytes, require_regular
 from data.storage.arrow import open_tables
 from data.storage.files import copy_limited, derived, digest, stamp, whole_file
 from data.storage.strict_json import items, parse_json
@@ -58,7 +59,7 @@ class IndexedFiles(ABC):
 
     def __init__(self, parts: Sequence[Path], index: Path) -> None:
         self.parts, self._index = list(parts), index
-        self.ends = list(accumulate(part.stat().st_size for part in self.parts))
+        self.ends = list(accumulate(require_regular(part).st_size for part in self.parts))
         if not index.exists():
             entries = self.make_index()
             with whole_file(index, "wb") as file:
@@ -76,7 +77,7 @@ class IndexedFiles(ABC):
 
     @cached_property
     def _descriptors(self) -> list[int]:
-        opened = [os.open(part, os.O_RDONLY) for part in self.parts]
+        opened = [open_descriptor(part) for part in self.parts]
         weakref.finalize(self, _close, opened)
         return opened
 
@@ -114,7 +115,7 @@ class JsonLines(IndexedFiles):
         """Find the lines that are not blank, about a second for each gigabyte; only very short ones are looked at."""
         ends = []
         position = 0
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             while block := file.read(READ):
                 ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + position)
                 position += len(block)
@@ -211,7 +212,7 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
 
 def _as_lines(path: Path, cache: Path) -> Path:
     """Return a file as JSON lines: itself if it is such already, else its copy in the cache, unpacked or a line each item."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = (
             b""
             if path.suffix == ".jsonl"
@@ -225,11 +226,11 @@ def _as_lines(path: Path, cache: Path) -> Path:
     try:
         with whole_file(lines, "wb") as target:
             if path.suffix == ".gz":
-                with gzip.open(path) as source:
+                with open_regular(path) as packed, gzip.open(packed) as source:
                     copy_limited(source, target, path)
             else:  # a byte that is no UTF-8 goes through to the line, and makes that row alone unreadable
                 text = (
-                    path.read_bytes().removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
+                    read_bytes(path).removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
                 )
                 target.writelines(
                     item.encode(errors="surrogateescape") + b"\n" for item in items(text)

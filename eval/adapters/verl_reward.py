@@ -169,7 +169,12 @@ def data_uri(image: Any) -> str:
             f"an image is the address {image[:80]}; addresses are not fetched, give files or bytes"
         )
     if isinstance(image, (str, Path)):
-        image = Path(str(image).removeprefix("file://")).read_bytes()
+        path = Path(str(image).removeprefix("file://"))
+        if path.exists() and not path.is_file():
+            raise RewardServerError(
+                f"the image {path} is no regular file; reading it may never end"
+            )
+        image = path.read_bytes()
     if not isinstance(image, bytes):  # opened by Pillow; it may still have to be turned upright
         buffer = io.BytesIO()
         kept = (

@@ -11,12 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from data.errors import HubError, ImageError, RecordError, UserError
 from data.images import decode
 from data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
 from data.preparation.faults import count_faults, told
-from data.sources.shared.files import shards_problem
+from data.regular_files import open_regular, require_regular
+from data.sources.shared.files import refuse_same_files, shards_problem
+from data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
 from data.storage.files import content_digest
 from data.storage.tables import Row, open_rows
 from data.synthetic.benchmark_files import edition
@@ -41,10 +44,13 @@ def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
     """Return the file at `location`, or all files like the first of `names` (paths or patterns) that the folder holds."""
     place = Path(location).expanduser()
     for found in [[place]] if place.is_file() else (sorted(place.glob(name)) for name in names):
+        refuse_same_files(found)
         if problem := shards_problem(found):
             raise UserError(f"{what}: {problem} (The location of a set is its folder.)")
         if found:
             return found
+    if os.path.lexists(place) and not place.is_dir():
+        require_regular(place)
     state = "holds none of its files" if place.is_dir() else "is not there"
     raise UserError(
         f"{what}: {place} {state}. Required is `hub`, `embedded`, `embedded-medium`, `embedded-hard`, the official file, or a "
@@ -55,12 +61,13 @@ def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
 def read_json_lines(path: Path) -> list[Record | None]:
     """Return one object (or null) for each line that is not blank; raises UserError naming file and line."""
     found: list[Record | None] = []
-    with path.open("rb") as lines:
+    with open_regular(path) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                encoding = "utf-8-sig" if number == 1 else "utf-8"
+                row = json.loads(line.decode(encoding), object_pairs_hook=_with_each_key_once)
             except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}:{number}: not JSON: {error}.") from error
             if row is not None and not isinstance(row, dict):
@@ -71,12 +78,28 @@ def read_json_lines(path: Path) -> list[Record | None]:
     return found
 
 
+def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raise ValueError if a key is there twice, because readers differ in which one they take."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        repeated = next(key for key in counts if counts[key] > 1)
+        raise ValueError(f"the key {repeated[:60]!r} is there twice in an object")
+    return values
+
+
 def read_rows(paths: Sequence[Path]) -> list[Row]:
     """Return the rows of files of one kind; unlike a source's they are held in memory, so that parquet needs no copy in Arrow."""
     if paths[0].suffix == ".parquet":
         import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
-        return list(parquet.read_table(list(paths)).to_pylist())
+        for path in paths:
+            refuse_repeated_columns(path, parquet.read_schema(path).names)
+        try:
+            return list(parquet.read_table(list(paths)).to_pylist())
+        except BEYOND_PYTHON as error:
+            names = ", ".join(map(str, paths))
+            raise UserError(f"{names}: the rows cannot be read ({error}).") from error
     with tempfile.TemporaryDirectory() as cache:
         table = open_rows(paths, Path(cache))
         return [table.row(number) for number in range(len(table))]

@@ -8,6 +8,7 @@ they may hold the prompt); each a text or one assistant turn. Images: in the tur
 image folder, data URIs, or structs {bytes, path}. Other columns are carried along.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from data.errors import ImageError, RecordError, UserError
 from data.images import image_size
 from data.mixture import CACHE
 from data.preference import EncodedImage
+from data.regular_files import require_regular
 from data.sources.shared.conversation import response
 from data.sources.shared.files import MESSAGE, ODD_VALUES, SourceRow
 from data.sources.shared.limits import DEFAULTS
@@ -90,6 +92,8 @@ def open_records(path: Path, image_root: Path | None) -> RecordFile:
 
     Raises: UserError for what is no such file, and for one without a record.
     """
+    if os.path.lexists(path):
+        require_regular(path)
     root = image_root or path.parent
     if not path.is_file() or not root.is_dir():
         raise UserError(

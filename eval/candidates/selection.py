@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from data.errors import RecordError, UserError
 from data.images import data_uri
 from data.preference import visible
+from data.regular_files import read_bytes
 from eval.candidates.records import Answered
 from eval.protocol import Ranking
 from eval.verifiers import Verifying
@@ -161,7 +162,7 @@ class Writer:
     def _prompt(self, answered: Answered, identity: str) -> dict[str, Any]:
         if self.suffix == ".parquet":
             images: list[Any] = [
-                {"bytes": one if isinstance(one, bytes) else one.read_bytes()}
+                {"bytes": one if isinstance(one, bytes) else read_bytes(one)}
                 for one in answered.images
             ]
         elif self.form == "trl" and answered.images:

@@ -12,11 +12,12 @@ from data.config.layers import read_yaml
 from data.config.section import Section
 from data.errors import CheckpointError
 from data.prompts import JudgeTemplate
+from data.storage.manifest import JUDGE_CARD, verify_settings
 from eval.benchmarks.table import BenchmarkConfig
 from eval.protocol import ProtocolConfig
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 
-CARD, RECIPE, LAUNCHES = "judge.json", "recipe.yaml", "provenance.json"
+CARD, RECIPE, LAUNCHES = JUDGE_CARD, "recipe.yaml", "provenance.json"
 
 
 class JudgeCard(Section):
@@ -71,12 +72,14 @@ def recorded(checkpoint: Path) -> JudgeCard | None:
 
     Links are followed first: `best` belongs to the run that it points into. A run folder has a `provenance.json` beside its
     recipe, which any other recipe that happens to lie there has not.
-    Raises: CheckpointError for a file that is not as training writes it.
+    Raises: CheckpointError for a file that is not as training writes it, or not as it was saved.
     """
     card, recipe = checkpoint.resolve() / CARD, checkpoint.resolve().parent / RECIPE
     file, kind = (card, "judge card") if card.is_file() else (recipe, "recipe")
     if not file.is_file() or (file == recipe and not recipe.with_name(LAUNCHES).is_file()):
         return None
+    if file == card:
+        verify_settings(checkpoint)
     try:
         if file == card:
             return JudgeCard.model_validate_json(card.read_bytes())

@@ -5,7 +5,6 @@ The checkpoint's judge card says how; without it the checkpoint's own processor 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from safetensors import SafetensorError
 
 from data.errors import CheckpointError, HubError
 from data.storage.files import read_json
+from data.storage.manifest import COMPLETE, verify_settings
 from eval.judges.card import JudgeCard, recorded
 from eval.judges.packed_inference import Packed
 from models.adapters import base_of, is_adapter, with_adapters
@@ -31,7 +31,7 @@ ADAPTED = {
     "stable_reinforce": "generative",
 }
 """Method of a LoRA run to the same."""
-PARTS = ("*.safetensors", "*.json", "*.jinja", "*.txt")
+PARTS = ("*.safetensors", "*.json", "*.jinja", "*.txt", COMPLETE)
 """Files that are fetched of a checkpoint on the hub."""
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
 """Tokens of one packed row where neither the command line nor the recipe says: no gradients, so one row may be long."""
@@ -82,9 +82,12 @@ def load_checkpoint(
 ) -> LoadedCheckpoint:
     """Load a checkpoint by `load` (`load_scalar`, for example), whole or as adapters on their base; an id on the hub is fetched.
 
-    `sees` replaces settings of its backbone. Raises: CheckpointError for what is no whole checkpoint; HubError.
+    `sees` replaces settings of its backbone. Raises: CheckpointError for what is no whole checkpoint, and for files that are
+    not as they were saved; HubError.
     """
     path = fetched(path)
+    if path.is_dir():
+        verify_settings(path)
     card: JudgeCard | None
     try:
         if is_adapter(path):
@@ -133,7 +136,7 @@ def kind_of(folder: Path) -> str:
         )
     try:
         classes = read_json(file).get("architectures")
-    except JSONDecodeError as error:
+    except ValueError as error:
         raise CheckpointError(f"{file} is no JSON: {error}") from error
     return classes_of_judges().get(classes[0], classes[0]) if classes else "model without a class"
 

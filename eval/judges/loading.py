@@ -14,6 +14,8 @@ from pydantic import Field, RootModel
 
 from data.config.validation import read_section
 from data.errors import CheckpointError
+from data.regular_files import require_regular
+from data.storage.manifest import verify_settings
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime, classes_of_judges, kind_of, load_checkpoint
 from eval.judges.config import (
@@ -65,14 +67,18 @@ def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
 def judge_config(path: Path) -> JudgeConfig:
     """Return how the judge at `path` is asked: its YAML file, or the defaults for a checkpoint folder.
 
-    Raises: CheckpointError for what is no judge; RecipeError for a file, with every key that is wrong.
+    Raises: CheckpointError for what is no judge, or not as it was saved; RecipeError for a file, with every key that is wrong.
     """
     if path.is_file():
         config = read_section(path, JudgeFile).root
         if isinstance(config, EnsembleConfig | EndpointConfig | ServerConfig):
             return config
         return config.model_copy(update={"checkpoint": checkpoint_at(config.checkpoint)})
+    if path.exists() and not path.is_dir():
+        require_regular(path)
     path = Path(checkpoint_at(str(path)))
+    if path.is_dir():
+        verify_settings(path)
     kind = kind_of(path)
     if kind not in JUDGES:
         classes, types = ", ".join(classes_of_judges()), ", ".join(JUDGES)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from data.errors import UserError
+from data.regular_files import read_text
 from eval.protocol import Example, Floats, Ints, ProtocolConfig, Ties, Verdict, presentations
 from eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency, wilson
 
@@ -216,7 +217,7 @@ class Result(Frozen):
 
 def read_result(path: Path) -> Result:
     """Return a result that was written to disk; raises pydantic's ValidationError for a file that is none."""
-    return Result.model_validate_json(path.read_text(encoding="utf-8"))
+    return Result.model_validate_json(read_text(path))
 
 
 def figure(found: Outcomes, ties: Ties, rows: Ints | None = None) -> Accuracy:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from data.storage.code import code_digest
-from data.storage.files import content_digest
+from data.storage.files import content_digest, remembered_digest
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.card import CARD, recorded
@@ -84,7 +84,7 @@ def _contents(folder: Path) -> list[str]:
     found = {
         file for pattern in CONTENTS for file in folder.glob(pattern) if file.name not in NO_PART
     }
-    return [f"{file.name} {content_digest(file)}" for file in sorted(found)]
+    return [f"{file.name} {remembered_digest(file)}" for file in sorted(found)]
 
 
 def policy_digest(path: Path) -> str:

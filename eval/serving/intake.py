@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from data.errors import ImageError, RecordError
+from data.errors import ImageError, RecordError, SpecialFileError
 from data.images import image_path, image_size
 from data.preference import EncodedImage
+from data.regular_files import open_regular
 from eval.judges.ranking import candidates_of
 from eval.protocol import Candidates
 from eval.serving.limits import RequestLimits
@@ -71,9 +72,9 @@ class Intake:
             )
         try:
             path = image_path(self.media_root, name, identity)
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 content = file.read(self.limits.body + 1)
-        except (ImageError, OSError):
+        except (ImageError, OSError, SpecialFileError):
             raise ImageError(
                 f"{identity}: the image {name[:200]!r} is no readable file below this server's media folder. Name a file there "
                 "by its path within that folder, or send it as a data URI."

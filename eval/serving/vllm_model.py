@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from vllm.model_executor.models.utils import StageMissingLayer, no_init_weights
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.v1.pool.metadata import PoolingMetadata
 
+from data.storage.manifest import verify_settings, verify_weights
 from eval.serving.vllm_plugin import read_at
 
 ACTIVATIONS = {
@@ -119,7 +121,14 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
         self.pooler = DispatchPooler({"classify": classify})
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Load a checkpoint completely or not at all; vLLM itself refuses what has no place and ignores missing linear layers."""
+        """Load a checkpoint completely or not at all; vLLM itself refuses what has no place and ignores missing linear layers.
+
+        Raises: CheckpointError for files that are not as they were saved; ValueError for missing tensors and for integers.
+        """
+        folder = Path(self.model_config.model)
+        if folder.is_dir():
+            verify_settings(folder)
+            verify_weights(folder)
         with torch.device("meta"):
             missing = {
                 f"model.{name}" for name, _ in Qwen2_5_VLModel(self.config).named_parameters()
@@ -128,6 +137,11 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
 
         def seen() -> Iterator[tuple[str, Tensor]]:
             for name, tensor in weights:
+                if not tensor.is_floating_point():
+                    raise ValueError(
+                        f"{self.model_config.model}: the tensor {name} holds {tensor.dtype}; required are floating-point "
+                        "numbers. Converted weights lose their scales: use the original checkpoint."
+                    )
                 missing.discard(name)
                 yield name, tensor
 

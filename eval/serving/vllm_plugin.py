@@ -16,6 +16,8 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from data.storage.manifest import verify_settings
+
 ARCHITECTURE, MODEL = "ScalarRewardModel", "eval.serving.vllm_model:ServedModel"
 SERVED = "qwen2_5_vl"
 
@@ -67,10 +69,9 @@ def template(checkpoint: Path) -> str:
 
     It is the tokenizer's own, with the recipe's system prompt where a conversation has none, as training rendered it.
     """
-    config, card = (
-        json.loads((checkpoint / "config.json").read_text(encoding="utf-8")),
-        checkpoint / "judge.json",
-    )
+    verify_settings(checkpoint)
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    card = checkpoint / "judge.json"
     if config["model_type"] != SERVED:
         raise ValueError(
             f"{checkpoint} is a {config['model_type']!r} model. vLLM serves scalar checkpoints of {SERVED!r} by this plug-in, "

@@ -9,6 +9,7 @@ import io
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -114,6 +115,8 @@ def upright(image: Picture) -> Image.Image:
     """Return an image as training saw it; raises what Pillow raises on a damaged file."""
     if isinstance(image, Image.Image):
         return upright_rgb(image)
+    if isinstance(image, Path) and not image.is_file():
+        raise OSError(f"{image} is no regular file")  # reading a FIFO or a device may never end
     with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image) as opened:
         return upright_rgb(opened)
 

@@ -11,6 +11,7 @@ are all it needs. Elsewhere:
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub import try_to_load_from_cache
+from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
     InternVLModel,
@@ -95,6 +98,64 @@ def refuse_incomplete(path: Any, info: dict[str, Any], fresh: str | None = None)
         )
 
 
+FLOATING = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
+"""Number formats of weights, as safetensors and as torch name them."""
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Names of weights that are in one file. Weights in several files have an index `NAME.index.json`."""
+
+
+def refuse_other_numbers(path: Any, files: Iterable[Path]) -> None:
+    """Raise `IncompleteCheckpointError` for a tensor in `files` that does not hold floating-point numbers.
+
+    Loading would convert integers without their scales: small weights become 0, and so do scores.
+    """
+    others = []
+    for file in files:
+        for name, dtype in _stored_dtypes(file).items():
+            if dtype not in FLOATING:
+                others.append(f"{name} ({dtype})")
+    if not others:
+        return
+    shown = ", ".join(sorted(others)[:5]) + (" ..." if len(others) > 5 else "")
+    raise IncompleteCheckpointError(
+        f"{path} holds {len(others)} tensors that are not 16, 32 or 64 bit floating-point numbers: {shown}. Required are weights "
+        "as they were trained: converted to another format they lose their scales, and scores mean nothing. Use the original "
+        "checkpoint, or one whose config.json describes its quantisation."
+    )
+
+
+def _stored_dtypes(file: Path) -> dict[str, str]:
+    """Return the number format of each tensor in a file of weights; reads no values."""
+    if file.suffix == ".safetensors":
+        with safe_open(file, "pt") as tensors:
+            return {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+    state = torch.load(file, map_location="meta", weights_only=True)
+    return {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in state.items()}
+
+
+def weight_files(path: Any, **hub: Any) -> list[Path]:
+    """Return the files of weights that transformers loads from a folder, or from the hub's cache; none if it loads others.
+
+    `hub` holds `revision` and `cache_dir` of a hub id.
+    """
+
+    def local(name: str) -> Path | None:
+        if Path(path).is_dir():
+            file = Path(path, name)
+            return file if file.is_file() else None
+        cached = try_to_load_from_cache(str(path), name, **hub)
+        return Path(cached) if isinstance(cached, str) else None
+
+    for name in WEIGHT_FILES:
+        whole, index = local(name), local(f"{name}.index.json")
+        if whole is not None:
+            return [whole]
+        if index is not None:
+            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            return [index.with_name(shard) for shard in sorted(shards)]
+    return []
+
+
 @contextmanager
 def held_report() -> Iterator[list[logging.LogRecord]]:
     """Hold back transformers' report of what a checkpoint lacks; what is left in the list at the end is printed after all."""
@@ -136,7 +197,8 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
     ) -> Any:
         """Load as transformers does; with `fresh_head` the head, and nothing else, may be newly initialised.
 
-        Raises IncompleteCheckpointError naming the tensors that are missing, unexpected or of another shape.
+        Raises IncompleteCheckpointError naming the tensors that are missing, unexpected, of another shape, or that hold
+        integers although config.json describes no quantisation.
         """
         kwargs.setdefault("key_mapping", cls.released_layout)
         kwargs["ignore_mismatched_sizes"] = (
@@ -146,6 +208,10 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
             model, info = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
             refuse_incomplete(path, info, "head." if fresh_head else None)
             held.clear()  # it named the fresh head and nothing else
+        is_quantised = "quantization_config" in vars(model.config)
+        if not is_quantised or kwargs.get("quantization_config") is not None:
+            hub = {name: kwargs[name] for name in ("revision", "cache_dir") if name in kwargs}
+            refuse_other_numbers(path, weight_files(path, **hub))
         return (model, info) if output_loading_info else model
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from data.errors import CheckpointError, UserError
 from data.preparation.filters import read_fingerprints
 from data.sources.shared.files import FilesConfig
+from data.storage.manifest import verify_settings
 from eval.benchmarks.benchmark import BUILT_IN
 from eval.benchmarks.table import BENCHMARKS
 from models.config import HUB_ID, BackboneConfig, checkpoint_at
@@ -151,6 +152,7 @@ def look_at_model(path: str) -> None:
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; required is {BACKBONES}")
     checkpoint_at(path)
+    verify_settings(folder)
     shape_of(path)
     for what, names in NEEDED.items():
         if not any(found.is_file() for name in names for found in folder.glob(name)):

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from data.config.validation import format_validation_error
 from data.errors import CheckpointError
+from data.regular_files import read_bytes
 from models.config import HeadConfig
 from models.families.family import Shape
 from models.families.table import BACKBONES, PUBLISHED, family_of
@@ -39,7 +40,7 @@ def shape_of(path: str) -> Shape | None:
     if not file.is_file():
         raise CheckpointError(f"{folder} holds no config.json; required is {BACKBONES}")
     try:
-        config = TypeAdapter(dict[str, Any]).validate_json(file.read_bytes())
+        config = TypeAdapter(dict[str, Any]).validate_json(read_bytes(file))
         family = family_of(config.get("model_type"), folder)
         text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
         whole = {

@@ -16,8 +16,9 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from data.errors import UserError
+from data.storage.manifest import COMPLETE
 from models.distributed import barrier, gather, rank
-from train.supervised.integrity import COMPLETE, damage, mark_complete
+from train.supervised.integrity import damage, mark_complete
 
 OPTIMIZER_BYTES = 12
 """Of a trained parameter in a checkpoint: two moments and a copy of the weight, in fp32."""

@@ -1,39 +1,34 @@
-"""Sizes and SHA-256 digests of a checkpoint's files: written when it is complete, compared before a run continues from it.
+"""Writes the sizes and SHA-256 digests of a checkpoint's files when it is complete, and compares them before a run continues.
 
+Loading a checkpoint for anything else compares only the files that it reads: `data/storage/manifest.py`.
 Every rank reads the files it wrote itself, and the ranks of the first node share the others (weights, optimizer states that are
 not divided), so that 100 GB on 8 ranks cost as long as one of them takes for its eighth.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 
+from data.errors import CheckpointError, SpecialFileError
+from data.regular_files import read_bytes
 from data.storage.files import content_digest, write_whole
+from data.storage.manifest import COMPLETE, FileEntry, Manifest, parse_manifest
 from models.distributed import gather, rank, world_size
 
-COMPLETE = "complete"
-"""A JSON file, written last, with every file's size and digest; a checkpoint without it was cut off while it was being saved.
-In checkpoints of older versions it is empty, and their files are taken as they are."""
 OF_A_RANK = re.compile(r"(?:pp_rank_|rng_state_|rollouts-)(\d+)")
 """What DeepSpeed (ZeRO partitions), transformers and this project call a file that each rank writes for itself."""
-
-Entry = tuple[int, str]
-"""Size in bytes and SHA-256."""
 
 
 def mark_complete(checkpoint: Path) -> None:
     """Write `complete`; all ranks call together, after every rank has written its files."""
-    entries: dict[str, Entry] = {}
-    for part in gather({name: _entry(checkpoint / name) for name in _own(_files(checkpoint))}):
-        entries |= part
+    own_entries = {name: _entry(checkpoint / name) for name in _own(_files(checkpoint))}
+    entries: dict[str, FileEntry] = {}
+    for entries_of_rank in gather(own_entries):
+        entries |= entries_of_rank
     if rank() == 0:
-        write_whole(
-            checkpoint / COMPLETE,
-            json.dumps({"folder": checkpoint.name, "files": entries}, indent=1, sort_keys=True),
-        )
+        write_whole(checkpoint / COMPLETE, Manifest(checkpoint.name, entries).to_json())
 
 
 def damage(checkpoint: Path) -> list[str]:
@@ -41,22 +36,24 @@ def damage(checkpoint: Path) -> list[str]:
 
     A file that was added since is no damage, nor is a folder that was given another name than `checkpoint-N`.
     """
-    text = gather((checkpoint / COMPLETE).read_bytes() if rank() == 0 else b"")[0]
-    if not text:
-        return []
+    content = gather(read_bytes(checkpoint / COMPLETE) if rank() == 0 else b"")[0]
     try:
-        mark = json.loads(text)
-        noted: dict[str, Entry] = {
-            name: (int(size), str(digest)) for name, (size, digest) in mark["files"].items()
-        }
-        folder = str(mark["folder"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{COMPLETE} cannot be read: {type(error).__name__}: {error}"]
-    found = []
-    if checkpoint.name.startswith("checkpoint-") and checkpoint.name != folder:
-        found.append(f"{COMPLETE} was written for {folder}")
-    lines = [_compare(checkpoint / name, noted[name]) for name in _own(sorted(noted))]
-    return found + [line for part in gather([line for line in lines if line]) for line in part]
+        manifest = parse_manifest(content)
+    except CheckpointError as error:
+        return [str(error)]
+    if manifest is None:
+        return []
+    lines = []
+    if checkpoint.name.startswith("checkpoint-") and checkpoint.name != manifest.folder:
+        lines.append(f"{COMPLETE} was written for {manifest.folder}")
+    own_lines = []
+    for name in _own(sorted(manifest.entries)):
+        change = _compare(checkpoint / name, manifest.entries[name])
+        if change:
+            own_lines.append(change)
+    for lines_of_rank in gather(own_lines):
+        lines += lines_of_rank
+    return lines
 
 
 def _files(checkpoint: Path) -> list[str]:
@@ -79,19 +76,20 @@ def _own(names: list[str]) -> list[str]:
     return [name for name, owner in zip(names, owners, strict=True) if owner == rank()]
 
 
-def _entry(path: Path) -> Entry:
-    return path.stat().st_size, content_digest(path)
+def _entry(path: Path) -> FileEntry:
+    return FileEntry(path.stat().st_size, content_digest(path))
 
 
-def _compare(path: Path, noted: Entry) -> str:
+def _compare(path: Path, noted: FileEntry) -> str:
+    """Return how the file at `path` differs from what was noted; an empty text if it does not."""
     try:
         size = path.stat().st_size
-        if size != noted[0]:
-            return f"{path.name} has {size:,} bytes, {noted[0]:,} were written"
-        return (
-            ""
-            if content_digest(path) == noted[1]
-            else f"{path.name} has other contents than were written"
-        )
+        if size != noted.size:
+            return f"{path.name} has {size:,} bytes, {noted.size:,} were written"
+        if content_digest(path) != noted.sha256:
+            return f"{path.name} has other contents than were written"
+    except SpecialFileError as error:
+        return f"{path.name}: {error}"
     except OSError as error:
         return f"{path.name}: {error.strerror}"
+    return ""

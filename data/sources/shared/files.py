@@ -18,6 +18,7 @@ from pydantic import model_validator
 from data.errors import ImageError, RecordError, UserError
 from data.images import from_data_uri
 from data.preference import EncodedImage, Preference
+from data.regular_files import require_regular
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.limits import DEFAULTS, Limits
 from data.storage.archives import Archive, Folder, Images, check_places, is_archive, open_images
@@ -198,7 +199,8 @@ class FilesConfig(SourceConfig):
     def locate(self) -> LocatedFiles:
         """Find (or fetch) the source's files.
 
-        Raises: UserError if there are none, one of a numbered set is missing, or the hub does not answer.
+        Raises: UserError if there are none, one of a numbered set is missing, one is no regular file, two are the same file by a
+        link, or the hub does not answer.
         """
         if self.path is None:
             folder = _fetched(str(self.hub), self.revision or self.BRANCH, self.patterns)
@@ -206,6 +208,8 @@ class FilesConfig(SourceConfig):
             folder = Path(self.path).expanduser()
             if folder.is_file():
                 return LocatedFiles([folder], folder.parent, "local")
+            if os.path.lexists(folder) and not folder.is_dir():
+                require_regular(folder)
             if not folder.is_dir():
                 raise UserError(
                     f"source {self.label!r}: {folder} is neither a file nor a folder. Correct `path`, or fetch the data first."
@@ -218,6 +222,8 @@ class FilesConfig(SourceConfig):
                 f"source {self.label!r}: in {folder} there is no file like {' or '.join(self.patterns)} ({len(files)} other "
                 "files). A local copy must have the names of the data set's repository."
             )
+        if self.path is not None:
+            refuse_same_files(found)
         if self.path is not None and (problem := shards_problem(found)):
             raise UserError(
                 f"source {self.label!r}: {problem} (To read one of them alone, let `path` name that file.)"
@@ -316,6 +322,19 @@ class LocatedFiles:
     root: Path
     """The folder that relative paths inside the data set refer to."""
     revision: str
+
+
+def refuse_same_files(paths: Sequence[Path]) -> None:
+    """Raise UserError if one of `paths` is no regular file, or two of them are one file: its rows would count twice."""
+    path_by_inode: dict[tuple[int, int], Path] = {}
+    for path in paths:
+        status = require_regular(path)
+        other = path_by_inode.setdefault((status.st_dev, status.st_ino), path)
+        if other != path:
+            raise UserError(
+                f"{other} and {path} are the same file by a link, so that its rows would be there twice. Remove one of the "
+                "names, or let `path` name the file."
+            )
 
 
 def shards_problem(files: Sequence[Path]) -> str | None:

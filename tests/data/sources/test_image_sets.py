@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -380,6 +381,28 @@ def test_mmpr(unpacked: bool, tmp_path: Path) -> None:
     assert len(source_of(tmp_path, "mmpr", subsets=["text"])) == 1
     with pytest.raises(UserError, match="no subset wrong"):
         source_of(tmp_path, "mmpr", subsets=["wrong"])
+
+
+@pytest.mark.parametrize("second", ["annotations/text.jsonl", "more/text.jsonl"])
+def test_mmpr_with_an_annotation_file_twice_is_refused(tmp_path: Path, second: str) -> None:
+    mmpr_files(tmp_path / "set", unpacked=False)
+    with (
+        zipfile.ZipFile(tmp_path / "set" / "annotations.zip", "a") as archive,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", UserWarning)
+        archive.writestr(second, json.dumps({"question": "other"}) + "\n")
+    with pytest.raises(UserError, match=r"annotations\.zip holds more than one file text\.jsonl"):
+        source_of(tmp_path, "mmpr")
+    assert len(source_of(tmp_path, "mmpr", subsets=["ai2d_cot"])) == 5
+
+
+def test_mmpr_with_an_annotation_file_in_two_folders_is_refused(tmp_path: Path) -> None:
+    mmpr_files(tmp_path / "set", unpacked=True)
+    write_jsonl(tmp_path / "set" / "more_annotations" / "text.jsonl", [])
+    with pytest.raises(UserError, match=r"text\.jsonl have the same name"):
+        source_of(tmp_path, "mmpr")
+    assert len(source_of(tmp_path, "mmpr", subsets=["ai2d_cot"])) == 5
 
 
 def test_mmpr_takes_its_images_from_elsewhere(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from data.errors import UserError
 from data.preference import CONTROL_TOKENS
+from eval.benchmarks.rows import read_json_lines, read_rows
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.judges.packed_inference import Packed, ScalarJudge
 from eval.protocol import ProtocolConfig
@@ -124,3 +127,28 @@ def test_a_benchmark_of_such_rows_alone_is_refused(tmp_path: Path) -> None:
         UserError, match=r"none of its 2 rows can be shown to a judge:\n.*<\|im_start\|>"
     ):
         load(written(tmp_path, "vl_rewardbench", torn))
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    names = ["id", "text", "text"]
+    table = pa.Table.from_arrays([pa.array([1]), pa.array(["one"]), pa.array(["two"])], names=names)
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"rows\.parquet: the column 'text' stands there twice"):
+        read_rows([tmp_path / "rows.parquet"])
+
+
+def test_a_field_that_is_there_twice_in_a_struct_is_refused(tmp_path: Path) -> None:
+    fields = [pa.array(["one"]), pa.array(["two"])]
+    struct = pa.StructArray.from_arrays(fields, names=["path", "path"])
+    pq.write_table(pa.table({"image": struct}), tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"rows\.parquet: the rows cannot be read"):
+        read_rows([tmp_path / "rows.parquet"])
+
+
+@pytest.mark.parametrize("line", ['{"id": 1, "id": 2}', '{"a": [{"rewards": 1, "rewards": 2}]}'])
+def test_a_key_that_is_there_twice_is_refused_by_its_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": 0}\n' + line + "\n")
+    with pytest.raises(
+        UserError, match=r"rows\.jsonl:2: not JSON: the key '(id|rewards)' is there"
+    ):
+        read_json_lines(tmp_path / "rows.jsonl")

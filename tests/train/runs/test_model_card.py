@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from data.errors import ImageError
 from data.images import decode
 from data.preference import text
+from data.storage.manifest import COMPLETE
 from eval.judges.card import CARD as JUDGE_CARD
 from eval.judges.card import recorded
 from models.backbone import load_scalar
@@ -47,7 +48,6 @@ from train.runs.model_card import (
 )
 from train.runs.provenance import DataFingerprints, recipe_yaml
 from train.supervised.checkpoints import point_link
-from train.supervised.integrity import COMPLETE
 
 DATA: DataFingerprints = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from data.errors import UserError
+from data.storage.manifest import COMPLETE
 from train.runs.evaluation import evaluation_folder
 from train.supervised import checkpoints
 from train.supervised.checkpoints import (
@@ -27,7 +28,7 @@ from train.supervised.checkpoints import (
     room_for_checkpoint,
     whole_checkpoints,
 )
-from train.supervised.integrity import COMPLETE, mark_complete
+from train.supervised.integrity import mark_complete
 
 
 def keep(count: int) -> KeepCheckpoints:

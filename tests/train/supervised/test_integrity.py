@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.storage.files import content_digest
+from data.storage.manifest import COMPLETE
 from eval.cli import processes
 from models.distributed import barrier, rank
 from tests.train.ranks import run_ranks
 from train.supervised import integrity
-from train.supervised.integrity import COMPLETE, damage, mark_complete
+from train.supervised.integrity import damage, mark_complete
 
 SHARD = "global_step3/bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 NAMES = (

@@ -1,0 +1,95 @@
+"""Opens regular files only. Reading a FIFO or a device that a folder of data contains would never end.
+
+Everything that opens a file that a user named, or that was found in a folder, goes through this module.
+"""
+
+import io
+import os
+import stat
+from pathlib import Path
+from typing import TextIO
+
+from data.errors import SpecialFileError
+
+OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+"""With O_NONBLOCK, opening a FIFO returns at once instead of waiting for a writer."""
+
+
+def require_regular(path: Path) -> os.stat_result:
+    """Return the status of the regular file at `path`; links are followed.
+
+    Raises: SpecialFileError if something else is there, or a link that leads nowhere. OSError if
+    nothing is there or the path cannot be looked at.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        if path.is_symlink():
+            raise SpecialFileError(
+                f"{path} is a link to {path.readlink()}, which cannot be followed "
+                f"({error.strerror}). Required is a regular file. Correct or remove the link."
+            ) from error
+        raise
+    _refuse_special(path, status.st_mode)
+    return status
+
+
+def open_descriptor(path: Path) -> int:
+    """Open the regular file at `path` for reading and return its descriptor; raises as `require_regular` does."""
+    require_regular(path)
+    # Another process may have put something else there since, so the opened file is checked too.
+    descriptor = os.open(path, OPEN_FLAGS)
+    try:
+        _refuse_special(path, os.fstat(descriptor).st_mode)
+    except SpecialFileError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open the regular file at `path` for reading bytes; raises as `require_regular` does."""
+    return os.fdopen(open_descriptor(path), "rb")
+
+
+def open_regular_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> TextIO:
+    """Open the regular file at `path` for reading text; raises as `require_regular` does."""
+    return io.TextIOWrapper(open_regular(path), encoding=encoding, errors=errors)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of the regular file at `path`; raises as `require_regular` does."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def read_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
+    """Return the text of the regular file at `path`; raises as `require_regular` does."""
+    with open_regular_text(path, encoding, errors) as file:
+        return file.read()
+
+
+def kind_of_file(mode: int) -> str:
+    """Return what a file with the status `mode` is, for a message: "a FIFO (a named pipe)"."""
+    names = (
+        (stat.S_ISREG, "a regular file"),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a FIFO (a named pipe)"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a character device"),
+        (stat.S_ISBLK, "a block device"),
+    )
+    for is_kind, name in names:
+        if is_kind(mode):
+            return name
+    return "a special file"
+
+
+def _refuse_special(path: Path, mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    link = f", by a link to {path.readlink()}" if path.is_symlink() else ""
+    raise SpecialFileError(
+        f"{path} is {kind_of_file(mode)}{link}. Required is a regular file, because reading "
+        "anything else may never end. Correct the path, or replace it by a regular file."
+    )

@@ -1,0 +1,220 @@
+"""Checks the files of a checkpoint against the sizes and SHA-256 digests that were noted when it was saved.
+
+Training writes them into the file `complete` as the last step of a save (train/supervised/integrity.py).
+Whatever loads a checkpoint calls `verify_settings` and `verify_weights` before it reads. Imports
+neither torch nor a package that vLLM's environment may lack.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+from data.errors import CheckpointError, SpecialFileError
+from data.regular_files import read_bytes, require_regular
+from data.storage.files import remembered_digest
+
+COMPLETE = "complete"
+"""A JSON file with the size and the SHA-256 of every file, written last: a checkpoint without it was
+cut off while it was being saved. In checkpoints of older versions it is empty."""
+JUDGE_CARD = "judge.json"
+WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
+"""Files with weights. Their digests take seconds to a minute for 15 GB."""
+SETTINGS = (
+    *("config.json", "generation_config.json", "adapter_config.json", JUDGE_CARD),
+    *("*tokenizer*.json", "vocab.json", "vocab.txt", "merges.txt", "*.model"),
+    *("added_tokens.json", "special_tokens_map.json", "chat_template*", "*.jinja"),
+    "*processor_config.json",
+)
+"""All other files that decide about a score: configuration, tokenizer, chat template, processors."""
+CODE = ("*.py",)
+"""Remote code, which other programs run."""
+FOR_RESUME_ONLY = ("training_args.bin", "optimizer.bin", "scheduler.bin", "zero_to_*.py")
+"""Files with such names that only a resumed run reads. They may be deleted to save space."""
+MAY_BE_MISSING = (JUDGE_CARD,)
+"""Without its judge card a checkpoint is judged by its own config, and the results' notes say so."""
+LARGE_BYTES = 1 << 30
+"""From this size on, progress is printed."""
+MOST_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """Size in bytes and SHA-256 of one file."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Contents of the file `complete`."""
+
+    folder: str
+    """Name of the folder that the checkpoint was saved in, such as `checkpoint-300`."""
+    entries: dict[str, FileEntry]
+    """By the path of the file, relative to the checkpoint."""
+
+    def to_json(self) -> str:
+        """Return the text of the file `complete`."""
+        files = {name: (entry.size, entry.sha256) for name, entry in self.entries.items()}
+        return json.dumps({"folder": self.folder, "files": files}, indent=1, sort_keys=True)
+
+
+def parse_manifest(content: bytes) -> Manifest | None:
+    """Return the manifest in the bytes of a file `complete`; None for an empty one.
+
+    Raises: CheckpointError, whose message does not name the folder.
+    """
+    if not content:
+        return None
+    try:
+        values = json.loads(content)
+        entries = {}
+        for name, (size, sha256) in values["files"].items():
+            entries[name] = FileEntry(int(size), str(sha256))
+        return Manifest(str(values["folder"]), entries)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        message = f"{COMPLETE} cannot be read: {type(error).__name__}: {error}"
+        raise CheckpointError(message) from error
+
+
+def verify_settings(folder: Path) -> None:
+    """Check configuration, tokenizer, processor and judge card of a checkpoint.
+
+    A folder without a manifest passes. If this project wrote it, a warning is printed once.
+
+    Raises: CheckpointError naming each file that changed, is missing or was added since the save,
+    with the digest that was expected and the one that was found. SpecialFileError for a FIFO, a
+    device or a link to nothing among them, with or without a manifest.
+    """
+    _verify(folder, (*SETTINGS, *CODE), SETTINGS)
+
+
+def verify_weights(folder: Path) -> None:
+    """Check the files with weights of a checkpoint; the rest is as in `verify_settings`."""
+    _verify(folder, WEIGHTS, WEIGHTS)
+
+
+def _verify(folder: Path, patterns: Sequence[str], refused_if_added: Sequence[str]) -> None:
+    found = [path for path in sorted(folder.iterdir()) if _matches(path.name, patterns)]
+    for path in found:
+        require_regular(path)
+    manifest = _manifest_of(folder)
+    if manifest is None:
+        return
+    noted = {name: entry for name, entry in manifest.entries.items() if _matches(name, patterns)}
+    problems = _changes(folder, noted)
+    for path in found:
+        if _matches(path.name, refused_if_added) and path.name not in manifest.entries:
+            problems.append(f"{path.name} was added after the checkpoint was saved")
+    if not problems:
+        return
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    raise CheckpointError(
+        f"{folder} is damaged. Its files differ from those that were saved, as `{COMPLETE}` "
+        f"records them:\n{lines}\nNothing was loaded. Copy these files again, or take another "
+        f"checkpoint. If you changed them on purpose, delete {folder / COMPLETE}: the folder is "
+        "then loaded unchecked, and no run can resume from it."
+    )
+
+
+def _manifest_of(folder: Path) -> Manifest | None:
+    """Return the manifest of a checkpoint; None without one, after a warning if one is expected."""
+    path = folder / COMPLETE
+    if not os.path.lexists(path):
+        if written_by_us(folder):
+            _warn_unverified(folder.resolve(), f"it has no file `{COMPLETE}`")
+        return None
+    try:
+        manifest = parse_manifest(read_bytes(path))
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{folder}: {error}. The file records the digests of the others. Copy it again, or "
+            "delete it to load the folder unchecked."
+        ) from error
+    if manifest is None:
+        _warn_unverified(folder.resolve(), f"its file `{COMPLETE}` holds no digests")
+    return manifest
+
+
+def written_by_us(folder: Path) -> bool:
+    """Return True if training or merging of this project wrote the checkpoint `folder`.
+
+    A snapshot in the hub's cache does not count: what is published need not have a manifest.
+    """
+    place = folder.resolve()
+    if place.parent.name == "snapshots":
+        return False
+    if (place / JUDGE_CARD).exists():
+        return True
+    if place.name.startswith("checkpoint-") and (place.parent / "provenance.json").exists():
+        return True
+    config = place / "config.json"
+    return config.is_file() and b'"reward_head"' in read_bytes(config)
+
+
+@cache
+def _warn_unverified(folder: Path, reason: str) -> None:
+    """Print once for each folder that its files cannot be checked; the first rank prints."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    print(
+        f"warning: the files of {folder} are loaded unchecked: {reason}, which a finished save "
+        "writes last. It was cut off while it was being saved, or an older version or another "
+        "program saved it. If you do not know that it is whole, take another checkpoint.",
+        file=sys.stderr,
+    )
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return True if loading reads the file `name`, a path relative to the checkpoint."""
+    is_nested = "/" in name and not name.startswith("additional_chat_templates/")
+    if is_nested or any(fnmatch(name, pattern) for pattern in FOR_RESUME_ONLY):
+        return False
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _changes(folder: Path, noted: dict[str, FileEntry]) -> list[str]:
+    """Return a line for each file of `noted` that is not as it was saved, in order of the names."""
+    names = sorted(noted)
+    num_bytes = sum(entry.size for entry in noted.values())
+    num_threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, len(names)))
+    is_shown = num_bytes >= LARGE_BYTES and os.environ.get("RANK", "0") == "0"
+    if is_shown:
+        print(f"checking {num_bytes / 1e9:.1f} GB in {folder}", file=sys.stderr)
+    problems = []
+    # hashlib releases the interpreter's lock, so threads hash files at the same time.
+    with ThreadPoolExecutor(num_threads) as pool:
+        changes = pool.map(lambda name: change_of(folder / name, noted[name]), names)
+        for number, (name, change) in enumerate(zip(names, changes, strict=True), start=1):
+            if is_shown:
+                print(f"checked {name} ({number} of {len(names)})", file=sys.stderr)
+            is_excused = not change or (name in MAY_BE_MISSING and not (folder / name).exists())
+            if not is_excused:
+                problems.append(change)
+    return problems
+
+
+def change_of(path: Path, noted: FileEntry) -> str:
+    """Return how the file at `path` differs from what was noted; an empty text if it does not."""
+    try:
+        size = require_regular(path).st_size
+        if size != noted.size:
+            return f"{path.name} has {size:,} bytes, {noted.size:,} were written"
+        sha256 = remembered_digest(path)
+    except SpecialFileError as error:
+        return f"{path.name}: {error}"
+    except OSError as error:
+        return f"{path.name}: {error.strerror}"
+    if sha256 == noted.sha256:
+        return ""
+    return (
+        f"{path.name} has other contents than were written "
+        f"(SHA-256 {sha256}, expected {noted.sha256})"
+    )
