@@ -6,7 +6,7 @@ every record that was looked at. A record counts as done once its line is in the
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,8 @@ from data.errors import UserError
 from data.images import data_uri
 from data.mixture import Mixture
 from data.preference import Preference
-from data.prompts import JudgeTemplate, ask, read, swapped
+from data.prompts import JudgeTemplate, ask, read
+from data.rationales import with_chosen_first
 from eval.judges.endpoint import Answer, messages
 from eval.protocol import draw
 
@@ -29,8 +30,10 @@ class Annotation:
     """What came of a record."""
 
     rationale: str | None
-    """Response 1 is the chosen one; None if no try named it."""
+    """What the model wrote about the right response; None if no try named it."""
     tries: int
+    first: Literal["chosen", "rejected"] = "chosen"
+    """Which response the rationale calls Response 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ class Annotator:
             found = read(self.complete({**body, "seed": self.seed + number}).text)
             rationale = (found.reasoning or "").strip()
             if found.answer == side + 1 and rationale:
-                return Annotation(rationale if side == 0 else swapped(rationale), number)
+                written, first = with_chosen_first(rationale, winner=side + 1)
+                return Annotation(written, number, first)
         return Annotation(None, len(self.temperatures))
 
 
@@ -114,7 +118,8 @@ def annotate(
         found = annotator(record)
         right = found.rationale is not None
         if right or failures == "keep":
-            append(path, as_row(record, found.rationale))
+            annotated = replace(record, first_in_rationale=found.first)
+            append(path, as_row(annotated, found.rationale))
             written += 1
         line = {
             "index": index,
@@ -138,6 +143,8 @@ def as_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     """Return a record in this project's own format, its images inside, with `rationale` instead of its own."""
     images = [data_uri(image, record.identity) for image in record.images]
     row = asdict(record) | {"images": images, "rationale": rationale}
+    if rationale is None or record.first_in_rationale == "chosen":
+        del row["first_in_rationale"]
     return {
         name: value
         for name, value in row.items()
