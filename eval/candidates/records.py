@@ -17,7 +17,7 @@ from data.images import image_size
 from data.mixture import CACHE
 from data.preference import EncodedImage
 from data.sources.shared.conversation import response
-from data.sources.shared.files import MESSAGE, ODD_VALUES, SourceRow
+from data.sources.shared.files import MESSAGE, ODD_VALUES, SourceRow, refuse_media_columns
 from data.sources.shared.limits import DEFAULTS
 from data.sources.trl import split_pair
 from data.storage.archives import Folder
@@ -87,6 +87,7 @@ def open_records(path: Path, image_root: Path | None) -> RecordFile:
 
 def _answered(row: SourceRow) -> Answered:
     columns = row.columns
+    refuse_media_columns(columns)
     given = [name for name in RESPONSES if columns.get(name) is not None]
     messages: Any = row.optional("messages", list)
     messages = row.optional("prompt", str | list) if messages is None else messages
