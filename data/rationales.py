@@ -63,7 +63,7 @@ HARMLESS_FORMS = tuple(
             rf"\bthere (?:is|are) {COUNT}(?: and {COUNT})?(?=\.)",
             rf"{REFERENCE} says \d+(?=\.)",
             rf"(?<={REFERENCE} is )right(?=[.,;!?]|$)",
-            r"\b(?:both|these|those|the) two (?:responses|answers)\b",
+            r"\b(?i:both|these|those|the) two (?:responses|answers)\b",
             r"\bnext to\b",
             r"\bin order to\b",
         ),

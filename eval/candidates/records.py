@@ -22,7 +22,7 @@ from data.sources.shared.limits import DEFAULTS
 from data.sources.trl import split_pair
 from data.storage.archives import Folder
 from data.storage.tables import Rows, open_rows
-from models.portable.conversations import ConversationError, read_conversation
+from models.portable.conversations import ConversationError, read_conversation, refuse_markers
 
 RESPONSES = ("responses", "response", "completion")
 
@@ -116,6 +116,7 @@ def _answered(row: SourceRow) -> Answered:
         (columns[name] for name in ("images", "image") if columns.get(name) is not None), []
     )
     turns, pictures = read_conversation(messages, images if isinstance(images, list) else [images])
+    refuse_markers(responses)
     references = tuple(
         one for one in pictures if isinstance(one, bytes | Path)
     )  # a file holds no opened image
