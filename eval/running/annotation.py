@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from data.errors import UserError
 from data.images import data_uri
+from data.markers import stray_marker
 from data.mixture import Mixture
 from data.preference import Preference
 from data.prompts import JudgeTemplate, ask, read
@@ -48,7 +49,10 @@ class Annotator:
     seed: int = 0
 
     def __call__(self, record: Preference) -> Annotation:
-        """Return the first reasoning that ends with the right answer; raises EndpointError as the endpoint does."""
+        """Return the first reasoning that ends with the right answer; raises EndpointError as the endpoint does.
+
+        A reasoning with a marker such as `<image>` counts as a failed try, since training refuses it.
+        """
         side = draw(self.seed, record.identity, 0)
         shown = (record.chosen, record.rejected) if side == 0 else (record.rejected, record.chosen)
         asked = messages(ask(self.template, record.prompt, *shown), record.images, record.identity)
@@ -61,7 +65,8 @@ class Annotator:
             }
             found = read(self.complete({**body, "seed": self.seed + number}).text)
             rationale = (found.reasoning or "").strip()
-            if found.answer == side + 1 and rationale:
+            can_be_learned = bool(rationale) and stray_marker(rationale) is None
+            if found.answer == side + 1 and can_be_learned:
                 written, first = with_chosen_first(rationale, winner=side + 1)
                 return Annotation(written, number, first)
         return Annotation(None, len(self.temperatures))

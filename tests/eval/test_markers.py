@@ -58,7 +58,7 @@ def source(kind: str, row: Callable[[str, int, str], dict[str, Any]], **settings
     """Return the entry of a data source: a record as it is trained on."""
 
     def read(text: str, images: int, response: str, folder: Path) -> Parts:
-        config = TypeAdapter(AnySource).validate_python(
+        config: Any = TypeAdapter(AnySource).validate_python(
             {"type": kind, "path": "file.jsonl", **settings}
         )
         rows: Any = OneRow([row(text, images, response)])
@@ -219,7 +219,7 @@ def question(text: str, images: int, response: str, folder: Path) -> Parts:
 
 
 def in_python(text: str, images: int, response: str, folder: Path) -> Parts:
-    """What `judge.score`, `rank`, `compare` and `reward` read."""
+    """Read as `judge.score`, `rank`, `compare` and `reward` do."""
     return parts_of(candidates_of(text, [response, "No."], [PNG] * images).prompt)
 
 
@@ -229,14 +229,14 @@ def in_python_as_turns(text: str, images: int, response: str, folder: Path) -> P
 
 
 def released(text: str, images: int, response: str, folder: Path) -> Parts:
-    """What `model.score` of a checkpoint reads with transformers alone."""
+    """Read as `model.score` of a checkpoint does with transformers alone."""
     turns, _ = read_conversation(text, [PNG] * images)
     refuse_markers([response])
     return parts_of(turns)
 
 
 def file_of_responses(text: str, images: int, response: str, folder: Path) -> Parts:
-    """What eval/score.py and eval/select_responses.py read."""
+    """Read as eval/score.py and eval/select_responses.py do."""
     row = {"prompt": text, "images": [URI] * images, "responses": [response, "No."]}
     (folder / "in.jsonl").write_text(json.dumps(row) + "\n")
     file = open_records(folder / "in.jsonl", None)
@@ -430,10 +430,10 @@ def test_columns_of_images_of_responses_and_of_sounds_are_refused_by_name(
 def test_image_parts_in_a_response_are_refused_as_not_supported_yet(tmp_path: Path) -> None:
     seen = [{"role": "assistant", "content": [{"type": "image"}, {"type": "text", "text": "a"}]}]
     row = {"prompt": user("What?"), "images": [URI], "chosen": seen, "rejected": [assistant("b")]}
-    with pytest.raises(RecordError, match="1 image parts. Images in responses are not supported"):
+    with pytest.raises(RecordError, match=r"1 image parts\. Images in responses are not supported"):
         source("trl", lambda *_: row)("", 1, "", tmp_path)
     row = {"prompt": "What?", "responses": [seen, "b"], "images": [URI]}
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
     file = open_records(tmp_path / "in.jsonl", None)
-    with pytest.raises(RecordError, match="row 0: .*Images in responses are not supported"):
+    with pytest.raises(RecordError, match=r"row 0: .*Images in responses are not supported"):
         file.answered(file.row(0))
