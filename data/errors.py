@@ -20,6 +20,10 @@ class RecordError(UserError):
     """One record that cannot be used: counted, shown and left out, unless the recipe is strict."""
 
 
+class MarkerInTextError(RecordError):
+    """A text that holds a marker such as `<image>` which stands for no image; counted as `markers` and shown."""
+
+
 class ImageError(RecordError):
     """An image that cannot be used; the message says which and why."""
 

@@ -217,6 +217,11 @@ class Mixture:
         found[places] = places[first[inverse]]
         return found
 
+    @cached_property
+    def rationale_sides(self) -> npt.NDArray[np.int8]:
+        """The only side on which each training record can be shown with its rationale, (len,); see `SourceSplit`."""
+        return np.concatenate([part.rationale_sides() for part in self.parts])
+
     def load(self, index: int, use: Callable[[Preference], T]) -> T:
         """Return `use(record)` for training record `index`; under the `skip` policy for the next usable one of its source.
 
@@ -421,6 +426,8 @@ def main() -> None:
     for source in card.sources:
         for message in source.messages:
             console.print(f"bad: {message}", style="yellow")
+        for line in source.rationales.lines(source.name):
+            console.print(line, style="yellow")
     low, high = image_tokens.bounds
     console.print(f"an image is {image_tokens.how}{low:,} to {high:,} tokens")
     if note:

@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from data.errors import RecordError
+from data.errors import MarkerInTextError, RecordError
+from data.markers import marker_in_prompt, marker_in_response, stray_marker
 from data.video import ADVICE, TOKEN
 
 EncodedImage = bytes | Path
@@ -88,7 +89,9 @@ class Preference:
     chosen_critique: str | None = None
     rejected_critique: str | None = None
     rationale: str | None = None
-    """Reasoning that compares the two responses; Response 1 is `chosen`."""
+    """Reasoning that compares the two responses; Response 1 is the one that `first_in_rationale` names."""
+    first_in_rationale: Literal["chosen", "rejected"] = "chosen"
+    """`rejected` only for a rationale that cannot be rewritten for the other order; see data/rationales.py."""
     source: str = ""
     category: str = ""
     truth: Truth | None = None
@@ -129,16 +132,9 @@ def control_token(content: str, tokens: Sequence[str] = CONTROL_TOKENS) -> str |
 
 def forged(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Iterator[str]:
     """Yield which text of a record holds one of `tokens`; the parts of a turn are joined, as the chat template does."""
-    notes = {
-        "the chosen response": record.chosen,
-        "the rejected response": record.rejected,
-        "the chosen critique": record.chosen_critique,
-        "the rejected critique": record.rejected_critique,
-        "the rationale": record.rationale,
-    }
     prompt = (("the prompt", "".join(texts([message]))) for message in record.prompt)
-    for name, content in (*prompt, *notes.items()):
-        if content is not None and (token := control_token(content, tokens)):
+    for name, content in (*prompt, *_responses_and_notes(record).items()):
+        if token := control_token(content, tokens):
             yield (
                 f"{name} holds {token!r}, which the tokenizer would read as a control token, not as text. "
                 f"Remove it from the record.{f' {ADVICE}' if token == TOKEN else ''}"
@@ -157,7 +153,37 @@ def validate(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Pref
     """
     for fault in (*_faults(record), *forged(record, tokens)):
         raise RecordError(f"{record.identity}: {fault}")
+    for fault in _stray_markers(record):
+        raise MarkerInTextError(f"{record.identity}: {fault}")
     return record
+
+
+def _stray_markers(record: Preference) -> Iterator[str]:
+    """Yield what is wrong with texts that hold a marker of an image or another medium: none of them is a place.
+
+    Control tokens are left to `forged`, whose callers decide what a text with one means.
+    """
+    for message in record.prompt:
+        content = "".join(texts([message]))
+        if stray_marker(content) not in CONTROL_TOKENS and (problem := marker_in_prompt(content)):
+            yield problem
+    for name, content in _responses_and_notes(record).items():
+        if stray_marker(content) not in CONTROL_TOKENS and (
+            problem := marker_in_response(name, content)
+        ):
+            yield problem
+
+
+def _responses_and_notes(record: Preference) -> dict[str, str]:
+    """Return the texts of a record except its prompt, by what they are."""
+    content_by_name = {
+        "the chosen response": record.chosen,
+        "the rejected response": record.rejected,
+        "the chosen critique": record.chosen_critique,
+        "the rejected critique": record.rejected_critique,
+        "the rationale": record.rationale,
+    }
+    return {name: content for name, content in content_by_name.items() if content is not None}
 
 
 def _faults(record: Preference) -> Iterator[str]:

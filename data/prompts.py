@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from data.preference import Message, Preference, placeholders, text, texts
+from data.rationales import swapped as swapped
 
 JudgeTemplate = Literal["r1_reward", "short", "turns"]
 Answer = Literal[1, 2]
@@ -48,10 +49,6 @@ TEMPLATES: dict[JudgeTemplate, tuple[str, ...]] = {
 }
 """The turns of each, the user's and the assistant's by turns."""
 
-NAMED = re.compile(r"\b([Rr]esponse|[Aa]nswer) ([12])\b")
-IN_TURN = re.compile(
-    r"(Response ([12]) (?:says|is) .*?\. )(Response (?!\2)[12] (?:says|is) .*?\. )", re.DOTALL
-)
 ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 
@@ -86,16 +83,6 @@ def question(prompt: Sequence[Message]) -> str:
 def write_judgement(rationale: str, answer: Answer) -> str:
     """Return a judgement in the form that `read` reads."""
     return f"<think>{rationale}</think><answer>{answer}</answer>"
-
-
-def swapped(rationale: str) -> str:
-    """Return `rationale` for the same responses shown the other way round.
-
-    The names "Response 1" and "Response 2" (also "Answer 1" …) are exchanged; where a text speaks of one response after the
-    other ("Response 1 says a. Response 2 says b.", or "is"), the sentences then change places, so that the same one comes first.
-    """
-    renamed = NAMED.sub(lambda name: f"{name[1]} {3 - int(name[2])}", rationale)
-    return IN_TURN.sub(lambda pair: pair[3] + pair[1], renamed)
 
 
 CRITIQUE_REQUEST = (

@@ -15,7 +15,8 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 HOUSE = {
     "data": (
-        "errors regular_files console video config preference prompts decoding images pages storage synthetic "
+        "errors regular_files console video markers config preference rationales prompts decoding "
+        "images pages storage synthetic "
         "sources preparation mixture",
         "browse frames shapes",
     ),

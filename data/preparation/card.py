@@ -7,15 +7,47 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rich.table import Table
 
+from data.errors import RecordError
 from data.images import ImageTokens
 from data.preparation.faults import told
+from data.preparation.row_index import KEEPS_ORDER, RATIONALE, REJECTED_FIRST
 from data.preparation.split import SourceSplit
+from data.rationales import obstacle
 from data.storage.files import write_whole
 
 SAMPLE = 64
 """Records drawn from a generated source to estimate what is counted elsewhere."""
+
+
+ORDER_EXAMPLES = 3
+"""Records of a source that are named because their rationales keep the order in which they were written."""
+
+
+@dataclass(frozen=True)
+class RationaleCounts:
+    """How many kept records of a source have rationales, and in which orders these can be shown to a judge."""
+
+    rationales: int
+    one_order: int
+    """Rationales that are not proven to be right for the other order of the responses once it is rewritten."""
+    winner_first: int
+    """Rationales of one order in which the better response is Response 1."""
+    examples: list[str]
+    """Some records with rationales of one order, and the words that stand in the way."""
+
+    def lines(self, source: str) -> list[str]:
+        """Return what there is to say about them for the console; nothing if all can be shown in both orders."""
+        if not self.one_order:
+            return []
+        return [
+            f"{source}: {self.one_order:,} of {self.rationales:,} rationales are shown only in the order in which they were "
+            f"written, {self.winner_first:,} of them with the better response first; the others are shown first and second "
+            "equally often. Not recognised as references to a response:",
+            *(f"  {example}" for example in self.examples),
+        ]
 
 
 @dataclass(frozen=True)
@@ -51,6 +83,7 @@ class SourceCard:
     """The seven figures before are those of a sample, counts scaled up, because the source is generated."""
     messages: list[str]
     """About the skipped records, one for each kind of fault."""
+    rationales: RationaleCounts
 
 
 @dataclass(frozen=True)
@@ -222,4 +255,40 @@ def card_of(part: SourceSplit, drawn_by_tenth: list[int], count: ImageTokens) ->
         chosen_longer=float(longer.mean()) if len(rows) else 0.0,
         estimated=part.row_index is None,
         messages=told(index.faults),
+        rationales=_rationale_counts(part, rows["flags"], scale),
     )
+
+
+def _rationale_counts(
+    part: SourceSplit, flags: npt.NDArray[np.uint8], scale: float
+) -> RationaleCounts:
+    """Return the counts of a source; `flags` are those of its rows, or of a sample of 1 in `scale`."""
+    has_rationale = (flags & RATIONALE) > 0
+    one_order = (flags & KEEPS_ORDER) > 0
+    winner_first = one_order & ((flags & REJECTED_FIRST) == 0)
+    return RationaleCounts(
+        rationales=round(scale * int(has_rationale.sum())),
+        one_order=round(scale * int(one_order.sum())),
+        winner_first=round(scale * int(winner_first.sum())),
+        examples=_order_examples(part),
+    )
+
+
+def _order_examples(part: SourceSplit) -> list[str]:
+    """Return records whose rationales keep their order, each with the words that keep it from being rewritten."""
+    examples = []
+    for row in part.rows[part.rationale_sides() >= 0][:ORDER_EXAMPLES].tolist():
+        try:
+            record = part.source.record(row)
+        except RecordError:
+            continue  # its file went away since the first reading; training says so
+        words = None if record.rationale is None else obstacle(record.rationale)
+        if words is not None:
+            examples.append(f"{record.identity}: {shortened(words)}")
+    return examples
+
+
+def shortened(words: str) -> str:
+    """Return words on one line, of at most 100 characters."""
+    line = " ".join(words.split())
+    return line if len(line) <= 100 else f"{line[:99]}…"

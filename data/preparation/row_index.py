@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import ImageError, LeftOut, RecordError
+from data.errors import ImageError, LeftOut, MarkerInTextError, RecordError
 from data.images import ImageTokens, image_size
 from data.preference import Preference, texts, validate, visible
 from data.preparation.faults import count_faults
+from data.rationales import obstacle
 from data.sources.shared.base import Source
 from data.storage.files import content_digest, hash64
 
@@ -61,9 +62,13 @@ ROW = np.dtype(
 )
 IDENTICAL, MARKERS, REFUSAL, ORDER = 1, 2, 4, 8
 """Bits of `flags`; ORDER tells which of the two responses of a `pair_key` was chosen."""
+RATIONALE, KEEPS_ORDER, REJECTED_FIRST = 16, 32, 64
+"""More bits of `flags`: the record has a rationale; it cannot be rewritten for the other order of the responses; the response
+that it calls Response 1 is the rejected one."""
 BYTES_PER_TOKEN = 4
 """Rule of thumb for English and code with Qwen's tokenizer; the packer counts exactly, later."""
 LEFT_OVER_MARKER = re.compile(r"<(?:image|video|ImageHere|img)>|\[(?:IMAGE|IMG)\]")
+"""What data sets leave in texts for an image. Of these `<image>` and `<video>` are refused before; see data/markers.py."""
 LANGUAGE_MODEL_REFUSAL = re.compile(
     r"\bas an? (?:AI )?(?:large )?(?:language model|text[- ]based (?:AI|assistant|model))"
     r"|\b(?:can(?:no|')t|unable to|not able to) (?:view|see|access|process|analy[sz]e|display) "
@@ -124,6 +129,11 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
             reason = "empty"
         except LeftOut as left_out:
             reason = left_out.reason
+        except MarkerInTextError as error:
+            if strict:
+                raise
+            reason = "markers"
+            faults = count_faults([*faults.items(), (str(error), 1)], EXAMPLES)
         except RecordError as error:
             if strict:
                 raise
@@ -170,6 +180,10 @@ def _entry(record: Preference) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
         | REFUSAL * any(map(LANGUAGE_MODEL_REFUSAL.search, responses))
         | ORDER * (normalised(record.chosen) < normalised(record.rejected))
     )
+    if record.rationale is not None:
+        flags |= RATIONALE
+        flags |= KEEPS_ORDER * (obstacle(record.rationale) is not None)
+        flags |= REJECTED_FIRST * (record.first_in_rationale == "rejected")
     tokens = sum(len(text.encode(errors="surrogatepass")) for text in written) // BYTES_PER_TOKEN
     return (
         REASONS.index("kept"),
@@ -197,5 +211,6 @@ def _keys(record: Preference) -> tuple[int, int, int]:
         record.category,
     )
     known = () if record.truth is None else (record.truth,)
-    whole = (images, record.prompt, record.chosen, record.rejected, *carried, *known)
+    order = () if record.first_in_rationale == "chosen" else (record.first_in_rationale,)
+    whole = (images, record.prompt, record.chosen, record.rejected, *carried, *known, *order)
     return hash64(repr(prompt)), hash64(repr((prompt, responses))), hash64(repr(whole))

@@ -12,7 +12,13 @@ import numpy.typing as npt
 from data.errors import UserError
 from data.images import ImageTokens, grey_like
 from data.preference import Preference, validate
-from data.preparation.row_index import REASONS, RowIndex, index_rows
+from data.preparation.row_index import (
+    KEEPS_ORDER,
+    REASONS,
+    REJECTED_FIRST,
+    RowIndex,
+    index_rows,
+)
 from data.preparation.sampling import Indices, Pool, quotas
 from data.sources.shared.base import Source, SourceConfig
 from data.storage.tables import located
@@ -88,6 +94,19 @@ class SourceSplit:
             [self.row_index.rows["text_tokens"], self.row_index.image_tokens(count)], axis=1
         )
         return found[self.rows].astype(np.float64)
+
+    def rationale_sides(self) -> npt.NDArray[np.int8]:
+        """Return the only side on which each training row can be shown with its rationale, (rows,); -1 if both can be.
+
+        The side is 0 if the chosen response is shown first and 1 if it is shown second. Rationales of a generated source
+        can be shown in both orders; a test draws them.
+        """
+        if self.row_index is None:
+            return np.full(len(self.rows), -1, np.int8)
+        flags = self.row_index.rows["flags"][self.rows]
+        sides = np.where(flags & REJECTED_FIRST, 1, 0).astype(np.int8)
+        sides[(flags & KEEPS_ORDER) == 0] = -1
+        return sides
 
     def prompt_keys(self, rows: Indices) -> npt.NDArray[np.uint64]:
         """Return the keys of the prompts of `rows`; none for a generated source, whose splits share no scene."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from data.errors import LeftOut, RecordError
 from data.preference import Preference
-from data.prompts import swapped
+from data.rationales import with_chosen_first
 from data.sources.shared.conversation import MARKER, question
 from data.sources.shared.files import FilesConfig, SourceRow, field
 
@@ -59,7 +59,8 @@ class LlavaCriticConfig(FilesConfig):
                 f"the conversation has {len(turns)} turns; expected are a judge's prompt and its answer."
             )
         prompt, judgement = (field(turn, "value", str).strip() for turn in turns)
-        prompt = prompt.replace(MARKER, "")
+        # The judge's prompt begins, or ends, with the place of its one image.
+        prompt = prompt.removeprefix(MARKER).removesuffix(MARKER)
         for template, verdict in ((BRACKETS, _better), (ARENA, _arena), (LLAVA_BENCH, _scores)):
             if shown := template.match(prompt):
                 winner = verdict(judgement)
@@ -75,14 +76,17 @@ class LlavaCriticConfig(FilesConfig):
         if winner == 0:
             raise LeftOut("tie", "the judge calls both responses equally good.")
         asked, *responses = (str(shown[name]).strip() for name in ("question", "one", "two"))
-        rationale = judgement if winner == 1 else swapped(judgement)
+        rationale, first = with_chosen_first(judgement, winner)
+        if "Response 1: [" not in prompt:  # the template has other names for the responses
+            rationale, first = "", "chosen"
         return Preference(
             row.identity,
             question(asked, 1),
             chosen=responses[winner - 1],
             rejected=responses[2 - winner],
             images=(row.stored_image("image"),),
-            rationale=rationale if "Response 1: [" in prompt else None,
+            rationale=rationale or None,
+            first_in_rationale=first,
         )
 
 

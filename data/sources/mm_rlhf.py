@@ -16,6 +16,8 @@ from data.sources.shared.conversation import MARKER, question
 from data.sources.shared.files import ImageFilesConfig, SourceRow
 from data.storage.archives import Folder
 
+VIDEO = "<video>"
+"""How this data set writes the place of a video inside a text."""
 FRAME_KINDS = (".jpg", ".jpeg", ".png", ".webp")
 
 
@@ -36,7 +38,10 @@ class MmRlhfConfig(ImageFilesConfig):
         if row.optional("is_tie", bool):
             raise LeftOut("tie", "marked as a tie.")
         images = self._images(row)
-        text = row.text("prompt").replace(MARKER, "").replace("<video>", "").strip()
+        text = row.text("prompt").strip()
+        if text.count(MARKER) + text.count(VIDEO) == 1:
+            # It is the place of the row's image, or of all frames of its video.
+            text = text.replace(VIDEO, MARKER).replace(MARKER, MARKER * len(images))
         return Preference(
             row.identity,
             question(text, len(images)),

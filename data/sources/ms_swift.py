@@ -10,7 +10,7 @@ the whole other conversation.
 from typing import Literal
 
 from data.preference import Preference
-from data.sources.shared.conversation import implicit, marked, messages, response
+from data.sources.shared.conversation import implicit, messages, response
 from data.sources.shared.files import FormatConfig, SourceRow
 
 
@@ -30,11 +30,11 @@ class MsSwiftConfig(FormatConfig):
             turns, chosen, rejected = (
                 turns[:-1],
                 response(turns[-1:]),
-                row.text("rejected_response"),
+                response(row.text("rejected_response")),
             )
         else:
             turns, chosen, rejected = implicit(turns, other)
-        prompt = marked(messages(turns), len(images))
+        prompt = messages(turns, len(images))
         return Preference(
             row.identity, prompt, chosen, rejected, images, margin=row.number("margin")
         )

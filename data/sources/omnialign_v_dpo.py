@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from data.errors import UserError
 from data.preference import Preference
-from data.sources.shared.conversation import MARKER, question
+from data.sources.shared.conversation import question
 from data.sources.shared.files import ImageFilesConfig, LocatedFiles, SourceRow
 
 Topic = Literal["chart", "creation", "diagram", "ins_follow", "knowledge", "poster"]
@@ -42,6 +42,6 @@ class OmniAlignVDpoConfig(ImageFilesConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns image, prompt, chosen, rejected."""
-        prompt = question(row.text("prompt").replace(MARKER, "").strip(), 1)
+        prompt = question(row.text("prompt").strip(), 1)
         chosen, rejected = row.text("chosen"), row.text("rejected")
         return Preference(row.identity, prompt, chosen, rejected, (row.image(row.text("image")),))

@@ -5,7 +5,8 @@
 `images`: a list of paths (relative to the image folder), data URIs, or structs {bytes, path}; may be missing.
 `prompt`: a text, or a list of turns {role, content} whose content is a text or a list of {type: text | image} parts.
 Without image parts the images stand before the user's first text. Optional: margin (a number), chosen_critique,
-rejected_critique, rationale, source, category.
+rejected_critique, rationale, source, category; first_in_rationale (chosen or rejected) is the response that the rationale
+calls Response 1, the chosen one if it is missing.
 """
 
 from typing import Literal
@@ -14,12 +15,14 @@ from pydantic import Field
 
 from data.errors import RecordError
 from data.preference import Preference
-from data.sources.shared.conversation import messages, user_turn
+from data.sources.shared.conversation import messages, user_turn, without_markers
 from data.sources.shared.files import FormatConfig, SourceRow
 
 REQUIRED = ("prompt", "chosen", "rejected")
 TEXTS = ("chosen_critique", "rejected_critique", "rationale")
-KEYS = frozenset({*REQUIRED, *TEXTS, "images", "margin", "source", "category"})
+KEYS = frozenset(
+    {*REQUIRED, *TEXTS, "images", "margin", "source", "category", "first_in_rationale"}
+)
 
 
 class ProjectConfig(FormatConfig):
@@ -44,14 +47,28 @@ class ProjectConfig(FormatConfig):
                 f"unknown {', '.join(map(repr, unknown))}; a record may hold {', '.join(sorted(KEYS))}."
             )
         images = row.all_images(row.columns.get("images"))
+        chosen = without_markers(row.text("chosen"), "the chosen response")
+        rejected = without_markers(row.text("rejected"), "the rejected response")
         return Preference(
             row.identity,
             messages(user_turn(row.value("prompt", str | list)), len(images)),
-            row.text("chosen"),
-            row.text("rejected"),
+            chosen,
+            rejected,
             images,
             margin=row.number("margin"),
             **{name: row.optional(name, str) for name in TEXTS},
+            first_in_rationale=first_in_rationale(row),
             source=row.label("source"),
             category=row.label("category"),
         )
+
+
+def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
+    """Return which response the rationale of a row calls Response 1; raise RecordError for another word."""
+    first = row.optional("first_in_rationale", str)
+    if first not in (None, "chosen", "rejected"):
+        raise RecordError(
+            f"'first_in_rationale' is {first!r}; required is 'chosen' or 'rejected', the response that the rationale calls "
+            "Response 1. Without it that is the chosen one."
+        )
+    return "rejected" if first == "rejected" else "chosen"

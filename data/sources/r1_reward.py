@@ -13,8 +13,8 @@ from typing import Literal
 
 from data.errors import ImageError, RecordError
 from data.preference import EncodedImage, Preference
-from data.prompts import swapped
-from data.sources.shared.conversation import MARKER, messages, question, text_of
+from data.rationales import with_chosen_first
+from data.sources.shared.conversation import parsed, question, text_of
 from data.sources.shared.files import FormatConfig, SourceRow
 
 SHOWN = re.compile(
@@ -40,7 +40,7 @@ class R1RewardConfig(FormatConfig):
 
     def convert(self, row: SourceRow) -> Preference:
         """Columns message, image, answer and others."""
-        texts = {turn["role"]: text_of(turn) for turn in messages(row.json("message", list))}
+        texts = {turn["role"]: text_of(turn) for turn in parsed(row.json("message", list))}
         user, judgement = texts.get("user", ""), texts.get("assistant", "")
         shown = SHOWN.match(user)
         if shown is None:
@@ -59,14 +59,16 @@ class R1RewardConfig(FormatConfig):
         winner = int(found[0])
         thought = THOUGHT.match(judgement)
         reasoning = None if thought is None else thought[1].strip()
+        rationale, first = with_chosen_first(reasoning or "", winner)
         images = self._images(row)
         return Preference(
             row.identity,
-            question(shown["question"].replace(MARKER, "").strip(), len(images)),
+            question(shown["question"].strip(), len(images)),
             chosen=responses[winner - 1],
             rejected=responses[2 - winner],
             images=images,
-            rationale=swapped(reasoning) if reasoning is not None and winner == 2 else reasoning,
+            rationale=rationale or None,
+            first_in_rationale=first if rationale else "chosen",
         )
 
     def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from data.errors import LeftOut, RecordError
 from data.preference import Preference
-from data.sources.shared.conversation import implicit, marked, messages
+from data.sources.shared.conversation import implicit, messages
 from data.sources.shared.files import FilesConfig, SourceRow
 
 
@@ -47,7 +47,7 @@ class WildVisionBattleConfig(FilesConfig):
         if winner == "model_b":
             chosen, rejected = rejected, chosen
         image = row.stored_image("image")
-        prompt = marked(messages(shared), 1)
+        prompt = messages(shared, 1)
         return Preference(
             row.identity, prompt, chosen, rejected, (image,), category=row.label("language")
         )

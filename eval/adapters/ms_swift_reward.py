@@ -124,7 +124,8 @@ class RewardServer:
 def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
     """Return messages as JSON takes them, every image as a data URI; `images` fill image parts that have none.
 
-    Where there are no image parts, they stand before the first text of the user.
+    Where there are no image parts, they stand in the place of `<image>` if it occurs as often as there are images, else before
+    the first text of the user. The server refuses a marker that is left.
     """
     rest = iter(images)
     found: list[dict[str, Any]] = []
@@ -150,9 +151,26 @@ def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
     left = [{"type": "image", "image": data_uri(image)} for image in rest]
     if left and any(part["type"] == "image" for turn in found for part in turn["content"]):
         raise RewardServerError(f"{len(left)} more images than image parts in the messages")
+    texts = [part.get("text", "") for turn in found for part in turn["content"]]
+    if left and "".join(texts).count("<image>") == len(left):
+        return [turn | {"content": placed(turn["content"], left)} for turn in found]
     if left:
         user = next(turn for turn in found if turn["role"] == "user")
         user["content"] = left + user["content"]
+    return found
+
+
+def placed(parts: list[dict[str, Any]], images: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return text parts with the next of `images` in the place of each `<image>`; it is taken from the list."""
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        pieces = part["text"].split("<image>")
+        for number, piece in enumerate(pieces):
+            if number > 0:
+                found.append(images.pop(0))
+            text = piece.strip("\n") if len(pieces) > 1 else piece
+            if text:
+                found.append({"type": "text", "text": text})
     return found
 
 
@@ -188,10 +206,6 @@ def data_uri(image: Any) -> str:
 # --- end of the client ---
 
 
-MARKER = "<image>"
-"""How ms-swift writes the place of an image in the text of a message."""
-
-
 class Reward(AsyncORM):  # type: ignore[misc]
     """Scores the last turn of each conversation."""
 
@@ -206,19 +220,8 @@ class Reward(AsyncORM):  # type: ignore[misc]
         rows = []
         for place, (completion, turns) in enumerate(zip(completions, messages, strict=True)):
             own = (images[place] or []) if images else []
-            rows.append((sendable([marked(turn) for turn in turns[:-1]], own), completion))
+            rows.append((sendable(turns[:-1], own), completion))
         return await self.server.score(rows)
-
-
-def marked(turn: dict[str, Any]) -> dict[str, Any]:
-    """Return a turn with an image part in the place of each marker."""
-    if not isinstance(turn["content"], str) or MARKER not in turn["content"]:
-        return turn
-    first, *rest = turn["content"].split(MARKER)
-    parts: list[dict[str, Any]] = [{"type": "text", "text": first}] if first else []
-    for after in rest:
-        parts += [{"type": "image"}] + ([{"type": "text", "text": after}] if after else [])
-    return {"role": turn["role"], "content": parts}
 
 
 orms["reward_model"] = Reward

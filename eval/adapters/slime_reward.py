@@ -125,7 +125,8 @@ class RewardServer:
 def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
     """Return messages as JSON takes them, every image as a data URI; `images` fill image parts that have none.
 
-    Where there are no image parts, they stand before the first text of the user.
+    Where there are no image parts, they stand in the place of `<image>` if it occurs as often as there are images, else before
+    the first text of the user. The server refuses a marker that is left.
     """
     rest = iter(images)
     found: list[dict[str, Any]] = []
@@ -151,9 +152,26 @@ def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
     left = [{"type": "image", "image": data_uri(image)} for image in rest]
     if left and any(part["type"] == "image" for turn in found for part in turn["content"]):
         raise RewardServerError(f"{len(left)} more images than image parts in the messages")
+    texts = [part.get("text", "") for turn in found for part in turn["content"]]
+    if left and "".join(texts).count("<image>") == len(left):
+        return [turn | {"content": placed(turn["content"], left)} for turn in found]
     if left:
         user = next(turn for turn in found if turn["role"] == "user")
         user["content"] = left + user["content"]
+    return found
+
+
+def placed(parts: list[dict[str, Any]], images: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return text parts with the next of `images` in the place of each `<image>`; it is taken from the list."""
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        pieces = part["text"].split("<image>")
+        for number, piece in enumerate(pieces):
+            if number > 0:
+                found.append(images.pop(0))
+            text = piece.strip("\n") if len(pieces) > 1 else piece
+            if text:
+                found.append({"type": "text", "text": text})
     return found
 
 

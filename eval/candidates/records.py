@@ -19,13 +19,13 @@ from data.mixture import CACHE
 from data.preference import EncodedImage
 from data.regular_files import require_regular
 from data.sources.shared.conversation import response
-from data.sources.shared.files import MESSAGE, ODD_VALUES, SourceRow
+from data.sources.shared.files import MESSAGE, ODD_VALUES, SourceRow, refuse_media_columns
 from data.sources.shared.limits import DEFAULTS
 from data.sources.trl import split_pair
 from data.storage.archives import Folder
 from data.storage.tables import Rows, open_rows
 from eval.verifiers import Verifying
-from models.portable.conversations import ConversationError, read_conversation
+from models.portable.conversations import ConversationError, read_conversation, refuse_markers
 
 RESPONSES = ("responses", "response", "completion")
 
@@ -107,6 +107,7 @@ def open_records(path: Path, image_root: Path | None) -> RecordFile:
 
 def _answered(row: SourceRow) -> Answered:
     columns = row.columns
+    refuse_media_columns(columns)
     given = [name for name in RESPONSES if columns.get(name) is not None]
     messages: Any = row.optional("messages", list)
     messages = row.optional("prompt", str | list) if messages is None else messages
@@ -135,6 +136,7 @@ def _answered(row: SourceRow) -> Answered:
         (columns[name] for name in ("images", "image") if columns.get(name) is not None), []
     )
     turns, pictures = read_conversation(messages, images if isinstance(images, list) else [images])
+    refuse_markers(responses)
     references = tuple(
         one for one in pictures if isinstance(one, bytes | Path)
     )  # a file holds no opened image

@@ -62,7 +62,7 @@ class LoadedJudge:
             asked = candidates_of(
                 prompt, ["-"], () if _holds_images(prompt) else beside, f"row {place}"
             )
-            written = completion if isinstance(completion, str) else response(completion[-1:])
+            written = response(completion if isinstance(completion, str) else completion[-1:])
             _, places, responses = groups.setdefault(asked.key, (asked, [], []))
             places.append(place)
             responses.append(written)

@@ -28,7 +28,12 @@ from eval.judges.generative import GenerativeJudge, Judgements, ShownEncoder, Sh
 from eval.judges.packed_inference import Cost, Packed, ScalarJudge, run_packed
 from eval.protocol import Candidates, Example, Judge, Ranking, Verdict, Vote, journal_key
 from models.packing.groups import Group, PackedBatch
-from models.portable.conversations import ConversationError, Picture, read_conversation
+from models.portable.conversations import (
+    ConversationError,
+    Picture,
+    read_conversation,
+    refuse_markers,
+)
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -66,6 +71,7 @@ def candidates_of(
         )
     try:
         turns, pictures = read_conversation(messages, images)
+        refuse_markers(responses)
         encoded = tuple(map(_encoded, pictures))
     except ConversationError as error:
         raise RecordError(f"{identity}: {error}") from error

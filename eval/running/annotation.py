@@ -6,16 +6,18 @@ every record that was looked at. A record counts as done once its line is in the
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from data.errors import UserError
 from data.images import data_uri
+from data.markers import stray_marker
 from data.mixture import Mixture
 from data.preference import Preference
-from data.prompts import JudgeTemplate, ask, read, swapped
+from data.prompts import JudgeTemplate, ask, read
+from data.rationales import with_chosen_first
 from data.storage.content import record_key
 from data.storage.files import digest
 from eval.judges.endpoint import Answer, messages
@@ -32,8 +34,10 @@ class Annotation:
     """What came of a record."""
 
     rationale: str | None
-    """Response 1 is the chosen one; None if no try named it."""
+    """What the model wrote about the right response; None if no try named it."""
     tries: int
+    first: Literal["chosen", "rejected"] = "chosen"
+    """Which response the rationale calls Response 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,10 @@ class Annotator:
     seed: int = 0
 
     def __call__(self, record: Preference) -> Annotation:
-        """Return the first reasoning that ends with the right answer; raises EndpointError as the endpoint does."""
+        """Return the first reasoning that ends with the right answer; raises EndpointError as the endpoint does.
+
+        A reasoning with a marker such as `<image>` counts as a failed try, since training refuses it.
+        """
         side = draw(self.seed, record.identity, 0)
         shown = (record.chosen, record.rejected) if side == 0 else (record.rejected, record.chosen)
         asked = messages(ask(self.template, record.prompt, *shown), record.images, record.identity)
@@ -61,8 +68,10 @@ class Annotator:
             }
             found = read(self.complete({**body, "seed": self.seed + number}).text)
             rationale = (found.reasoning or "").strip()
-            if found.answer == side + 1 and rationale:
-                return Annotation(rationale if side == 0 else swapped(rationale), number)
+            can_be_learned = bool(rationale) and stray_marker(rationale) is None
+            if found.answer == side + 1 and can_be_learned:
+                written, first = with_chosen_first(rationale, winner=side + 1)
+                return Annotation(written, number, first)
         return Annotation(None, len(self.temperatures))
 
 
@@ -172,7 +181,8 @@ def annotate(
         found = annotator(record)
         right = found.rationale is not None
         if right or failures == "keep":
-            append(path, as_row(record, found.rationale))
+            annotated = replace(record, first_in_rationale=found.first)
+            append(path, as_row(annotated, found.rationale))
             written += 1
         line = {
             "index": index,
@@ -198,6 +208,8 @@ def as_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     """Return a record in this project's own format, its images inside, with `rationale` instead of its own."""
     images = [data_uri(image, record.identity) for image in record.images]
     row = asdict(record) | {"images": images, "rationale": rationale}
+    if rationale is None or record.first_in_rationale == "chosen":
+        del row["first_in_rationale"]
     return {
         name: value
         for name, value in row.items()

@@ -18,6 +18,7 @@ import torch
 from pydantic import TypeAdapter
 
 from data.images import decode
+from data.markers import MARKERS, stray_marker
 from data.preference import Preference
 from data.preparation.row_index import prompt_key
 from data.storage.content import record_key
@@ -92,10 +93,12 @@ class QuestionEncoder:
 def readable(encoder: Encoder, ids: Sequence[int], *, ended: bool) -> tuple[str, bool]:
     """Return a policy's tokens as the text that a judge may read, and whether it is whole: it `ended`, without control tokens.
 
-    Control tokens would be read as tokens again, so they are taken out, also where their letters were spelt.
+    Control tokens would be read as tokens again, so they are taken out, also where their letters were spelt. The same is
+    done with markers such as `<image>`, which a judge refuses in a response: one answer must not end a run.
     """
     text = shown = encoder.tokenizer.decode(ids)
-    while any(token in shown for token in encoder.control_tokens):
+    while stray_marker(shown) or any(token in shown for token in encoder.control_tokens):
+        shown = MARKERS.sub("", shown)
         for token in encoder.control_tokens:
             shown = shown.replace(token, "")
     return shown, ended and shown == text

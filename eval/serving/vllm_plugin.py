@@ -34,6 +34,9 @@ TEMPLATE = """\
 {{%- if '<|vision_' in text or '<|image_pad|>' in text or '<|video_pad|>' in text -%}}
 {{{{- raise_exception('a text contains a vision token: give images as image parts') -}}}}
 {{%- endif -%}}
+{{%- if '<image>' in text or '<video>' in text or '<audio>' in text -%}}
+{{{{- raise_exception('a text contains a marker of an image or another medium: give images as image parts') -}}}}
+{{%- endif -%}}
 {{%- endfor -%}}
 {system}{{%- set conversation -%}}{stock}{{%- endset -%}}
 {{{{- conversation{cut} -}}}}

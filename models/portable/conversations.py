@@ -9,6 +9,8 @@
 X is an opened image (PIL), the bytes of a file, a path, a data URI, or {"bytes": …, "path": …} as `datasets` stores images.
 Images beside a conversation without any place for one stand before the first text of the user. Nothing is fetched.
 
+`<image>` in a text is the place of an image given beside, if there are as many markers as images; `markers.py` decides.
+
 This file travels with every checkpoint that has a reward head, so it imports Pillow and nothing else.
 """
 
@@ -21,6 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+
+from .markers import (
+    MarkerError,
+    marker_in_prompt,
+    marker_in_response,
+    place_images,
+)  # relative, because it travels too
 
 Picture = Image.Image | bytes | Path
 """An image, opened or encoded, or where it lies."""
@@ -45,7 +54,7 @@ def read_conversation(
     """Return the turns, with a part {"type": "image"} for each image, and the images in the order of these parts.
 
     Raises: ConversationError for another form, other turns than user and assistant in alternation that begin (after at most
-    one system turn) and end with the user, or another number of images than of places.
+    one system turn) and end with the user, another number of images than of places, or a marker that cannot be a place.
     """
     written = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     if not isinstance(written, list | tuple):
@@ -62,9 +71,15 @@ def read_conversation(
             f"the turns are {roles}; required are user and assistant in alternation, beginning and ending with the user, "
             "after at most one system turn. The responses are given beside the messages, not among them."
         )
+    try:
+        turns = place_images(turns, len(given))
+    except MarkerError as error:
+        raise ConversationError(str(error)) from error
+    for turn in turns:
+        content = "".join(part["text"] for part in turn["content"] if part["type"] == "text")
+        if problem := marker_in_prompt(content):
+            raise ConversationError(problem)
     if given and not found:
-        first = turns[roles.index("user")]
-        first["content"] = [{"type": "image"} for _ in given] + first["content"]
         return turns, given
     if found.count(None) != len(given):
         raise ConversationError(
@@ -73,6 +88,13 @@ def read_conversation(
         )
     rest = iter(given)
     return turns, [next(rest) if one is None else one for one in found]
+
+
+def refuse_markers(responses: Iterable[str]) -> None:
+    """Raise ConversationError if one of the responses holds a marker of an image or of another medium."""
+    for number, response in enumerate(responses):
+        if problem := marker_in_response(f"response {number}", response):
+            raise ConversationError(problem)
 
 
 def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from .conversations import (
     ConversationError,
     Picture,
     read_conversation,
+    refuse_markers,
 )  # relative, because these files travel too
 from .decoding import upright_rgb
 from .images import images_of
@@ -72,6 +73,7 @@ def padded_batch(
     cannot be read and a control token of the tokenizer in a text among it.
     """
     turns, pictures = read_conversation(messages, images)
+    refuse_markers(responses)
     if config.system_prompt is not None and turns[0]["role"] != "system":
         turns.insert(
             0, {"role": "system", "content": [{"type": "text", "text": config.system_prompt}]}

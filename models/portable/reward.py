@@ -41,6 +41,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .decoding import upright_rgb
 from .images import images_of, refuse_wrong_images
+from .markers import MarkerError
 from .processor import padded_batch  # relative, because these files travel too
 
 RELEASED_LAYOUT = {
@@ -230,8 +231,9 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         )
         if (
             self._auto_class is not None
-        ):  # transformers copies our `decoding.py`, which only names where the decoder lies
+        ):  # transformers copies our `decoding.py` and `markers.py`, which only name where these files lie
             shutil.copyfile(inspect.getfile(upright_rgb), Path(save_directory, "decoding.py"))
+            shutil.copyfile(inspect.getfile(MarkerError), Path(save_directory, "markers.py"))
 
 
 class Fp32Linear(nn.Linear):

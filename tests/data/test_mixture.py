@@ -180,7 +180,7 @@ def test_filters_count_what_they_leave_out(tmp_path: Path) -> None:
     }
     assert [record.identity for record in everything(found)] == ["one:0", "one:7", "one:9"]
     adds_up(found)
-    assert len(mixture(tmp_path, sources, filters={"markers": False, "identical": False})) == 10
+    assert len(mixture(tmp_path, sources, filters={"markers": False, "identical": False})) == 8
     assert (
         Mixture(found.config, PatchTokens(max_pixels=28 * 28 * 100))
         .card()

@@ -16,7 +16,7 @@ from data.preference import Message, Preference
 from data.prompts import Answer, JudgeTemplate, ask, question
 from models.encoder import Encoder
 from models.packing.groups import Group
-from train.supervised.judgements import Indices, judged, with_winners
+from train.supervised.judgements import Indices, shown_responses, with_winners
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Prompts(RunPrompts):
         return self.mixture.load(record, lambda found: self._encode(found, side, place))
 
     def _encode(self, record: Preference, side: int, place: int) -> Prompt:
-        request = ask(self.template, record.prompt, *judged(record, side)[0])
+        request = ask(self.template, record.prompt, *shown_responses(record, side))
         return replace(self.encode(record, request, place), winner=1 if side == 0 else 2)
 
 

@@ -1,41 +1,44 @@
 """From the many ways to write a conversation to the one of this project."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from data.errors import RecordError
-from data.preference import ImagePart, Message, TextPart, placeholders, text
+from data.errors import MarkerInTextError, RecordError
+from data.markers import (
+    PLACE,
+    MarkerError,
+    StrayMarkerError,
+    marker_in_response,
+    place_images,
+    stray_marker,
+)
+from data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, placeholders, text
 from data.sources.shared.files import field
 from data.video import ADVICE, PARTS
 
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 SHAREGPT_ROLES: dict[str, Role] = {**ROLES, "human": "user", "gpt": "assistant"}
-MARKER = "<image>"
+MARKER = PLACE
 """How most data sets write the place of an image inside a text."""
 
 
 def messages(turns: Sequence[Any], images: int = 0) -> tuple[Message, ...]:
-    """Return turns of {role, content} with content as text or as parts; a prompt without image parts gets them first."""
-    found = tuple(map(_message, turns))
-    return with_images(found, images) if placeholders(found) == 0 else found
+    """Return a prompt, written as turns of {role, content} with content as text or as parts, with its images in their places.
+
+    Raises: RecordError for turns of another form, and as `marked` does.
+    """
+    return marked(parsed(turns), images)
+
+
+def parsed(turns: Sequence[Any]) -> tuple[Message, ...]:
+    """Return turns of {role, content} with content as parts; markers in their texts stay."""
+    return tuple(map(_message, turns))
 
 
 def user_turn(prompt: str | list[Any]) -> list[Any]:
     """Return a prompt that is a text or a list of turns as turns."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-
-
-def with_images(prompt: tuple[Message, ...], images: int) -> tuple[Message, ...]:
-    """Return `prompt` with `images` image parts before the first text of the user (TRL's rule)."""
-    first = next(
-        (position for position, message in enumerate(prompt) if message["role"] == "user"), None
-    )
-    if images == 0 or first is None:
-        return prompt
-    places: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
-    opened: Message = {"role": "user", "content": [*places, *prompt[first]["content"]]}
-    return (*prompt[:first], opened, *prompt[first + 1 :])
 
 
 def question(content: str, images: int) -> tuple[Message, ...]:
@@ -44,18 +47,16 @@ def question(content: str, images: int) -> tuple[Message, ...]:
 
 
 def marked(turns: Sequence[Message], images: int) -> tuple[Message, ...]:
-    """Return turns of text with image parts in the place of `<image>`, or in front if no turn holds one.
+    """Return turns with image parts in the place of `<image>`, or in front if no turn holds one; see `place_images`.
 
-    Raises: RecordError if there are some markers, but not as many as images.
+    Raises: RecordError for a marker that cannot be the place of an image.
     """
-    found = sum(text_of(turn).count(MARKER) for turn in turns)
-    if found == 0:
-        return with_images(tuple(turns), images)
-    if found != images:
-        raise RecordError(
-            f"the prompt holds {MARKER} {found} times for {images} images; required is one for each, or none."
-        )
-    return tuple(map(_placed, turns))
+    try:
+        return cast(tuple[Message, ...], tuple(place_images(turns, images)))
+    except StrayMarkerError as error:
+        raise MarkerInTextError(str(error)) from error
+    except MarkerError as error:
+        raise RecordError(str(error)) from error
 
 
 def text_of(turn: Message) -> str:
@@ -66,20 +67,35 @@ def text_of(turn: Message) -> str:
 def response(turns: Any) -> str:
     """Return the text of a response: a text, or one assistant turn.
 
-    Raises: RecordError for several turns, another role, or an image.
+    Raises: RecordError for several turns, another role, or an image, also one that a marker stands for.
     """
     if isinstance(turns, str):
-        return turns
+        return without_markers(turns, "a response")
     if not isinstance(turns, list) or len(turns) != 1:
         found = f"{len(turns)} turns" if isinstance(turns, list) else f"a {type(turns).__name__}"
         raise RecordError(
             f"a response is {found}; required is a text or exactly one assistant turn."
         )
     message = _message(turns[0])
-    if message["role"] != "assistant" or placeholders([message]):
-        found = f"a turn of the {message['role']} with {placeholders([message])} images"
-        raise RecordError(f"a response is {found}; required is text of the assistant.")
-    return text_of(message)
+    if message["role"] != "assistant":
+        raise RecordError(
+            f"a response is a turn of the {message['role']}; required is text of the assistant."
+        )
+    if num_images := placeholders([message]):
+        raise RecordError(
+            f"a response holds {num_images} image parts. Images in responses are not supported yet; required is text "
+            "of the assistant. Leave the record out, or remove the images from its responses."
+        )
+    return without_markers(text_of(message), "a response")
+
+
+def without_markers(content: str, name: str) -> str:
+    """Return the text of a response unchanged; raise RecordError if it holds a marker of an image or another medium."""
+    if stray_marker(content) in CONTROL_TOKENS:
+        return content  # `validate` refuses it, with the control tokens that are no markers
+    if problem := marker_in_response(name, content):
+        raise MarkerInTextError(problem)
+    return content
 
 
 def split_prefix(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:
@@ -149,17 +165,3 @@ def _role(turn: Any, key: str, roles: Mapping[str, Role]) -> Role:
     if found not in roles:
         raise RecordError(f"a turn has the role {found!r}; required is one of {', '.join(roles)}.")
     return roles[found]
-
-
-def _placed(turn: Message) -> Message:
-    """Cut the text of `turn` at its markers; line breaks around a marker belong to it."""
-    parts: list[TextPart | ImagePart] = []
-    for part in turn["content"]:
-        pieces = part["text"].split(MARKER) if part["type"] == "text" else []
-        for number, piece in enumerate(pieces):
-            if number:
-                parts.append({"type": "image"})
-            stripped = piece.strip("\n") if len(pieces) > 1 else piece
-            if stripped:
-                parts.append({"type": "text", "text": stripped})
-    return {"role": turn["role"], "content": parts}

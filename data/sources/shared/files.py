@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
@@ -270,6 +270,31 @@ class FormatConfig(ImageFilesConfig):
         return self.licence
 
 
+RESPONSE_IMAGES = ("chosen_images", "rejected_images")
+OTHER_MEDIA = ("audio", "audios", "rejected_audios", "rejected_videos")
+"""Columns of preference files whose content is not trained on yet, images of responses apart."""
+
+
+def refuse_media_columns(columns: Mapping[str, Any]) -> None:
+    """Raise RecordError for a row of a public format with images of a response, or with sounds or videos.
+
+    Without this the row would be trained on or scored as if they were not there.
+    """
+    for name in RESPONSE_IMAGES:
+        if columns.get(name):
+            raise RecordError(
+                f"the record holds images of a response under {name!r}. Images in responses are not supported yet; "
+                f"required is one prompt with all images in `images`, and responses of text. Leave the record out, or "
+                f"remove {name!r} if both responses are about the same images."
+            )
+    for name in OTHER_MEDIA:
+        if columns.get(name):
+            raise RecordError(
+                f"the record holds audio or video under {name!r}, which models here cannot read; required are texts and "
+                f"images. Leave the record out, or remove {name!r} if the responses do not depend on it."
+            )
+
+
 class TableSource:
     """A source whose records are rows of a table, each turned into one preference, or into several."""
 
@@ -299,6 +324,8 @@ class TableSource:
             video = next((name for name in COLUMNS if row.columns.get(name)), None)
             if video is not None and not self.config.VIDEOS:
                 raise RecordError(f"the record holds a video under {video!r}. {ADVICE}")
+            if isinstance(self.config, FormatConfig):
+                refuse_media_columns(row.columns)
             return self.config.limits.check(self.config.convert(row))
         except RecordError as error:
             named = str(error) if isinstance(error, ImageError) else f"{identity}: {error}"

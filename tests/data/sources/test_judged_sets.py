@@ -229,7 +229,7 @@ def test_llava_critic(prompt: str, judgement: str, chosen: str | None, tmp_path:
     assert {found.chosen, found.rejected} in ({"Red [really].", "Blue."}, {"Red.", "Blue."})
     assert asked(found)[1] in ("What [colour]?", "What colour?")
     assert (found.rationale is None) == ("Response 1" not in prompt)
-    assert found.rationale in (None, "Response 1 is better. The better response: [2]")
+    assert found.rationale in (None, "Response 1 is better. The better response: [1]")
 
 
 def test_llava_critic_refuses_what_it_cannot_read(tmp_path: Path) -> None:

@@ -186,6 +186,13 @@ def test_images_stand_where_the_messages_say() -> None:
     )
     assert [part["type"] for part in filled[1]["content"]] == ["text", "image", "image"]
     assert [part["type"] for part in sendable("x", [b"1"])[0]["content"]] == ["image", "text"]
+    turns = [{"role": "user", "content": "Is <image>\nlike <image>?"}]
+    parts = sendable(turns, [b"1", b"2"])[0]["content"]
+    assert [part["type"] for part in parts] == ["text", "image", "text", "image", "text"]
+    assert parts[1] == {"type": "image", "image": data_uri(b"1")}
+    assert [part["text"] for part in parts if part["type"] == "text"] == ["Is ", "like ", "?"]
+    # Another number of markers is left to the server, which refuses it.
+    assert [part["type"] for part in sendable(turns, [b"1"])[0]["content"]] == ["image", "text"]
     with pytest.raises(RewardServerError, match="1 more images"):
         sendable([{"role": "user", "content": [place]}], [b"1", b"2"])
     with pytest.raises(RewardServerError, match="'video'"):

@@ -1,0 +1,236 @@
+"""Rationales for the other order of two responses: rewritten if every reference is proven, and refused otherwise.
+
+A rationale calls the responses by the order in which they were shown: "Response 1", "the second response". If they are
+shown the other way round, these references have to change places. `swapped` rewrites a rationale only if it recognises
+everything in it that could refer to a response by order. The references that it exchanges and the words that it takes to
+be harmless are closed lists; whatever else could be a reference is an obstacle, and the record keeps its order.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+# 1. References that are exchanged.
+
+NOUN = r"(?P<noun>[Rr]esponse|RESPONSE|Answer|ANSWER|Assistant|Model)"
+"""What a label stands behind. "answer 2" in small letters may be the value of an answer, so it is no reference."""
+AFTER_LABEL = r"(?!\w|-\w|[.,:/]\d)"
+"""A label ends there: "Response 1.5", "Response 1/2" and "Response 1st" are no references."""
+UNIT = (
+    r"(?! (?:times|words|sentences|lines|paragraphs|points|percent|days|hours|minutes|seconds)\b)"
+)
+LABELLED = re.compile(
+    rf"(?<![\w-])(?<!\ba )(?<!\bA )(?<!\bits )(?<!\bone )(?<!\bthe )(?<!\bThe )"
+    rf"{NOUN}(?P<gap>[ \u00a0]#?|_)(?P<label>[12AB]){AFTER_LABEL}{UNIT}"
+)
+"""One response: "Response 1", "response #2", "Model A"."""
+LABELLED_PAIR = re.compile(
+    rf"(?<![\w-])(?P<noun>[Rr]esponses|Answers) (?P<label>[12AB])(?P<between> (?:and|or|&|vs\.?) )"
+    rf"(?P<other>(?!(?P=label))[12AB]){AFTER_LABEL}{UNIT}"
+)
+"""Both responses: "Responses 1 and 2"."""
+VERDICT = re.compile(
+    r"\b(?P<noun>[Bb]etter response)(?P<gap>: \[?)(?P<label>[12AB])(?=\]?(?:\.|\s*$))"
+)
+"""The last line of LLaVA-Critic's judgements: "The better response: [2]"."""
+ORDINAL = re.compile(
+    r"\b(?P<the>[Tt]he|THE) (?P<ordinal>first|second|First|Second|FIRST|SECOND|1st|2nd) "
+    r"(?P<noun>response|Response|RESPONSE|answer|Answer|ANSWER)\b(?!-)"
+    r"(?! (?:option|choice|sentence|line|word|part|paragraph|half|time|key|token|letter|section|item|point)s?\b)"
+)
+"""One response: "the first response". The article is part of the form, since "its first answer" is none of the two."""
+OTHER = {"1": "2", "A": "B", "first": "second", "First": "Second", "FIRST": "SECOND", "1st": "2nd"}
+OTHER |= {other: label for label, other in OTHER.items()}
+REFERENCES = (LABELLED_PAIR, LABELLED, ORDINAL, VERDICT)
+
+# 2. Words that look like references and are none, as the embedded world and arithmetic write them.
+
+REFERENCE, HARMLESS = "\x00", "\x01"
+"""What stands in a text for a reference that was recognised, and for words that are proven to be none."""
+CELL = r"(?:row \d+ column \d+|(?:top|middle|bottom) (?:left|middle|right)|center)"
+DRAWN = rf"(?:{CELL}|(?:word|digit) \w+|[a-z]+)"
+COUNT = r"\d+(?! (?:and|or|is|are|was|has|better|worse)\b) [a-z]+(?: (?!is|are|was|has|better|worse)[a-z]+)?"
+HARMLESS_FORMS = tuple(
+    map(
+        re.compile,
+        (
+            rf"\b(?:draw|write)\({DRAWN}(?:, {DRAWN})*\)",
+            rf"\bat (?:the )?{CELL}\b",
+            r"\bdigit \d+\b",
+            rf"\bdigit (?:{HARMLESS} )?is \d+(?=\.)",
+            r"\b\d+ plus \d+ is \d+(?=\.)",
+            r"(?:^|(?<=\. ))\d+ is (?:larger|smaller) than \d+(?=\.)",
+            rf"\bthere (?:is|are) {COUNT}(?: and {COUNT})?(?=\.)",
+            rf"{REFERENCE} says \d+(?=\.)",
+            rf"(?<={REFERENCE} is )right(?=[.,;!?]|$)",
+            r"\b(?i:both|these|those|the) two (?:responses|answers)\b",
+            r"\bnext to\b",
+            r"\bin order to\b",
+        ),
+    )
+)
+"""Applied one after the other, each to what the ones before left."""
+
+# 3. What is left and could be a reference: obstacles.
+
+OBSTACLES = tuple(
+    re.compile(pattern, flags)
+    for pattern, flags in (
+        (r"<\s*/?\s*(?:think|answer)[^>]*>?", re.IGNORECASE),
+        (
+            r"\b(?:first|second|third|initial|previous|preced|subsequent|respectiv|alternat)\w*"
+            r"|\b(?:former|latter|last|prior|above|below|earlier|later|next|following|ones?|others?|another|two"
+            r"|left|right|top|bottom|upper|lower|versus|vs|order|sequence|in turn)\b",
+            re.IGNORECASE,
+        ),
+        # The number 1 or 2, alone, behind letters ("R1") or before them ("2nd"); not 12, 1.5 or 1,000.
+        (r"[A-Za-z#(\[]{0,12}(?<!\d)(?<!\d\.)0{0,9}[12](?!\d|\.\d|,\d{3}\b)\w{0,12}", 0),
+        (r"\b[AB]\b|\bb\b|\bII\b|\bii\b|[(\[](?:a|i)[)\]]|\b[ai]\)", 0),
+        (
+            r"\b(?:response|answer|option|choice|candidate|model|assistant|version|output) (?:a|i)\b",
+            re.IGNORECASE,
+        ),
+        (r"[^\x00-\x7f\u00a0“”‘’–—…•·°×÷±≈≤≥≠−]", 0),  # another script, arrows, digits in circles
+    )
+)
+RESPONSE = re.compile(r"(?:\b(?P<before>\w+)\s+)?\bresponses?\b", re.IGNORECASE)
+HARMLESS_BEFORE_RESPONSE = {
+    *("this", "that", "these", "those", "the", "a", "both", "all", "each", "every"),
+    *("either", "neither", "no", "any", "better", "best"),
+}
+"""Words with which "response" refers back to what the text named before, or to no response by order."""
+QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”\n]{0,1000}”|`[^`\n]*`")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
+SCORE = re.compile(
+    r"\b(?:score|rating|rate|rated|grade|mark|point)s?\b|\d\s*/\s*\d|\bout of\b", re.I
+)
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+# 4. The embedded world speaks of the response that was shown first first, or of the last one first.
+
+IN_TURN = re.compile(
+    r"((?:[^.]*\. )?)"
+    r"(Response ([12]) (?:is (?:right|wrong)|says [^.]*)\. )(Response (?!\3)[12] (?:is (?:right|wrong)|says [^.]*)\. )"
+    r"((?:[^.]*\. )?Response [12] is better\.)"
+)
+"""The three forms of a rationale in data/synthetic/wording.py, whole: two sentences in turn, a fact, the verdict."""
+REFERS_BACK = re.compile(
+    r"\b(?:it|its|this|that|these|those|they|too|also|else|instead|likewise|similarly|but|however)\b"
+)
+"""With one of these words a sentence may need the one before it, so that the two do not change places."""
+
+
+def swapped(rationale: str) -> str | None:
+    """Return `rationale` for the same responses shown the other way round; None if that is not proven to be right.
+
+    All references change places: "Response 1" and "Response 2", "the first response" and "the second response". In the
+    forms of the embedded world the two sentences that speak of the responses in turn also change places, so that the text
+    speaks of the same position first. Swapping twice returns the original.
+    """
+    if obstacle(rationale) is not None:
+        return None
+    text = rationale
+    for pattern in REFERENCES:
+        text = pattern.sub(_exchanged, text)
+    in_turn = IN_TURN.fullmatch(text)
+    if in_turn is None:
+        return text
+    before, one, _, other, after = in_turn.groups()
+    if REFERS_BACK.search(one) or REFERS_BACK.search(other):
+        return text
+    return before + other + one + after
+
+
+def with_chosen_first(rationale: str, winner: int) -> tuple[str, Literal["chosen", "rejected"]]:
+    """Return a rationale that calls the chosen response Response 1 if it can be rewritten so, and which one it calls so.
+
+    Args:
+        rationale: The rationale as it was written.
+        winner: The response that is the chosen one, 1 or 2, counted as the rationale counts.
+    """
+    if winner == 1:
+        return rationale, "chosen"
+    rewritten = swapped(rationale)
+    if rewritten is None:
+        return rationale, "rejected"
+    return rewritten, "chosen"
+
+
+def obstacle(rationale: str) -> str | None:
+    """Return the words that keep a rationale from being rewritten for the other order; None if it can be rewritten."""
+    return next(_obstacles(rationale), None)
+
+
+def _obstacles(rationale: str) -> Iterator[str]:
+    """Yield everything in `rationale` that could refer to a response by order and is not recognised, with some words around."""
+    if control := CONTROL.search(rationale):
+        yield f"the control character {control[0]!r}"
+        return
+    references = [match for pattern in REFERENCES for match in pattern.finditer(rationale)]
+    if not references:
+        yield "no reference to a response that is recognised"
+        return
+    if mixed := _mixed_labels(references):
+        yield mixed
+    yield from _quoted_references(rationale)
+
+    rest = rationale
+    for pattern in REFERENCES:
+        rest = pattern.sub(REFERENCE, rest)
+    for form in HARMLESS_FORMS:
+        rest = form.sub(HARMLESS, rest)
+    for pattern in OBSTACLES:
+        for match in pattern.finditer(rest):
+            yield _with_context(rest, match)
+    for match in RESPONSE.finditer(rest):
+        if (match["before"] or "").lower() not in HARMLESS_BEFORE_RESPONSE:
+            yield _with_context(rest, match)
+    for sentence in SENTENCE_END.split(rest):
+        if _scores_in_order(sentence):
+            yield sentence.strip()
+
+
+def _exchanged(match: re.Match[str]) -> str:
+    """Return a reference to one response, or to both, with the other label."""
+    parts = match.groupdict()
+    if "ordinal" in parts:
+        return f"{parts['the']} {OTHER[parts['ordinal']]} {parts['noun']}"
+    if "other" in parts:
+        return f"{parts['noun']} {parts['other']}{parts['between']}{parts['label']}"
+    return f"{parts['noun']}{parts['gap']}{OTHER[parts['label']]}"
+
+
+def _mixed_labels(references: list[re.Match[str]]) -> str | None:
+    """Return references of two kinds, such as "Response 1" and "Answer 2": one of them may mean something else."""
+    by_kind = {match["noun"].lower().split()[-1].rstrip("s"): match[0] for match in references}
+    labels = [match for match in references if "label" in match.groupdict()]
+    by_scheme = {match["label"].isdigit(): match[0] for match in labels}
+    for kinds in (by_kind, by_scheme):
+        if len(kinds) > 1:
+            return " and ".join(kinds.values())
+    return None
+
+
+def _quoted_references(rationale: str) -> Iterator[str]:
+    """Yield quotations that hold a reference: they may be words of a response, which must not be changed."""
+    if rationale.count('"') % 2 or rationale.count("`") % 2:
+        yield "a quotation mark that is not closed"
+    for quotation in QUOTED.finditer(rationale):
+        if any(pattern.search(quotation[0]) for pattern in REFERENCES):
+            yield quotation[0]
+
+
+def _scores_in_order(sentence: str) -> bool:
+    """Return True for numbers that could be scores in the order of the responses: the sentence names no response."""
+    if REFERENCE in sentence or not re.search(r"\d", sentence):
+        return False
+    has_words = re.search(r"[A-Za-z]", sentence) is not None
+    return not has_words or SCORE.search(sentence) is not None
+
+
+def _with_context(text: str, match: re.Match[str]) -> str:
+    """Return what was matched with up to two words on either side."""
+    before = text[: match.start()].split()[-2:]
+    after = text[match.end() :].split()[:2]
+    words = " ".join([*before, match[0].strip(), *after])
+    return words.replace(REFERENCE, "[response]").replace(HARMLESS, "[…]")

@@ -1,0 +1,9 @@
+"""`data.markers` under a sibling's name: files that travel with a checkpoint import each other alone.
+
+Transformers copies this file into the checkpoint; `save_pretrained` of `reward.py` then puts the file itself in its place.
+"""
+
+from data.markers import MarkerError as MarkerError
+from data.markers import marker_in_prompt as marker_in_prompt
+from data.markers import marker_in_response as marker_in_response
+from data.markers import place_images as place_images
