@@ -15,7 +15,7 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 HOUSE = {
     "data": (
-        "errors console video config preference prompts decoding images pages storage synthetic sources preparation mixture",
+        "errors console video config preference prompts scanning decoding images pages storage synthetic sources preparation mixture",
         "browse frames shapes",
     ),
     "models": (
