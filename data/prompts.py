@@ -108,12 +108,16 @@ def critiques_of(record: Preference) -> tuple[str, str] | None:
 
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-FORM = re.compile(r"<think>(.*?)</think><answer>(.*?)</answer>", re.DOTALL)
+FORM = re.compile(r"<think>(?>(.*?)</think>)<answer>(?>(.*?)</answer>)", re.DOTALL)
+"""For `fullmatch` of a text that holds each tag at most once: the atomic groups end at the first."""
 ANSWERED = re.compile(r"<answer>\s*([12])\s*</answer>\s*")
-TAG_LIKE = re.compile(r"<\s*/?\s*(think|answer)\b[^>]*>", re.IGNORECASE)
+TAG_LIKE = re.compile(r"<\s*+(?:/\s*+)?(think|answer)\b[^>]*+>", re.IGNORECASE)
+"""Search only up to the last ">": behind it, every beginning of a tag would be read to the text's end."""
 
-CLAUSE = re.compile(r"[.,;:!?\n]+(?=\s|$)|\n")
-CHOICE = re.compile(r"\b(?:response|answer|option)\s*#?\s*([12])\b", re.IGNORECASE)
+CLAUSE = re.compile(r"(?<![.,;:!?])[.,;:!?\n]+(?=\s|$)|\n")
+"""What ends a clause. The lookbehind skips no match: a run of signs that does not end a clause does not
+end one if it is read from its second sign."""
+CHOICE = re.compile(r"\b(?:response|answer|option)\s*+(?:#\s*+)?([12])\b", re.IGNORECASE)
 BETTER = re.compile(r"\b(better|best|superior|preferable|preferred|wins|winner)\b", re.IGNORECASE)
 WORSE = re.compile(r"\b(worse|worst|inferior)\b", re.IGNORECASE)
 OPEN = re.compile(
@@ -141,7 +145,7 @@ def read(text: str) -> Judgement:
     misspelt tag, two answers, "1 or 2", another number, or words after the answer leave it without one.
     """
     counts = [text.count(tag) for tag in TAGS]
-    regular = max(counts) <= 1 and len(TAG_LIKE.findall(text)) == sum(counts)
+    regular = max(counts) <= 1 and len(_tag_like(text)) == sum(counts)
     form = FORM.fullmatch(text) if regular else None
     places = [text.find(tag) for tag in TAGS]
     in_order = counts[0] == counts[1] and places == sorted(places) if regular else False
@@ -149,6 +153,12 @@ def read(text: str) -> Judgement:
     reasoning = text[places[0] + len(TAGS[0]) : places[1]] if in_order and counts[0] else None
     answer = None if answered is None else cast(Answer, int(answered[1]))
     return Judgement(reasoning, answer, form is not None)
+
+
+def _tag_like(text: str) -> list[str]:
+    """Return the names of all think and answer tags in a text, misspelt ones included."""
+    last_closing = text.rfind(">")
+    return TAG_LIKE.findall(text, 0, last_closing + 1)
 
 
 def conclusion(reasoning: str) -> Answer | None:

@@ -7,7 +7,7 @@ it. They fail closed: an answer that cannot be read is wrong.
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -15,24 +15,34 @@ from typing import Any, Literal
 
 from data.errors import RecordError, UserError
 from data.preference import Rule, Truth
+from data.scanning import contents_between
 
-TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+OPENING_TAG = re.compile("<answer>", re.IGNORECASE)
+CLOSING_TAG = re.compile("</answer>", re.IGNORECASE)
 BOXED = "\\boxed{"
 AROUND = " \t\n.,;:!?\"'`*$()[]{}“”‘’"
 """What may stand around an answer without being part of it."""
-LETTER = r"[\s*_$\"'(\[{]*(?:\\text\{)?([A-Z])(?![\w'’])"
+LETTER = r"[\s*_$\"'(\[{]*+(?:\\text\{)?+([A-Z])(?![\w'’])"
+"""A capital letter, and what may stand before it. All repetitions here are possessive: what they
+match can be followed by nothing else that they match, so giving some of it back finds no match."""
 CONCLUDED = re.compile(
-    rf"(?i:\b(?:answer|option|choice)\b\**\s*(?:is|:|=)?\**\s*(?:(?:option|choice)\b)?){LETTER}"
+    r"(?i:\b(?:answer|option|choice)\b\**+\s*+(?:is|:|=)?+\**+\s*+(?:(?:option|choice)\b)?+)"
+    + LETTER
 )
 """`the answer is (B)`, `Answer: B`, `option B`; the words in any case, the letter a capital."""
 ONLY = re.compile(rf"{LETTER}[\s*_$\"'.:)\]}}]*$")
-LABEL = re.compile(r"[\s*(\[]*([A-Z])\**[.:)\]]")
+LABEL = re.compile(r"[\s*(\[]*+([A-Z])\**+[.:)\]]")
 """`B. Paris`, `(B) Paris`: a letter that labels what follows."""
 NUMBER = re.compile(
     r"(?:(?<![\w.])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?"
 )
 """A hyphen after a letter or digit is none of its sign: `2024-05`."""
-FRACTION = re.compile(rf"({NUMBER.pattern})\s*/\s*({NUMBER.pattern})")
+FRACTION = re.compile(rf"((?>{NUMBER.pattern}))\s*+/\s*+({NUMBER.pattern})")
+"""The first number is atomic: a shorter one would be followed by the rest of the number, not by the slash."""
+NO_FRACTION = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|\d+(?=\d{3},)|\d+|\s+|.", re.DOTALL)
+"""Where no fraction begins, none begins further inside of this either: the whole part of the number,
+whose every ending is followed by the same characters, or a run of blanks. `1234,567` is the text 1
+and the number 234,567."""
 LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 LONGEST_NUMBER = 400
 """Characters; beyond, a number is not read."""
@@ -40,8 +50,8 @@ LONGEST_NUMBER = 400
 
 def final_answer(response: str) -> str:
     """Return what the response states as its answer."""
-    if tagged := TAGGED.findall(response):
-        return str(tagged[-1])
+    if tagged := contents_between(response, OPENING_TAG, CLOSING_TAG):
+        return tagged[-1]
     start = response.rfind(BOXED)
     if start < 0:
         return response
@@ -105,7 +115,7 @@ def _number(content: str) -> float | None:
     ]
     found += [
         (one.end(), one[1], one[2])
-        for one in FRACTION.finditer(written)
+        for one in _fractions(written)
         if _digits(one[1]) and _digits(one[2])
     ]
     if not found:
@@ -118,6 +128,21 @@ def _number(content: str) -> float | None:
         return float(Fraction(above.replace(",", "")) / Fraction(below.replace(",", "")))
     except (ZeroDivisionError, OverflowError, ValueError):
         return None
+
+
+def _fractions(written: str) -> Iterator[re.Match[str]]:
+    """Yield what `FRACTION.finditer` does, in linear time: it would try every digit of a long number."""
+    last_slash = written.rfind("/")
+    position = 0
+    while position <= last_slash:
+        fraction = FRACTION.match(written, position)
+        if fraction is not None:
+            yield fraction
+            position = fraction.end()
+        else:
+            skipped = NO_FRACTION.match(written, position)
+            assert skipped is not None, "a slash follows, so there is a character to skip"
+            position = skipped.end()
 
 
 def _digits(written: str) -> bool:

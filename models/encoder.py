@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -53,20 +54,24 @@ def assistant_turn(tokenizer: Any) -> dict[str, Any]:
 
     Raises: UserError for a template that writes nothing after an answer.
     """
-    opened, closed = _template(tokenizer, ANSWERED[:1], True), _template(tokenizer, ANSWERED, False)
-    begin, ending = (
-        opened[len(_template(tokenizer, ANSWERED[:1], False)) :],
-        closed[len(opened) + 1 :],
-    )
-    first, last = (
-        tokenizer(part, add_special_tokens=False)["input_ids"] for part in (begin.rstrip(), ending)
-    )
-    if not last:
+    before = _template(tokenizer, ANSWERED[:1], False)
+    opened = _template(tokenizer, ANSWERED[:1], True)
+    begin = opened[len(before) :].rstrip()
+    begin_ids = tokenizer(begin, add_special_tokens=False)["input_ids"]
+    end_ids = tokenizer(_written_after_answer(tokenizer), add_special_tokens=False)["input_ids"]
+    if not end_ids:
         raise UserError(
             "the chat template writes no token after an assistant's answer; required is one: scores are read there, and answers "
             "end with it. Take tokenizer files whose template ends each turn with a token of its own."
         )
-    return {"begin": first, "end": last[0]}
+    return {"begin": begin_ids, "end": end_ids[0]}
+
+
+def _written_after_answer(tokenizer: Any) -> str:
+    """Return what the chat template writes after the text of an assistant's turn."""
+    opened = _template(tokenizer, ANSWERED[:1], True)
+    closed = _template(tokenizer, ANSWERED, False)
+    return closed[len(opened) + len(joined_text(ANSWERED[1])) :]
 
 
 def _template(tokenizer: Any, turns: Sequence[Any], open_turn: bool) -> str:
@@ -76,12 +81,18 @@ def _template(tokenizer: Any, turns: Sequence[Any], open_turn: bool) -> str:
     return text
 
 
-def _require_prefix(beginning: str, whole: str) -> None:
-    if not whole.startswith(beginning):
-        raise ValueError(
-            "the chat template rewrites earlier turns or the assistant's text (it renders a conversation differently "
-            f"once a turn is added): {whole[:200]!r} does not begin with {beginning[-200:]!r}. Use the backbone's own template."
-        )
+def joined_text(turn: Message) -> str:
+    """Return the text parts of a turn, joined as chat templates join them."""
+    return "".join(texts([turn]))
+
+
+def rewritten(rendered: str) -> str:
+    """Return the message for a chat template that does not keep a conversation as it is written."""
+    return (
+        "the chat template rewrites earlier turns or the assistant's text (it renders a conversation "
+        "differently once a turn is added), so the tokens of the response cannot be told from others: "
+        f"{rendered[:200]!r}. Use the backbone's own template."
+    )
 
 
 class Encoder:
@@ -105,6 +116,7 @@ class Encoder:
         )
         self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(self.vision_text))
         self.end_of_turn: int = assistant_turn(tokenizer)["end"]
+        self.end_of_turn_text = _written_after_answer(tokenizer).rstrip("\n")
         family.images.refuse(image_processor, vision)
         self.image_tokens = family.images.tokens(vision, config)
         shown = _template(
@@ -144,52 +156,84 @@ class Encoder:
     def render(self, messages: Sequence[Message], *, loss: bool = False) -> tuple[Span, ...]:
         """Render a conversation with the tokenizer's own chat template.
 
-        The last assistant turn is the response; the text ends with that turn's end-of-turn token (a template's newline
-        after it is dropped). `loss` marks the response and its end-of-turn token for language-model loss. A conversation
-        that ends with a user turn is rendered up to the place where the assistant begins to write. The recipe's system
-        prompt is used where the record has no system turn; None leaves that to the template.
+        The last assistant turn is the response; the text ends with that turn's end-of-turn token (a
+        template's newline after it is dropped). `loss` marks the response and its end-of-turn token
+        for language-model loss. A conversation that ends with a user turn is rendered up to the place
+        where the assistant begins to write. The recipe's system prompt is used if the record has no
+        system turn; None leaves that to the template.
 
-        Raises RecordError where a turn's text, its parts joined as the template joins them, contains a vision token;
-        ValueError where the template rewrites earlier turns.
+        The template is called at most three times, however many turns there are, so the time is
+        linear in the length of the conversation.
+
+        Raises:
+            RecordError: a turn's text, its parts joined as the template joins them, contains a vision
+                token, or an assistant turn contains an image.
+            ValueError: the template rewrites the assistant's text or earlier turns.
         """
         turns = list(messages)
         for turn in turns:
-            content = "".join(texts([turn]))
-            found = [token for token in self.vision_text if token in content]
-            if found:
-                raise RecordError(
-                    f"the {turn['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
-                    "write the place of an image as an image part, and remove these tokens from the text."
-                    f"{f' {ADVICE}' if TOKEN in found else ''}"
-                )
-            if turn["role"] == "assistant" and placeholders([turn]):
-                raise RecordError(
-                    "an assistant turn contains an image; images belong to the turns of the user"
-                )
+            self._refuse_vision_tokens(turn)
         if self.config.system_prompt is not None and turns[0]["role"] != "system":
             turns.insert(0, text("system", self.config.system_prompt))
-        last = len(turns) - 1
-        spans: list[Span] = []
-        done = ""
-        for i, turn in enumerate(turns):
-            if turn["role"] != "assistant":
-                continue
-            opened = _template(self.tokenizer, turns[:i], True)
-            closed = _template(self.tokenizer, turns[: i + 1], False)
-            content = "".join(texts([turn]))
-            _require_prefix(done, opened)
-            _require_prefix(opened + content, closed)
-            token = closed[len(opened + content) :].rstrip("\n")
-            spans += [
-                Span(opened[len(done) :]),
-                Span(content, loss and i == last, i == last),
-                Span(token, loss and i == last),
-            ]
-            done = opened + content + token
-        if turns[last]["role"] != "assistant":
-            opened = _template(self.tokenizer, turns, True)
-            _require_prefix(done, opened)
-            spans.append(Span(opened[len(done) :]))
+        if turns[-1]["role"] != "assistant":
+            return self._spans_before_response(turns)
+
+        before = self._spans_before_response(turns[:-1])
+        opened = "".join(span.text for span in before)
+        closed = _template(self.tokenizer, turns, False)
+        response = joined_text(turns[-1])
+        if not closed.startswith(opened + response):
+            raise ValueError(rewritten(closed))
+        end_of_turn = closed[len(opened) + len(response) :].rstrip("\n")
+        return (*before, Span(response, loss, response=True), Span(end_of_turn, loss))
+
+    def _refuse_vision_tokens(self, turn: Message) -> None:
+        """Raise RecordError if a turn's text contains a vision token, or if it is an assistant's with an image."""
+        content = joined_text(turn)
+        found = [token for token in self.vision_text if token in content]
+        if found:
+            raise RecordError(
+                f"the {turn['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
+                "write the place of an image as an image part, and remove these tokens from the text."
+                f"{f' {ADVICE}' if TOKEN in found else ''}"
+            )
+        if turn["role"] == "assistant" and placeholders([turn]):
+            raise RecordError(
+                "an assistant turn contains an image; images belong to the turns of the user"
+            )
+
+    def _spans_before_response(self, turns: Sequence[Message]) -> tuple[Span, ...]:
+        """Return `turns` up to the place where the assistant begins to write its next turn.
+
+        Each earlier assistant turn is two spans of its own, its text and its end-of-turn token.
+
+        To find the earlier texts in the rendered conversation without rendering every beginning of it
+        (which would be quadratic in turns), the conversation is rendered a second time with a marker
+        in the place of each of them. What stands between the markers is what the template writes.
+
+        Raises: ValueError if the template changes one of the earlier texts.
+        """
+        whole = _template(self.tokenizer, turns, True)
+        answers = [joined_text(turn) for turn in turns if turn["role"] == "assistant"]
+        if not answers:
+            return (Span(whole),)
+
+        # A hash of the conversation cannot occur in it.
+        marker = hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()
+        marked_turns = [
+            text("assistant", marker) if turn["role"] == "assistant" else turn for turn in turns
+        ]
+        first_piece, *pieces = _template(self.tokenizer, marked_turns, True).split(marker)
+        if len(pieces) != len(answers):
+            raise ValueError(rewritten(whole))
+        spans = [Span(first_piece)]
+        for answer, piece in zip(answers, pieces, strict=True):
+            if not piece.startswith(self.end_of_turn_text):
+                raise ValueError(rewritten(whole))
+            next_opening = piece[len(self.end_of_turn_text) :]
+            spans += [Span(answer), Span(self.end_of_turn_text), Span(next_opening)]
+        if "".join(span.text for span in spans) != whole:
+            raise ValueError(rewritten(whole))
         return tuple(spans)
 
     def refuse_control_tokens(self, record: Preference) -> None:

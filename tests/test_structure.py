@@ -15,9 +15,8 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 HOUSE = {
     "data": (
-        "errors regular_files console video markers config preference rationales prompts decoding "
-        "images pages storage synthetic "
-        "sources preparation mixture",
+        "errors regular_files console video markers config preference scanning rationales prompts "
+        "decoding images pages storage synthetic sources preparation mixture",
         "browse frames shapes",
     ),
     "models": (

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 
 VARYING = re.compile(
     r"^[\w.:-]+:\d[\d.]*(?: \([^)]*\))?: "  # which record it is
-    r"|(?<= is )(\w+ ).*?(?=; required)"  # a value, whose type stays
-    r"|(?<=image )'[^']*'|'[^']*[./\\][^']*'|'[^']{40,}'|\(?/[^\s,]+|\d[\d,.]*",  # names and paths of files, long texts, numbers
+    r"|(?<= is )(\w+ ).{0,1000}?(?=; required)"  # a value, whose type stays
+    r"|(?<=image )'[^']*'|'[^'./\\]*+[./\\][^']*+'|'[^']{40,}'"  # names and paths of files, long texts
+    r"|\(?/[^\s,]+|\d[\d,.]*",  # paths, numbers
     re.DOTALL,
 )
 """What differs between messages about the same fault of several records."""

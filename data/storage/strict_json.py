@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,8 +85,8 @@ def _children(value: dict[str, Any] | list[Any]) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        double = next(key for key in found if keys.count(key) > 1)
+        count_by_key = Counter(key for key, _ in pairs)
+        double = next(key for key in found if count_by_key[key] > 1)
         raise RecordError(
             f"the key {double[:60]!r} stands twice in an object, and nobody can tell which one counts."
         )

@@ -208,6 +208,7 @@ def data_uri(image: Any) -> str:
 
 
 TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n?", re.DOTALL)
+TURN_END = "<|im_end|>"
 IMAGE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
 
 
@@ -238,7 +239,9 @@ def turns_of(prompt: str) -> list[dict[str, Any]]:
     if "<|im_start|>" not in prompt:
         return [{"role": "user", "content": prompt}]
     found = []
-    for role, content in TURN.findall(prompt):
+    # A turn that is never closed is no turn. Reading it to the end, one after another, would be quadratic.
+    closed = prompt[: prompt.rfind(TURN_END) + len(TURN_END)] if TURN_END in prompt else ""
+    for role, content in TURN.findall(closed):
         texts = IMAGE.split(content)
         parts: list[dict[str, Any]] = [{"type": "text", "text": texts[0]}] if texts[0] else []
         for after in texts[1:]:

@@ -34,11 +34,19 @@ from eval.benchmarks.records import (
     text,
 )
 
+CONCLUSION = re.compile(r"Overall Judgment|Therefore", re.IGNORECASE)
 VERDICT = re.compile(
-    r"(?:Overall Judgment|Therefore)\s*.*\s*-*\s*Answer\s*(\d+)\s*is\s*(?:the\s*)?(?:slightly\s*)?better",
-    re.IGNORECASE,
+    r"Answer\s*+(\d++)\s*+is\s*+(?:the\s*+)?(?:slightly\s*+)?better", re.IGNORECASE
 )
-"""The official pattern. `Judgment` has no e; the greedy middle finds the last `Answer N is better`."""
+r"""The beginning and the end of the official pattern, which is
+
+    (?:Overall Judgment|Therefore)\s*.*\s*-*\s*Answer\s*(\d+)\s*is\s*(?:the\s*)?(?:slightly\s*)?better
+
+with re.IGNORECASE. Searching with it takes time that grows with the fifth power of a run of blanks.
+`Judgment` has no e.
+"""
+MOST_DIGITS = 4300
+"""Python reads no longer number. The official script stops at such an answer."""
 VOTES = (1, 3, 5, 7, 9)
 CLASSES = ("agree", "reject", "doesntMatch", "other")
 GROUP_NAMES = ("general", "hallucination", "reasoning")
@@ -89,12 +97,19 @@ def unified_group(identity: str) -> str:
 
 
 def named_answer(text: str) -> int | None:
-    """Return the answer number that the official pattern reads, None if it does not match.
+    r"""Return the answer number that the official pattern reads, None if it does not match.
 
     Newlines and asterisks are deleted, not replaced: a newline between Overall and Judgment makes them one word, no match.
+
+    The middle of the official pattern, `\s*.*\s*-*\s*`, matches every text without newlines, and is
+    greedy. So the pattern finds the last `Answer N is better` after the first conclusion.
     """
-    match = VERDICT.search(text.replace("\n", "").replace("*", ""))
-    return int(match.group(1)) if match else None
+    line = text.replace("\n", "").replace("*", "")
+    conclusion = CONCLUSION.search(line)
+    if conclusion is None:
+        return None
+    verdicts = VERDICT.findall(line, conclusion.end())
+    return int(verdicts[-1][:MOST_DIGITS]) if verdicts else None
 
 
 def agreement(number: int | None, rejected: int) -> str:

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 
 from data.preference import Message, placeholders, text
 from data.prompts import filled, question
+from data.scanning import contents_between
 from eval.protocol import Candidates, Example, Side
+
+OPENING_TAG = re.compile("<answer>")
+CLOSING_TAG = re.compile("</answer>")
+IS_BETTER = re.compile(r"Answer ([12]) is better")
+OVERALL = re.compile(r"Overall Judgment\W*+Answer ([12]) is better")
+POSITION = re.compile(r"\b[12]\b")
+DIGITS = re.compile(r"\d+")
+UNIT = r"\s*(0(?:\.\d+)?|1(?:\.0+)?)\s*"
+SCORE = re.compile(rf"\\box(?:es|ed)?\{{{UNIT}\}}|<answer>{UNIT}</answer>|\A{UNIT}\Z")
+"""A number from 0 to 1 in a box, in the answer tag, or as the whole text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +69,8 @@ def answer_tag(judgement: str) -> Side | None:
     R1-Reward 3693413, inference/VL-Reward-Bench/r1_reward.py; without a tag it takes the last 1 or 2 of the text, and for
     everything else the second position.
     """
-    tag = re.search(r"<answer>(.*?)</answer>", judgement, re.DOTALL)
-    return _only({tag[1].strip()}) if tag else None
+    tags = contents_between(judgement, OPENING_TAG, CLOSING_TAG)
+    return _only({tags[0].strip()}) if tags else None
 
 
 def answer_is_better(judgement: str) -> Side | None:
@@ -67,8 +78,8 @@ def answer_is_better(judgement: str) -> Side | None:
 
     UnifiedReward's scripts ask whether the right sentence occurs anywhere, so that a text with both is always right.
     """
-    tags = re.findall(r"<answer>(.*?)</answer>", judgement, re.DOTALL)
-    return _only(set(re.findall(r"Answer ([12]) is better", tags[-1] if tags else judgement)))
+    tags = contents_between(judgement, OPENING_TAG, CLOSING_TAG)
+    return _only(set(IS_BETTER.findall(tags[-1] if tags else judgement)))
 
 
 def boxed(judgement: str) -> Side | None:
@@ -77,8 +88,8 @@ def boxed(judgement: str) -> Side | None:
     LLaVA-Critic-R1's prompt asks for both; its authors publish no reader, so that this one is ours.
     """
     box = judgement.rpartition("\\boxed{")[2].partition("}")[0] if "\\boxed{" in judgement else None
-    overall = re.findall(r"Overall Judgment\W*Answer ([12]) is better", judgement)[-1:]
-    return _only(set(overall if box is None else re.findall(r"\b[12]\b", box)))
+    overall = OVERALL.findall(judgement)[-1:]
+    return _only(set(overall if box is None else POSITION.findall(box)))
 
 
 def _only(named: set[str]) -> Side | None:
@@ -92,14 +103,11 @@ def final_score(judgement: str) -> float:
     first number of the text, and 0 where there is none.
     """
     found = (
-        re.search(r"\d+", judgement.rpartition("Final Score:")[2])
+        DIGITS.search(judgement.rpartition("Final Score:")[2])
         if "Final Score:" in judgement
         else None
     )
     return float(found[0]) if found else math.nan
-
-
-UNIT = r"\s*(0(?:\.\d+)?|1(?:\.0+)?)\s*"
 
 
 def thinking_score(judgement: str) -> float:
@@ -108,7 +116,7 @@ def thinking_score(judgement: str) -> float:
     SophiaVL-R1 a818494, verl/workers/reward/custom.py; it then takes a 0 or 1 anywhere in the text, a number of wrong steps,
     and at last 0.
     """
-    found = re.search(rf"\\box(?:es|ed)?\{{{UNIT}\}}|<answer>{UNIT}</answer>|\A{UNIT}\Z", judgement)
+    found = SCORE.search(judgement)
     return float(next(filter(None, found.groups()))) if found else math.nan
 
 

@@ -1,0 +1,618 @@
+"""Regular expressions that meet a model's or a stranger's text: linear time, and the results of the patterns they replace.
+
+`PATTERNS` has a row for every regular expression of the project, and a test holds it complete.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data import images, prompts
+from data.errors import RecordError
+from data.preparation import faults, row_index
+from data.scanning import contents_between
+from data.sources import llava_critic, r1_reward
+from data.sources.shared import files
+from data.storage import strict_json
+from data.synthetic import wording
+from eval import verifiers
+from eval.adapters import slime_reward
+from eval.benchmarks import records, vl_rewardbench_scoring
+from eval.contamination import index
+from eval.judges import released_templates
+from eval.serving import dialects
+from models.portable import conversations
+
+CLONE = Path(__file__).resolve().parents[1]
+Read = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A way to read a text, and texts that are made to slow it down."""
+
+    read: Read
+    """What the project does with a text."""
+    pieces: Sequence[str]
+    """Hostile texts repeat them: what the pattern looks for, and what its repetitions match."""
+    released: Read | None = None
+    """The pattern as its authors, or this project, released it; None if it is still the same."""
+    sound: Sequence[str] = field(default=())
+    """Texts that the released pattern matches."""
+
+
+def finding(pattern: str, flags: int = 0) -> Read:
+    return re.compile(pattern, flags).findall
+
+
+def matching(pattern: re.Pattern[str]) -> Read:
+    return pattern.match
+
+
+def released_verdict(text: str) -> int | None:
+    """cal.py of VL-RewardBench at 9b10abd."""
+    pattern = (
+        r"(?:Overall Judgment|Therefore)\s*.*\s*-*\s*Answer\s*(\d+)\s*is\s*(?:the\s*)?"
+        r"(?:slightly\s*)?better"
+    )
+    found = re.search(pattern, text.replace("\n", "").replace("*", ""), re.IGNORECASE)
+    return int(found.group(1)) if found else None
+
+
+def released_answer_tag(text: str) -> int | None:
+    tag = re.search(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    return {"1": 0, "2": 1}.get(tag[1].strip()) if tag else None
+
+
+def released_better_answer(text: str) -> int | None:
+    tags = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    named = set(re.findall(r"Answer ([12]) is better", tags[-1] if tags else text))
+    return {"1": 0, "2": 1}[named.pop()] if len(named) == 1 else None
+
+
+def released_final_answer(text: str) -> str | None:
+    tagged = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL | re.IGNORECASE)
+    return tagged[-1] if tagged else None
+
+
+def final_answer_in_tags(text: str) -> str | None:
+    tags = verifiers.OPENING_TAG, verifiers.CLOSING_TAG
+    found = contents_between(text, *tags)
+    assert not found or verifiers.final_answer(text) == found[-1]
+    return found[-1] if found else None
+
+
+NUMBER = verifiers.NUMBER.pattern
+RELEASED_LETTER = r"[\s*_$\"'(\[{]*(?:\\text\{)?([A-Z])(?![\w'’])"
+
+
+def released_fractions(text: str) -> list[tuple[int, str, str]]:
+    found = re.finditer(rf"({NUMBER})\s*/\s*({NUMBER})", text)
+    return [(one.end(), one[1], one[2]) for one in found]
+
+
+def fractions(text: str) -> list[tuple[int, str, str]]:
+    return [(one.end(), one[1], one[2]) for one in verifiers._fractions(text)]
+
+
+def released_judgement(text: str) -> prompts.Judgement | None:
+    """`data.prompts.read` with the patterns of before; None if it reads nothing."""
+    counts = [text.count(tag) for tag in prompts.TAGS]
+    tag_like = re.findall(r"<\s*/?\s*(think|answer)\b[^>]*>", text, re.IGNORECASE)
+    regular = max(counts) <= 1 and len(tag_like) == sum(counts)
+    form = re.fullmatch(r"<think>(.*?)</think><answer>(.*?)</answer>", text, re.DOTALL)
+    places = [text.find(tag) for tag in prompts.TAGS]
+    in_order = regular and counts[0] == counts[1] and places == sorted(places)
+    answered = None
+    if in_order and counts[2:] == [1, 1]:
+        answered = re.compile(r"<answer>\s*([12])\s*</answer>\s*").fullmatch(text, places[2])
+    reasoning = text[places[0] + 7 : places[1]] if in_order and counts[0] else None
+    answer: Any = None if answered is None else int(answered[1])
+    found = prompts.Judgement(reasoning, answer, regular and form is not None)
+    return None if found == prompts.Judgement(None, None, False) else found
+
+
+def judgement(text: str) -> prompts.Judgement | None:
+    found = prompts.read(text)
+    return None if found == prompts.Judgement(None, None, False) else found
+
+
+def released_conclusion(reasoning: str) -> int | None:
+    """`data.prompts.conclusion` with the patterns of before."""
+    clauses = re.split(r"[.,;:!?\n]+(?=\s|$)|\n", reasoning)
+    choices = finding(r"\b(?:response|answer|option)\s*#?\s*([12])\b", re.IGNORECASE)
+    for clause in reversed(clauses):
+        better, worse = prompts.BETTER.search(clause), prompts.WORSE.search(clause)
+        verdict = better or worse
+        if verdict is None:
+            continue
+        named = set(choices(clause[: verdict.start()])) or set(choices(clause[verdict.end() :]))
+        if (better and worse) or len(named) != 1 or prompts.OPEN.search(clause):
+            return None
+        chosen = int(named.pop())
+        return chosen if better else 3 - chosen
+    return None
+
+
+def released_turns(prompt: str) -> list[tuple[str, str]]:
+    return re.findall(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n?", prompt, re.DOTALL)
+
+
+def adapter_turns(prompt: str) -> list[tuple[str, str]]:
+    """Return the turns that the adapters read; their two copies of `turns_of` are equal."""
+    if "<|im_start|>" not in prompt:
+        return []
+    found = []
+    for turn in slime_reward.turns_of(prompt):
+        found.append((turn["role"], "".join(part.get("text", "") for part in turn["content"])))
+    return found
+
+
+def released_fault(text: str) -> str:
+    pattern = (
+        r"^[\w.:-]+:\d[\d.]*(?: \([^)]*\))?: |(?<= is )(\w+ ).*?(?=; required)"
+        r"|(?<=image )'[^']*'|'[^']*[./\\][^']*'|'[^']{40,}'|\(?/[^\s,]+|\d[\d,.]*"
+    )
+    return re.sub(pattern, lambda found: found[1] or "", text, flags=re.DOTALL)
+
+
+def fault(text: str) -> str:
+    return faults.VARYING.sub(lambda found: found[1] or "", text)
+
+
+def refusing(read: Read) -> Read:
+    """Return `read`, which returns None where it raises RecordError."""
+
+    def tried(text: str) -> Any:
+        try:
+            return read(text)
+        except RecordError:
+            return None
+
+    return tried
+
+
+def picture_or_refusal(text: str) -> Any:
+    try:
+        return conversations.picture(text)
+    except conversations.ConversationError:
+        return None
+
+
+BLANKS = (" ", "\n", "\t \n", "a", "1")
+TAGS = ("<answer>", "</answer>", "1", "2", " ", "\n", "<", "/", "Answer 1 is better", "x")
+TURNS = ("<|im_start|>", "user", "\n", "<|im_end|>", "assistant", " ", "x", "<|im_start|>user\n")
+VISION = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|", "x", "_")
+DIGITS = ("1", "12", "123,", ".", "-", "e1")
+
+PATTERNS: dict[str, Pattern] = {
+    "eval.benchmarks.vl_rewardbench_scoring.VERDICT": Pattern(
+        vl_rewardbench_scoring.named_answer,
+        (
+            "Therefore",
+            "Overall Judgment",
+            " ",
+            "-",
+            "Answer",
+            "1",
+            "2",
+            "is",
+            "the ",
+            "better",
+            "*",
+        ),
+        released_verdict,
+        (
+            "Overall Judgment: Answer 1 is better",
+            "Therefore, - Answer 2 is the slightly better",
+            "THEREFORE Answer 12isbetter",
+        ),
+    ),
+    "eval.judges.released_templates.OPENING_TAG": Pattern(
+        released_templates.answer_tag,
+        TAGS,
+        released_answer_tag,
+        ("<answer>1</answer>", "<answer> 2\n</answer>"),
+    ),
+    "eval.judges.released_templates.IS_BETTER": Pattern(
+        released_templates.answer_is_better,
+        (*TAGS, "Answer ", "Answer 2 is better"),
+        released_better_answer,
+        ("Answer 1 is better", "<answer>Answer 2 is better</answer>"),
+    ),
+    "eval.judges.released_templates.OVERALL": Pattern(
+        released_templates.OVERALL.findall,
+        ("Overall Judgment", " ", ":", "*", "\n", "Answer ", "1", " is better", "Answer 2"),
+        finding(r"Overall Judgment\W*Answer ([12]) is better"),
+        ("Overall Judgment: Answer 1 is better", "Overall JudgmentAnswer 2 is better"),
+    ),
+    "eval.judges.released_templates.POSITION": Pattern(
+        released_templates.boxed, ("\\boxed{", "}", "1", "2", " ", "x", "Overall Judgment")
+    ),
+    "eval.judges.released_templates.DIGITS": Pattern(
+        released_templates.final_score, ("Final Score:", "1", " ", ".", "x")
+    ),
+    "eval.judges.released_templates.SCORE": Pattern(
+        released_templates.thinking_score,
+        ("\\box{", "\\boxed{", "<answer>", "</answer>", " ", "0.", "1.", "0", "1", "}", "x"),
+    ),
+    "data.prompts.TAG_LIKE": Pattern(
+        judgement,
+        ("<think>", "</think>", "<answer>", "</answer>", "<", "/", " ", "\n", "think", "1", ">"),
+        released_judgement,
+        (
+            "<think>so</think><answer>1</answer>",
+            "<answer> 2 </answer>\n",
+            "<think></think><answer>1 or 2</answer>",
+        ),
+    ),
+    "data.prompts.CLAUSE": Pattern(
+        prompts.conclusion,
+        (".", "!?", "\n", " ", "response", "#", "1", "is better", "x"),
+        released_conclusion,
+        ("Response 1 is better.", "so, answer # 2 is worse!", "better: option\n#1"),
+    ),
+    "data.prompts.NAMED": Pattern(
+        prompts.NAMED.findall, ("Response", "Answer", " ", "1", "2", "response 1")
+    ),
+    "data.sources.llava_critic.BRACKETS": Pattern(
+        matching(llava_critic.BRACKETS),
+        ("Question: [", "]", "\n", " ", "Response 1: [", "Response 2: [", "\nQuestion: [", "x"),
+    ),
+    "data.sources.llava_critic.ARENA": Pattern(
+        matching(llava_critic.ARENA),
+        (
+            "<|User Prompt|>",
+            "<|The Start of Assistant A's Answer|>",
+            "<|The End of Assistant A's Answer|>",
+            "<|The Start of Assistant B's Answer|>",
+            "x",
+        ),
+    ),
+    "data.sources.llava_critic.LLAVA_BENCH": Pattern(
+        matching(llava_critic.LLAVA_BENCH),
+        ("[Question]", "[Assistant 1]", "[End of Assistant 1]", "[Assistant 2]", "x", "["),
+    ),
+    "data.sources.llava_critic.BETTER": Pattern(
+        llava_critic._better,
+        ("The better response: ", "[", "first", "1", "x", "equally good", "equally "),
+    ),
+    "data.sources.llava_critic.ARENA_VERDICT": Pattern(
+        llava_critic._arena, ("[", "[[", "A>B", "]]", "A>>B", "x")
+    ),
+    "data.sources.llava_critic.TWO_SCORES": Pattern(
+        matching(llava_critic.TWO_SCORES), (" ", "\n", "1", ".", ",", "1 ", "1.1", "x")
+    ),
+    "data.sources.r1_reward.SHOWN": Pattern(
+        matching(r1_reward.SHOWN),
+        ("[Question]:", "[Response 1]:", "[Response 2]:", "#", " ", "# ", "\n", "x"),
+    ),
+    "data.sources.r1_reward.ANSWER": Pattern(r1_reward.ANSWER.findall, TAGS),
+    "data.sources.r1_reward.THOUGHT": Pattern(
+        matching(r1_reward.THOUGHT), ("<think>", "</think>", "x", "<", " ")
+    ),
+    "data.synthetic.wording.CRITIQUE": Pattern(
+        lambda text: wording.CRITIQUE.fullmatch(text.strip()),
+        ("right. ", "the response is ", "wrong", ". ", ". the response says ", ".", "x", " "),
+        lambda text: re.fullmatch(
+            r"(?:the response is )?(right|wrong)\. (.*?)\. the response says (.*)\.",
+            text.strip(),
+            re.DOTALL,
+        ),
+        (
+            "right. x is y. the response says z.",
+            "the response is wrong. a. the response says b. the response says .",
+        ),
+    ),
+    "data.preparation.faults.VARYING": Pattern(
+        fault,
+        (" is ", "int ", "; required", "'", ".", "/", "1", "set:1 ("),
+        released_fault,
+        ("set:12 (a.png): x is int 3; required", "'a/b' 'x'", "image 'x'"),
+    ),
+    "data.preparation.row_index.LEFT_OVER_MARKER": Pattern(
+        row_index.LEFT_OVER_MARKER.search, ("<", "image", ">", "[IMG", "]", "x")
+    ),
+    "data.preparation.row_index.LANGUAGE_MODEL_REFUSAL": Pattern(
+        row_index.LANGUAGE_MODEL_REFUSAL.search,
+        ("as an AI ", "large ", "language ", "unable to ", "view ", "the ", "image", " "),
+    ),
+    "data.storage.strict_json.SURROGATE": Pattern(
+        strict_json.SURROGATE.search, ("\\", "\\u", "\\ud", "d800", "x")
+    ),
+    "data.storage.strict_json.BLANKS": Pattern(matching(strict_json.BLANKS), BLANKS),
+    "data.sources.shared.files.SHARD": Pattern(
+        matching(files.SHARD), ("-", "1", "-1", "-of-", "-1-of-1", "x", ".")
+    ),
+    "data.images.from_data_uri": Pattern(
+        refusing(lambda text: images.from_data_uri(text, "record")),
+        ("data:image/", "x", ";", ";base64", ";base64,", "=", "AAAA", "!"),
+    ),
+    "models.portable.conversations.picture": Pattern(
+        picture_or_refusal, ("data:image/", "x", ";", ";base64,", "=", "AAAA", "!", "http")
+    ),
+    "eval.adapters.slime_reward.TURN": Pattern(
+        adapter_turns,
+        TURNS,
+        released_turns,
+        ("<|im_start|>user\nx<|im_end|>\n", "<|im_start|>system\n\n<|im_end|>"),
+    ),
+    "eval.adapters.slime_reward.IMAGE": Pattern(slime_reward.IMAGE.split, VISION),
+    "eval.adapters.slime_reward.reward": Pattern(
+        lambda text: re.sub(r"<\|(im_end|endoftext)\|>\s*$", "", text),
+        ("<|im_end|>", " ", "\n", "x", "<|"),
+    ),
+    "eval.adapters.openrlhf_reward.CONTROL": Pattern(
+        lambda text: re.sub(r"<\|\w+\|>", "", text), ("<|", "x", "|>", "<|x", "|")
+    ),
+    "eval.benchmarks.records.IDENTITY": Pattern(
+        records.IDENTITY.fullmatch, ("a", ":", "1", " (", ")", "a:1 (", "x")
+    ),
+    "eval.benchmarks.vl_rewardbench_scoring.dataset": Pattern(
+        vl_rewardbench_scoring.dataset, ("_", "-", "a")
+    ),
+    "eval.contamination.index.WORD": Pattern(
+        index.words, ("a", " ", "_", "猫", "<image>", "<", ".")
+    ),
+    "eval.serving.dialects.TURN": Pattern(refusing(dialects.turns_of), (*TURNS, "<|endoftext|>")),
+    "eval.serving.dialects.PICTURE": Pattern(dialects._parts, VISION),
+    "eval.serving.dialects.FOREIGN": Pattern(
+        dialects.FOREIGN.search, ("<|", "x", "|>", "[INST", "]", "<start", "_of_turn")
+    ),
+    "eval.serving.dialects.AFTER": Pattern(
+        refusing(dialects._ended), ("<|im_end|>", "<|endoftext|>", " ", "\n", "x", "<|")
+    ),
+    "eval.verifiers.OPENING_TAG": Pattern(
+        final_answer_in_tags,
+        (*TAGS, "<ANSWER>", "</an\u017fwer>", "\\boxed{", "}"),
+        released_final_answer,
+        ("<Answer>7</ANSWER>", "<answer></answer>", "<answer>a</answer>"),
+    ),
+    "eval.verifiers.CONCLUDED": Pattern(
+        verifiers.CONCLUDED.findall,
+        (
+            "answer",
+            "option",
+            " ",
+            "*",
+            "is",
+            ":",
+            "=",
+            "choice",
+            "(",
+            "[",
+            "\\text{",
+            "B",
+            "_",
+            "x",
+        ),
+        finding(
+            r"(?i:\b(?:answer|option|choice)\b\**\s*(?:is|:|=)?\**\s*(?:(?:option|choice)\b)?)"
+            + RELEASED_LETTER
+        ),
+        ("the answer is (B)", "Answer: **C**", "option D", "choice is option \\text{A}"),
+    ),
+    "eval.verifiers.ONLY": Pattern(
+        matching(verifiers.ONLY),
+        ("B", " ", "*", "_", "(", ")", ".", "\\text{", "}", "x", "'"),
+        matching(re.compile(rf"{RELEASED_LETTER}[\s*_$\"'.:)\]}}]*$")),
+        ("B", "(C).", " **D**"),
+    ),
+    "eval.verifiers.LABEL": Pattern(
+        matching(verifiers.LABEL),
+        ("B", " ", "*", "(", ")", ".", ":", "[", "x"),
+        matching(re.compile(r"[\s*(\[]*([A-Z])\**[.:)\]]")),
+        ("B. Paris", "(C) x", "**D**: y"),
+    ),
+    "eval.verifiers.NUMBER": Pattern(verifiers.NUMBER.findall, DIGITS),
+    "eval.verifiers.FRACTION": Pattern(
+        fractions,
+        (*DIGITS, ",", "/", " ", "+"),
+        released_fractions,
+        ("3/4", "1,234.5 / -6e7", "12 /\n3", "/"),
+    ),
+    "eval.verifiers.LATEX_FRACTION": Pattern(
+        lambda text: verifiers.LATEX_FRACTION.sub("", text),
+        ("\\frac", "{", "}", " ", "1", "\\dfrac{1}", "\\"),
+    ),
+}
+"""Patterns that meet a text of a model, of a record, of a client or of a file made elsewhere."""
+
+COVERED = {
+    "data.prompts.FORM": "data.prompts.TAG_LIKE",
+    "data.prompts.ANSWERED": "data.prompts.TAG_LIKE",
+    "data.prompts.CHOICE": "data.prompts.CLAUSE",
+    "data.prompts.BETTER": "data.prompts.CLAUSE",
+    "data.prompts.WORSE": "data.prompts.CLAUSE",
+    "data.prompts.OPEN": "data.prompts.CLAUSE",
+    "data.sources.llava_critic.EQUALLY_GOOD": "data.sources.llava_critic.BETTER",
+    "eval.adapters.openrlhf_reward.TURN": "eval.adapters.slime_reward.TURN",
+    "eval.adapters.openrlhf_reward.IMAGE": "eval.adapters.slime_reward.IMAGE",
+    "eval.benchmarks.vl_rewardbench_scoring.CONCLUSION": (
+        "eval.benchmarks.vl_rewardbench_scoring.VERDICT"
+    ),
+    "eval.judges.released_templates.CLOSING_TAG": "eval.judges.released_templates.OPENING_TAG",
+    "eval.serving.dialects.PADDING": "eval.serving.dialects.TURN",
+    "eval.serving.dialects.END": "eval.serving.dialects.AFTER",
+    "eval.verifiers.CLOSING_TAG": "eval.verifiers.OPENING_TAG",
+    "eval.verifiers.NO_FRACTION": "eval.verifiers.FRACTION",
+}
+"""Patterns that the reader of another row calls."""
+
+OWN_TEXTS = {
+    "data.config.layers.NOT_TEXT": "a recipe's value",
+    "data.config.validation._requirement": "a message of pydantic about a recipe",
+    "data.errors.URL": "a recipe's value",
+    "data.preparation.filters.read_fingerprints": "16 digits of a file that overlap.py wrote",
+    "data.preparation.inspection._recipe": "a file's name",
+    "data.preparation.recognition.in_yaml": "a path on the command line",
+    "data.prompts.IN_TURN": "rewritten elsewhere",
+    "data.prompts.filled": "a template of this project",
+    "data.sources.shared.files.FilesConfig.locate": "fnmatch's own patterns on file names",
+    "eval.cli.SETTING": "the command line",
+    "eval.reporting.content.LOGGED": "names in a log of this project",
+    "eval.reporting.figures.EVALUATED": "names in a log of this project",
+    "eval.results.scoring.NUMBERED": "an id, matched from its beginning",
+    "eval.results.store.STEP": "a folder's name",
+    "models.config.HUB_ID": "at most 193 characters of a recipe",
+    "train.ablation.variants.NAME": "a variant's name in a recipe",
+    "train.recipe.methods.FormatTerm._compiles": "a pattern of the recipe, which is only compiled",
+    "train.recipe.reference.table": "documentation",
+    "train.recipe.rules.model_rules": "a recipe's system prompt",
+    "train.reinforce.answers.AnswerReward.__call__": "the recipe's own pattern: its author's choice",
+    "train.runs.provenance.check_resume_matches": "keys of a recipe",
+    "train.supervised.checkpoints.NAME": "a folder's name",
+    "train.supervised.integrity.OF_A_RANK": "a file's name",
+}
+"""Patterns that meet no such text, with what they do meet."""
+
+LENGTHS = (25, 200, 1_600, 12_800, 102_400)
+GROWTH = 24
+"""A time may grow by that much while the text grows eightfold: linear is 8, quadratic is 64."""
+LONGEST_PAUSE = 1.0
+"""Seconds by which no other process delays a reading; a longer time is the pattern's own."""
+SHORTEST_SECONDS = 1e-3
+"""Times below this are noise and count as this much."""
+
+
+def hostile_texts(pieces: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (prefix, repeated, suffix): runs of each piece behind each other one, and runs of each two.
+
+    The suffix is a character that no pattern matches, so that a run is read to its end in vain.
+    """
+    for prefix, repeated in product(("", *pieces), pieces):
+        yield prefix, repeated, "\0"
+    for first, second in product(pieces, pieces):
+        if first != second:
+            yield "", first + second, "\0"
+
+
+def seconds_to_read(read: Read, text: str) -> float:
+    begun = time.thread_time()
+    read(text)
+    return time.thread_time() - begun
+
+
+def superlinear(read: Read, prefix: str, repeated: str, suffix: str) -> str | None:
+    """Return how the time to read grows if it grows faster than the text, else None.
+
+    A long time is taken again, twice, and the shortest counts: the machine may have been busy.
+    """
+    seconds_before = SHORTEST_SECONDS
+    for length in LENGTHS:
+        text = prefix + repeated * (length // len(repeated)) + suffix
+        bound = GROWTH * max(seconds_before, SHORTEST_SECONDS)
+        seconds = seconds_to_read(read, text)
+        for _ in range(2):
+            if bound < seconds < LONGEST_PAUSE:
+                seconds = min(seconds, seconds_to_read(read, text))
+        if seconds > bound:
+            return (
+                f"{length:,} characters of {prefix!r}, {repeated!r} …: {seconds:.3f} s; an eighth "
+                f"of them: {seconds_before:.3f} s"
+            )
+        seconds_before = seconds
+    return None
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_time_grows_no_faster_than_the_text(name: str) -> None:
+    pattern = PATTERNS[name]
+    for prefix, repeated, suffix in hostile_texts(pattern.pieces):
+        slow = superlinear(pattern.read, prefix, repeated, suffix)
+        assert slow is None, slow
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        finding(r"<answer>(.*?)</answer>"),
+        finding(r"\w+(?=!)"),
+    ],
+)
+def test_a_slow_pattern_would_be_found(slow: Read) -> None:
+    pieces = ("<answer>", "x")
+    assert any(superlinear(slow, *text) for text in hostile_texts(pieces))
+
+
+def drawn_text(draw: random.Random, pattern: Pattern) -> str:
+    """Return a text that the pattern matches, with a piece put into it, among other pieces, or neither."""
+    sound = draw.choice(pattern.sound)
+    if draw.random() < 0.3:
+        cut = draw.randint(0, len(sound))
+        num_removed = draw.randint(0, 2)
+        sound = sound[:cut] + draw.choice(pattern.pieces) + sound[cut + num_removed :]
+    if draw.random() < 0.5:
+        return sound
+    before = draw.choices(pattern.pieces, k=draw.randint(0, 5))
+    after = draw.choices(pattern.pieces, k=draw.randint(0, 5))
+    middle = [sound] if draw.random() < 0.7 else []
+    return "".join([*before, *middle, *after])
+
+
+def comparable(result: Any) -> Any:
+    """Return what two readings are compared by: matches are compared by their groups."""
+    return (result.span(), result.groups()) if isinstance(result, re.Match) else result
+
+
+REPLACED = [name for name, pattern in PATTERNS.items() if pattern.released is not None]
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_results_are_those_of_the_released_pattern(name: str) -> None:
+    pattern = PATTERNS[name]
+    assert pattern.released is not None
+    draw = random.Random(name)
+    num_matches = 0
+    for _ in range(10_000):
+        text = drawn_text(draw, pattern)
+        expected = comparable(pattern.released(text))
+        result = comparable(pattern.read(text))
+        assert result == expected, text
+        num_matches += expected not in (None, [], text)
+    assert num_matches >= 10_000 / 3
+
+
+CALLS = ("compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
+
+
+def expressions_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the name or the function for which each function of `re` is called in a module."""
+
+    def visit(node: ast.AST, names: tuple[str, ...]) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            inside = names
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inside = (*names, child.name)
+            if isinstance(child, ast.Assign) and not names:
+                inside = tuple(ast.unparse(target) for target in child.targets)
+            if isinstance(child, ast.Attribute) and child.attr in CALLS:
+                module = child.value
+                if isinstance(module, ast.Name) and module.id == "re":
+                    yield ".".join(inside)
+            yield from visit(child, inside)
+
+    yield from visit(tree, ())
+
+
+def test_every_regular_expression_is_listed() -> None:
+    found = set()
+    for floor in ("data", "models", "eval", "train"):
+        for path in (CLONE / floor).rglob("*.py"):
+            module = ".".join(path.relative_to(CLONE).with_suffix("").parts)
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found |= {f"{module}.{name}" for name in expressions_in(tree)}
+    listed = PATTERNS.keys() | COVERED.keys() | OWN_TEXTS.keys()
+    assert found - listed == set(), "add a row to PATTERNS, COVERED or OWN_TEXTS"
+    assert listed - found == set(), "these are no longer in the project"
+    assert set(COVERED.values()) <= PATTERNS.keys()
