@@ -183,6 +183,9 @@ def evaluated_on(predictions: Path) -> Location | None:
 
 def judge_all(options: argparse.Namespace, console: Console) -> None:
     """Evaluate every judge; on several ranks all take part and the first one prints and writes."""
+    judges = [Path(checkpoint_at(str(given))) for given in options.judges]
+    # Refuse a wrong command line before torch is imported, which takes seconds.
+    tasks = [task_of(options, judge) for judge in judges]
     with processes() as device:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
@@ -195,8 +198,8 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
             cache(Suite.load),
             list[Journal](),
         )
-        for judge in (Path(checkpoint_at(str(given))) for given in options.judges):
-            task, folder = task_of(options, judge), folder_of(options, judge)
+        for judge, task in zip(judges, tasks, strict=True):
+            folder = folder_of(options, judge)
             suite = loaded(task.benchmarks, task.protocol)
             if options.output is None:
                 keep_whole_results(suite, folder)
