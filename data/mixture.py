@@ -70,6 +70,9 @@ class MixtureConfig(Section):
     """What is trained on, each with a `type`; see the list of types."""
     validation: int = Field(default=0, ge=0, le=10**8)
     """Held-out records, drawn uniformly over the sources; no training record shares a prompt with them."""
+    validation_seed: int | None = Field(default=None, ge=0)
+    """Seed by which the held-out records are drawn; null takes `seed`. Runs with different seeds and the same
+    `validation_seed` are measured on the same records."""
     images: Literal["real", "grey"] = "real"
     """`grey` replaces every image by a grey one of its size: what is learnt then comes from the text alone (an ablation)."""
     seed: int = Field(default=0, ge=0)
@@ -91,9 +94,12 @@ class MixtureConfig(Section):
 
     @property
     def digest(self) -> str:
-        """What the section says, but for how it is read."""
-        said = self.model_dump_json(exclude={"cache", "workers"})
-        return hashlib.sha256(said.encode()).hexdigest()
+        """A digest of every setting that decides what is trained on."""
+        left_out = {"cache", "workers"}
+        if self.validation_seed is None:
+            left_out.add("validation_seed")  # the digests of before there was this key stay valid
+        settings = self.model_dump_json(exclude=left_out)
+        return hashlib.sha256(settings.encode()).hexdigest()
 
     @property
     def cache_folder(self) -> Path:
@@ -156,7 +162,7 @@ class Mixture:
                 error.args = (f"{error}{advice(section, config.cache_folder)}",)
                 raise
             parts.append(SourceSplit.of(section, source, index, reasons))
-        self.parts = hold_out(parts, config.validation, config.seed)
+        self.parts = hold_out(parts, config.validation, config.seed, config.validation_seed)
         grey = config.images == "grey"
         self.records = SplitRecords([(part.source, part.rows) for part in self.parts], grey)
         self.validation = SplitRecords([(part.source, part.held_out) for part in self.parts], grey)

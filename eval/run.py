@@ -188,6 +188,9 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
 
     The first rank holds the lock of every folder of results from the beginning, so that nothing is judged in vain.
     """
+    judges = [Path(checkpoint_at(str(given))) for given in options.judges]
+    # Refuse a wrong command line before torch is imported, which takes seconds.
+    tasks = [task_of(options, judge) for judge in judges]
     with processes() as device, ExitStack() as stack:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
@@ -195,8 +198,6 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
         from eval.running.fingerprint import shared_digest
         from models.distributed import locked_by_first_rank, rank
 
-        judges = [Path(checkpoint_at(str(given))) for given in options.judges]
-        tasks = [task_of(options, judge) for judge in judges]
         for folder in folders_of_results(options, judges):
             stack.enter_context(locked_by_first_rank(locked_folder(folder)))
         runtime, loaded, journals = (

@@ -96,7 +96,10 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     found = [
         Standing(judge, name, mark, sweep.store.result(mark, name)) for judge, name, mark in entries
     ]
-    summary = summarise(found, broken, sweep.store, suite.protocol.label)
+    # Only judges that compare have orders and votes, so that a sweep of both kinds has two protocols.
+    protocols = dict.fromkeys(standing.result.done for standing in found)
+    protocol = "; ".join(protocols) or suite.protocol.label
+    summary = summarise(found, broken, sweep.store, protocol)
     write_json(folder / "sweep.json", in_full(summary))
     write_rows(rows(summary), folder / "sweep.csv")
     write_whole(folder / "sweep.md", markdown(summary))

@@ -146,14 +146,28 @@ class SplitRecords(Sequence[Preference]):
         return replace(record, source=source.name, images=tuple(images))
 
 
-def hold_out(parts: Sequence[SourceSplit], total: int, seed: int) -> list[SourceSplit]:
+def hold_out(
+    parts: Sequence[SourceSplit], total: int, seed: int, validation_seed: int | None = None
+) -> list[SourceSplit]:
     """Move `total` rows to `held_out`, equally many from each source; then leave out prompts seen there, and cap.
 
-    Raises: UserError if the sources are too small.
+    Args:
+        parts: the sources, each with its usable rows.
+        total: number of rows to hold out.
+        seed: draws the rows under a cap, and the held-out rows if `validation_seed` is None.
+        validation_seed: draws the held-out rows alone, so that runs with other seeds hold out the same.
+
+    Raises:
+        UserError: if the sources are too small.
     """
     generators = [np.random.default_rng([seed, number, 0x5EED]) for number in range(len(parts))]
+    held_out_generators = generators
+    if validation_seed is not None:
+        held_out_generators = [
+            np.random.default_rng([validation_seed, number, 0x5EED]) for number in range(len(parts))
+        ]
     counts, found = quotas(total, [len(part.rows) // 2 for part in parts]), []
-    for part, count, generator in zip(parts, counts, generators, strict=True):
+    for part, count, generator in zip(parts, counts, held_out_generators, strict=True):
         held_out = np.sort(generator.choice(part.rows, count, replace=False))
         found.append(
             replace(

@@ -127,6 +127,10 @@ class FileFormat:
     """The benchmark's row that a line is of; None reads the columns of the official files and of R1-Reward's."""
     votes: bool = False
     """Whether each line is a vote, of which a row may have several."""
+    group: Callable[[Record], str] | None = None
+    """Returns the category that a line states itself, in the names of `Known.groups`.
+
+    None if no line states one, because the rules derive the category from the id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ unavailable. The benchmark publishes no prompt that shows both responses: its au
 each alone, and the pairwise script of R1-Reward shows the winner first.
 """
 
+import json
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,13 +28,14 @@ from eval.benchmarks.benchmark import (
     Location,
     Record,
     Records,
+    RowName,
     ScoringRule,
     group_figures,
     in_drawn_order,
     macro,
     reward_records,
 )
-from eval.benchmarks.records import own_format, parse_rewards, text
+from eval.benchmarks.records import own_format, parse_rewards, row_name, shown, text
 from eval.benchmarks.rows import Published, content_key, encoded, require_texts, under, user_turn
 from eval.protocol import Example
 
@@ -126,11 +129,12 @@ def official_score(records: Records, ties_right: bool = False) -> dict[str, Any]
 
     A row's category is the first keyword that its path contains. An item is credited to the first keyword that any of
     its paths contains, but counts in the denominator of every keyword that they contain. Rows without a keyword count
-    overall only, and a keyword without rows keeps its counts undivided. `detail` holds what the script computes.
+    overall only, and a keyword without rows keeps its counts undivided. All rows without an id are one item, as the
+    script's `item.get("id", "")` makes them. `detail` holds what the script computes.
     Raises: PredictionsError for a line that the script cannot read.
     """
-    columns = "id, image or video (a path; leave the other one out, null stops the official script)"
-    items: dict[str, list[tuple[str, str, bool]]] = {}
+    columns = "image or video (a path; leave the other one out, null stops the official script)"
+    items: dict[Hashable, list[tuple[str, str, bool]]] = {}
     for (identity, image, video), hit in parse_rewards(records, _paths, columns, ties_right):
         items.setdefault(identity, []).append((image, video, hit))
     rows = [row for item in items.values() for row in item]
@@ -174,9 +178,27 @@ def _keyword(*paths: str) -> str | None:
     return next((word for word in KEYWORDS if any(word in path for path in paths)), None)
 
 
-def _paths(record: Record) -> tuple[str, str, str]:
+def _paths(record: Record) -> tuple[Hashable, str, str]:
+    """Return the id, the path of the image and the path of the video; a path that is left out is empty."""
     image, video = (text({name: "", **record}, name) for name in ("image", "video"))
-    return text(record, "id"), image, video
+    identity = record.get("id", "")
+    if isinstance(identity, list | dict):
+        raise ValueError(f"id is {shown(identity)}; required is a text or a number")
+    return identity, image, video
+
+
+def _row_name(record: Record) -> RowName:
+    """Return the row that a line is of; a line without an id, or with one that is no text, is of no known row."""
+    identity = record.get("id", "")
+    if isinstance(identity, str):
+        return row_name({**record, "id": identity})
+    return row_name({**record, "id": json.dumps(identity)})
+
+
+def _path_group(record: Record) -> str:
+    """Return the category under which the official script counts a line."""
+    _, image, video = _paths(record)
+    return _keyword(image or video) or "no category"
 
 
 FILES_SCORED = {
@@ -185,6 +207,8 @@ FILES_SCORED = {
         "id, image or video (a path) and rewards, [of the better response, of the other]",
         ("rewards",),
         "official",
+        row=_row_name,
+        group=_path_group,
     ),
 }
 RULES = {

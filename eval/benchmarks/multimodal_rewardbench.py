@@ -184,7 +184,7 @@ def official_score(records: Records, reseeded: bool = False) -> dict[str, Any]:
     generator = random.Random(123)
 
     def judged(record: Record) -> tuple[str, bool]:
-        name = category(text(record["Meta"], "Category"), text(record, "ID"))
+        name = _official_group(record)
         letter = named_letter(text(record, "output")) or (
             "A" if reseeded or generator.random() < 0.5 else "B"
         )
@@ -196,11 +196,22 @@ def official_score(records: Records, reseeded: bool = False) -> dict[str, Any]:
 
 def rewards_score(records: Records, ties_right: bool = False) -> dict[str, Any]:
     """Return the figures of R1-Reward's 1_get_accuracy.py."""
+    return _figures(parse_rewards(records, _rewards_group, "ID, Category", ties_right))
 
-    def column(record: Record) -> str:
-        return category(text(record, "Category"), text(record, "ID"))
 
-    return _figures(parse_rewards(records, column, "ID, Category", ties_right))
+def _official_group(record: Record) -> str:
+    """Return the category of a line as 1_run_model_as_judge_gpt4o.py writes it."""
+    return category(text(record["Meta"], "Category"), text(record, "ID"))
+
+
+def _rewards_group(record: Record) -> str:
+    """Return the category of a line as R1-Reward's scripts write it."""
+    return category(text(record, "Category"), text(record, "ID"))
+
+
+def _logged_group(logged: Record) -> str:
+    """Return the category from what lmms-eval logs of a row."""
+    return category(text(logged, "category"), text(logged, "question_id"))
 
 
 def lmms_record(record: Record) -> Record:
@@ -243,15 +254,17 @@ def _figures(rows: Sequence[tuple[str, bool]]) -> dict[str, Any]:
 LMMS_METRIC = "multimodal_rewardbench_accuracy"
 FILES_SCORED = {
     "predictions": own_format("r1_reward"),
-    "lmms_eval": lmms_format(LMMS_METRIC, "official", lmms_record),
+    "lmms_eval": lmms_format(LMMS_METRIC, _logged_group, "official", lmms_record),
     "official": FileFormat(
         "as 1_run_model_as_judge_gpt4o.py writes rows: ID, Label (A or B), output (the judgement), Meta.Category",
         ("output", "Label"),
         "official",
+        group=_official_group,
     ),
     "rewards": FileFormat(
         "as R1-Reward writes rows: ID, Category and rewards, [of the better response, of the other]",
         ("rewards",),
+        group=_rewards_group,
     ),
 }
 RULES = {

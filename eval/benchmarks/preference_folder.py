@@ -6,7 +6,7 @@ content, since these files always name the winner.
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from eval.benchmarks.benchmark import (
     FileFormat,
     LoadedBenchmark,
     Location,
+    Record,
     Records,
     ScoringRule,
     figures_by_group,
@@ -90,10 +91,36 @@ def load(where: Location) -> LoadedBenchmark:
         notes.append(
             f"{left_out} of {left_out + len(examples)} records are left out by the rules of `{config.type}`."
         )
+    notes += repeated(examples)
     benchmark = loaded(NAME, examples, where, where.location)
     return replace(
         benchmark, origin=replace(benchmark.origin, notes=(*benchmark.origin.notes, *notes))
     )
+
+
+def repeated(examples: Sequence[Example]) -> list[str]:
+    """Return a note on the records that repeat an earlier one, and on those that contradict one.
+
+    A repeated record has the same images, prompt and responses; it counts as often as it occurs. A
+    record contradicts another one if it has the same content and prefers the other response.
+    """
+    winners_by_content: dict[str, list[str]] = {}
+    for example in examples:
+        winner = example.responses[example.better]
+        winners_by_content.setdefault(example.key, []).append(winner)
+    num_repeated = sum(len(winners) - 1 for winners in winners_by_content.values())
+    num_contradicted = sum(len(set(winners)) > 1 for winners in winners_by_content.values())
+    notes = []
+    if num_repeated:
+        notes.append(
+            f"{num_repeated:,} of {len(examples):,} records repeat the images, prompt and responses of an earlier "
+            "one; each counts."
+        )
+    if num_contradicted:
+        notes.append(
+            f"{num_contradicted:,} contents occur with both labels, so that no judge can be right on all their records."
+        )
+    return notes
 
 
 def _source(where: Location, settings: Mapping[str, str]) -> FilesConfig:
@@ -136,9 +163,11 @@ def as_example(record: Preference) -> Example:
 
 def score(records: Records) -> dict[str, Any]:
     """Return accuracies over all rows from `category` and `rewards`; ties are wrong."""
-    return figures_by_group(
-        parse_rewards(records, lambda record: text(record, "category"), "category")
-    )
+    return figures_by_group(parse_rewards(records, _group, "category"))
+
+
+def _group(record: Record) -> str:
+    return text(record, "category")
 
 
 PREFERENCE_FOLDER = Benchmark(
@@ -157,6 +186,7 @@ PREFERENCE_FOLDER = Benchmark(
             "id, category and rewards, [of the better response, of the other]",
             ("rewards",),
             "plain",
+            group=_group,
         ),
     },
 )

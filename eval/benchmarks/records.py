@@ -141,12 +141,18 @@ def _own_row(record: Record) -> RowName:
     return named[1] if named else identity, (identity,)
 
 
+def _own_group(record: Record) -> str:
+    return text(record, "group")
+
+
 def own_format(rules: str, becomes: str = "rewards") -> FileFormat:
     """Return the project's own `predictions.jsonl`, scored by `rules` if none are named."""
     about = (
         "predictions.jsonl of this project's evaluations: identity, group, better, scores or votes"
     )
-    return FileFormat(about, ("key", "credit", "better"), rules, becomes, _own, _own_row)
+    return FileFormat(
+        about, ("key", "credit", "better"), rules, becomes, _own, _own_row, group=_own_group
+    )
 
 
 def lmms_text(record: Record) -> str:
@@ -158,12 +164,25 @@ def lmms_text(record: Record) -> str:
 
 
 def lmms_format(
-    metric: str, becomes: str = "", convert: Callable[[Record], Record] | None = None
+    metric: str,
+    group: Callable[[Record], str],
+    becomes: str = "",
+    convert: Callable[[Record], Record] | None = None,
 ) -> FileFormat:
-    """Return lmms-eval's sample log of the task that logs this `metric`: question_id, category and score of each row."""
+    """Return lmms-eval's sample log of a task.
+
+    Args:
+        metric: the column that holds question_id, category and score of a row.
+        group: returns the benchmark's category from what is logged under `metric`.
+        becomes: the format that `convert` makes of a line.
+        convert: makes a line of another format of this one.
+    """
     about = f"*_samples_*.jsonl as lmms-eval logs samples: filtered_resps, target and {metric} (question_id, category, score)"
 
     def row(record: Record) -> RowName:
         return text(record[metric], "question_id"), ()
 
-    return FileFormat(about, (metric,), "lmms_eval", becomes, convert, row)
+    def stated_group(record: Record) -> str:
+        return group(record[metric])
+
+    return FileFormat(about, (metric,), "lmms_eval", becomes, convert, row, group=stated_group)

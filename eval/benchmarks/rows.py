@@ -304,10 +304,6 @@ def loaded(
         notes.append(f"Limited to {where.limit} rows: not comparable with any published figure.")
     elif where.location not in EMBEDDED and known:
         notes += differences(examples, known)
-    if where.location not in EMBEDDED and (
-        text_only := sum(not example.images for example in rows)
-    ):
-        notes.append(f"{text_only} of {len(rows)} rows are text only.")
     if unavailable:
         notes.append(
             f"{len(unavailable)} of {len(examples)} rows are unavailable and in no figure: {'; '.join(unavailable[:SHOWN])}"

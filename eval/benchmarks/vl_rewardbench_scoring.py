@@ -330,7 +330,7 @@ REWARDS = FileFormat(
 )
 FILES_SCORED = {
     "predictions": own_format("all_rows"),
-    "lmms_eval": lmms_format("vlreward_score"),
+    "lmms_eval": lmms_format("vlreward_score", lambda logged: text(logged, "category")),
     "official": FileFormat(
         "as inference_hf.py writes votes, one a line: id, query, response, ranking, meta.filter_choice, meta.random_number",
         ("meta",),

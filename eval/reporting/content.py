@@ -20,6 +20,7 @@ from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.card import RECIPE, recorded
 from eval.results.predictions import OWN, read_predictions
 from eval.results.result import Result, read_result
+from eval.results.run_folder import HELD_OUT_RECORDS
 from eval.results.store import step_of
 
 PROVENANCE, STATE, BEST = "provenance.json", "trainer_state.json", "best"
@@ -117,6 +118,8 @@ class Content:
     """Of a policy."""
     best: int | None = None
     """The step of the run's best checkpoint, where there is one."""
+    held_out: Path | None = None
+    """The file of the records that `data.validation` withheld from training; None if the run has none."""
 
 
 def read_run(folder: Path) -> Content:
@@ -167,7 +170,18 @@ def read_run(folder: Path) -> Content:
         run.benchmarks if run else (),
         questions,
         step_of(Path(best)),
+        _held_out_records(folder),
     )
+
+
+def _held_out_records(folder: Path) -> Path | None:
+    """Return the held-out records of a run, whose folder, or that of one of its checkpoints, is `folder`."""
+    place = folder.resolve()
+    for run in (place, place.parent):
+        records = run / HELD_OUT_RECORDS
+        if records.is_file():
+            return records
+    return None
 
 
 def _checkpoint(

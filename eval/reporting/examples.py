@@ -6,15 +6,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.errors import ImageError
+from pydantic import ValidationError
+
+from data.config.validation import format_validation_error
+from data.errors import ImageError, UserError
 from data.images import decode
 from data.pages.template import thumbnail
 from data.preference import texts
 from data.storage.files import digest
+from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.benchmarks.table import BenchmarkConfig, load
 from eval.protocol import Example
 from eval.reporting.content import Outcome
 from eval.results.result import Result
+from eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 
 EXAMPLES = 300
 """Rows shown of a benchmark: the worst mistakes, and a draw by content that is the same for every checkpoint."""
@@ -45,8 +50,16 @@ class ShownRows:
         )
 
 
-def shown_rows(outcome: Outcome, configs: Sequence[BenchmarkConfig]) -> ShownRows:
-    """Return the rows of an outcome for the page; what is missing (predictions, benchmark, images) is said in the notes."""
+def shown_rows(
+    outcome: Outcome, configs: Sequence[BenchmarkConfig], held_out: Path | None = None
+) -> ShownRows:
+    """Return the rows of an outcome for the page; what is missing (predictions, benchmark, images) is said in the notes.
+
+    Args:
+        outcome: the result and its predictions.
+        configs: where the run's recipe says that the benchmarks lie.
+        held_out: the file of the run's held-out records.
+    """
     shown = ShownRows()
     if not outcome.predictions.is_file():
         shown.notes.append(
@@ -55,13 +68,12 @@ def shown_rows(outcome: Outcome, configs: Sequence[BenchmarkConfig]) -> ShownRow
         return shown
     lines, examples = outcome.records(), dict[str, Example]()
     try:
-        examples = {
-            example.key: example for example in load(location(outcome.result, configs)).examples
-        }
+        place = location(outcome.result, configs, held_out)
+        examples = {example.key: example for example in load(place).examples}
+    except ValidationError as error:
+        shown.notes.append(_not_loaded(format_validation_error(error)))
     except (ValueError, OSError) as error:  # not in the place any more, no network, another schema
-        shown.notes.append(
-            f"The benchmark could not be loaded, so questions, responses and images are missing: {error}"
-        )
+        shown.notes.append(_not_loaded(str(error)))
     worst = {key: rank for rank, key in enumerate(outcome.result.worst, start=1)}
     chosen = sorted(lines, key=lambda line: (worst.get(line["key"], len(worst) + 1), line["key"]))[
         :EXAMPLES
@@ -89,11 +101,29 @@ def shown_rows(outcome: Outcome, configs: Sequence[BenchmarkConfig]) -> ShownRow
     return shown
 
 
-def location(result: Result, configs: Sequence[BenchmarkConfig]) -> BenchmarkConfig:
-    """Return where to load a result's rows from: as the run's recipe says if the rows came from there, else by their origin.
+def _not_loaded(reason: str) -> str:
+    return f"The rows could not be loaded, so questions, responses and images are missing: {reason}"
 
-    Raises: ValueError for a benchmark that is not in the table.
+
+def location(
+    result: Result, configs: Sequence[BenchmarkConfig], held_out: Path | None = None
+) -> BenchmarkConfig:
+    """Return where to load a result's rows from.
+
+    Held-out records are read from the file that the run wrote; rows of a benchmark as the run's recipe
+    says if they came from there, else by their origin.
+
+    Raises:
+        UserError: for held-out records whose file is gone.
+        ValidationError: for a benchmark that is not in the table.
     """
+    if result.benchmark == HELD_OUT:
+        if held_out is None:
+            raise UserError(
+                f"there is no {HELD_OUT_RECORDS} in the run's folder. The run wrote it at its start; put it back, or "
+                "evaluate the checkpoint on your file as a benchmark (--benchmarks preference_folder=FILE)."
+            )
+        return BenchmarkConfig(name=PREFERENCE_FOLDER.name, location=str(held_out))
     _, at, revision = result.origin.partition("@")
     for config in configs:
         here = Path(result.origin).is_relative_to(config.location)  # the folder, or a file in it

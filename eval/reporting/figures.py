@@ -20,6 +20,7 @@ from data.pages.chart import Axis, Chart, Point, percent, plain
 from eval.protocol import ProtocolConfig
 from eval.reporting.content import Content
 from eval.results.result import WORTH, Accuracy, Result, Votes
+from eval.results.run_folder import HELD_OUT
 from eval.results.statistics import Bin, Histogram, LengthBias, wilson
 
 STYLES = ("s0", "s1", "s2", "s3", "s4", "s5")
@@ -64,6 +65,8 @@ LEFT_OUT = "epoch data_epoch step num_* total_flos eval_* train_*"
 """Counters, and figures of evaluations and of the whole run: these are no curves."""
 POINTS = 200
 """Points of a line; a longer series is drawn as the means of as many stretches, with the range of each behind it."""
+HELD_OUT_LOSS = f"eval_{HELD_OUT}/loss"
+"""The loss on held-out records, as the log names it."""
 EVALUATED = re.compile(r"eval_([^/]+)/accuracy")
 CHANCE, GUESSING = 0.5, "chance (ties half): 50 %"
 TICKS = 6
@@ -221,7 +224,31 @@ def steps(content: Content) -> list[Chart]:
                 "level blind",
             )
         charts.append(chart)
-    return charts
+    return charts + held_out_loss(content.log)
+
+
+def held_out_loss(log: Log) -> list[Chart]:
+    """Return a chart of the loss on held-out records by step; none if it was measured fewer than twice."""
+    loss_by_step = {line["step"]: line[HELD_OUT_LOSS] for line in log if HELD_OUT_LOSS in line}
+    points = [(step, loss) for step, loss in sorted(loss_by_step.items()) if math.isfinite(loss)]
+    if len(points) < 2:
+        return []
+    losses = [loss for _, loss in points]
+    lowest_step, lowest = min(points, key=lambda point: point[1])
+    chart = Chart(
+        "Loss on held-out records",
+        Axis.numbers([step for step, _ in points], "step"),
+        Axis.numbers(losses),
+    )
+    chart.value = plain(losses[-1])
+    chart.caption = f"Lowest at step {plain(lowest_step)}: {plain(lowest)}."
+    num_lost = len(loss_by_step) - len(points)
+    if num_lost:
+        chart.caption += f" Values that are not finite: {num_lost}."
+    chart.path(points, "line s0")
+    for step, loss in points:
+        chart.dot(step, [loss], "s0", f"step {plain(step)}: {plain(loss)}")
+    return [chart]
 
 
 def lines(

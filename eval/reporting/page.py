@@ -42,7 +42,10 @@ def page(content: Content, *, live: bool = False) -> str:
     A `live` page loads itself anew from time to time: its run goes on.
     """
     outcomes = content.shown.outcomes
-    examples = {name: shown_rows(outcome, content.benchmarks) for name, outcome in outcomes.items()}
+    examples = {
+        name: shown_rows(outcome, content.benchmarks, content.held_out)
+        for name, outcome in outcomes.items()
+    }
     charts, constant = curves(content.log)
     found: dict[str, Any] = {
         "tables": [

@@ -14,7 +14,8 @@ from data.errors import PredictionsError
 from data.storage.files import write_whole
 from eval.protocol import Images
 from eval.results.predictions import difference, predictions_in, read_predictions
-from eval.results.result import Accuracy, Result, read_result
+from eval.results.predictions_protocol import protocol_of, result_beside
+from eval.results.result import Accuracy, Result
 
 ABLATIONS: dict[Images, str] = {
     "none": "without images",
@@ -101,7 +102,8 @@ def comparison_table(first: Path, second: Path) -> Table:
     table = Table("benchmark", *columns, "", title=f"{first}  minus  {second}")
     table.caption = "the same rows of both, paired bootstrap over them, 95 %"
     for name, files in common.items():
-        rows, others = map(read_predictions, files)
+        rows = read_predictions(files[0])
+        others = read_predictions(files[1])
         try:
             found = difference(rows, others)
         except PredictionsError as error:
@@ -110,9 +112,10 @@ def comparison_table(first: Path, second: Path) -> Table:
         words = {"better": "the first is better", "worse": "the second is better"}.get(
             found.words, found.words
         )
-        label, other = map(_protocol, files)
+        label = _comparable_label(files[0], rows)
+        other = _comparable_label(files[1], others)
         if label != other:
-            words += f"; PROTOCOLS DIFFER: {label or 'unknown'} / {other or 'unknown'}"
+            words += f"; PROTOCOLS DIFFER: {label} / {other}"
         table.add_row(name, str(len(rows)), mean, f"[{low}, {high}]", words)
         taken = [
             f"\n{place}: {file}"
@@ -169,7 +172,15 @@ def cells(figure: Accuracy) -> tuple[str, ...]:
     return percent(figure), str(figure.n), str(figure.ties), shown(figure), str(figure.unparsable)
 
 
-def _protocol(predictions: Path) -> str:
-    """Return the protocol beside a predictions file, "" if its result is not there."""
-    result = predictions.parent.with_suffix(".json")
-    return read_result(result).label if result.is_file() else ""
+def _comparable_label(predictions: Path, records: Sequence[dict[str, Any]]) -> str:
+    """Return what two predictions files must have in common to be compared.
+
+    That is what the protocol asks of any judge, so that a judge that scores can be compared with one
+    that compares. Without the result beside the file only the order of its votes is known.
+
+    Raises:
+        PredictionsError: if the votes contradict the result beside the file.
+    """
+    protocol = protocol_of(predictions, records)
+    result = result_beside(predictions)
+    return protocol.label if result is None else result.label

@@ -133,6 +133,22 @@ def test_validation_is_even_over_sources_and_apart_from_training(
     ]
 
 
+def test_a_seed_of_its_own_holds_out_the_same_records_for_all_seeds(tmp_path: Path) -> None:
+    """Runs that differ in their seed are then measured on the same records."""
+    sources = [project(tmp_path, "one", [row(f"question {number}") for number in range(80)])]
+
+    def held_out(**settings: Any) -> list[str]:
+        found = mixture(tmp_path, sources, validation=20, **settings)
+        return [found.validation[index].identity for index in range(20)]
+
+    assert held_out(seed=1, validation_seed=5) == held_out(seed=2, validation_seed=5)
+    assert held_out(seed=1) != held_out(seed=2)
+    assert held_out(seed=5) == held_out(seed=1, validation_seed=5)
+    one = mixture(tmp_path, sources, validation=20, seed=1, validation_seed=5)
+    two = mixture(tmp_path, sources, validation=20, seed=2, validation_seed=5)
+    assert list(one.order(0)) != list(two.order(0))
+
+
 def test_no_training_record_shares_a_prompt_with_validation(tmp_path: Path) -> None:
     rows = [row(f"q {number % 10}", chosen=f"answer {number}") for number in range(100)]
     sources = [

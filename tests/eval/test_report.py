@@ -300,7 +300,7 @@ def _benchmarks_gone(run: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("_benchmarks_gone")
 def test_the_page_is_written_without_the_benchmark(content: Content) -> None:
     found = Elements(page(content))
-    assert found.words.count("The benchmark could not be loaded") == 2
+    assert found.words.count("The rows could not be loaded") == 2
     rows = json.loads(found.raw["script"][0])[OWN]["rows"]
     assert len(rows) == ROWS
     assert all(row["responses"] is None and row["images"] == [] for row in rows)

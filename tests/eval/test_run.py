@@ -397,3 +397,32 @@ def test_help_names_every_use(capsys: pytest.CaptureFixture[str]) -> None:
                 in rules
             )
         assert all(f"  {form}: {about.about}" in shown for form, about in benchmark.files.items())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--score", "nothing.jsonl", "--benchmark", "vl_rewardbench"],
+        ["--compare", "nothing", "nothing-else"],
+        ["nothing", "--benchmarks", "vl_rewardbench=embedded"],
+    ],
+    ids=["score", "compare", "judge"],
+)
+def test_an_error_exit_imports_no_torch(arguments: list[str], tmp_path: Path) -> None:
+    """Importing torch takes 5 to 13 seconds, in which a user waits for one sentence."""
+    code = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(CLONE)!r})\n"
+        "from eval.run import main\n"
+        "try:\n"
+        f"    main({arguments!r})\n"
+        "except SystemExit as end:\n"
+        "    print(end.code, file=sys.stderr)\n"
+        "print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "False", done.stderr
+    assert "error: " in done.stderr
+    assert "nothing" in done.stderr

@@ -18,7 +18,7 @@ from eval.reporting.charts import COLOURS, panels
 from eval.results.predictions import credits_by, predictions_in, read_predictions
 from eval.results.statistics import Difference, accuracy_over_seeds, paired_bootstrap, spread
 from train.ablation.costs import COST, COST_COLUMNS, Cost
-from train.ablation.variants import Ablation, Run
+from train.ablation.variants import Ablation, Run, compared_on
 from train.recipe.methods import PolicyConfig
 
 _INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. 95 % intervals by a \
@@ -84,10 +84,7 @@ def credits_in(run: Run) -> dict[str, dict[str, float]]:
     """Return each figure's credits by row: of a judge on every benchmark, of a policy `NAME/greedy` and the like."""
     if not isinstance(run.recipe.method, PolicyConfig):
         files = predictions_in(run.folder)
-        return {
-            one.name: credits_by(read_predictions(files[one.name]))
-            for one in run.recipe.evaluation.benchmarks
-        }
+        return {name: credits_by(read_predictions(files[name])) for name in compared_on(run.recipe)}
     found: dict[str, dict[str, float]] = {}
     for name in run.recipe.question_sets:
         with (run.folder / "answers" / f"{name}.jsonl").open(encoding="utf-8") as file:

@@ -35,6 +35,7 @@ from data.config.layers import COMMAND_LINE, Located, Reader, lay
 from data.errors import Problem, RecipeError, UserError
 from data.storage.files import write_json, write_whole
 from data.storage.output_lock import locked_folder
+from eval.results.run_folder import HELD_OUT
 from train.recipe.methods import PolicyConfig
 from train.recipe.parsing import VARIANTS, read_recipe, required
 from train.recipe.recipe import Recipe
@@ -118,7 +119,11 @@ def read_ablation(
     for seed in seeds:
         for name, patch in patches.items():
             output = {"folder": f"{folder}/{name}/{seed}", "resume": "auto"}
-            own = Located.of({"seed": seed, "data": {"seed": seed}, "output": output}, "--seeds")
+            data = {"seed": seed}
+            if compared_on(base) == (HELD_OUT,):
+                # Runs are compared row by row, so that all seeds hold out the same records.
+                data["validation_seed"] = base.data.seed
+            own = Located.of({"seed": seed, "data": data, "output": output}, "--seeds")
             try:
                 found = required(
                     path,
@@ -162,8 +167,22 @@ def list_problems(variants: Located) -> list[Problem]:
     return found
 
 
+def compared_on(recipe: Recipe) -> tuple[str, ...]:
+    """Return the names of the evaluations by which the variants of a list are compared, policies excepted.
+
+    These are the benchmarks, or the held-out records if there are none and the method judges them.
+    """
+    if recipe.evaluation.benchmarks:
+        return tuple(benchmark.name for benchmark in recipe.evaluation.benchmarks)
+    if f"{HELD_OUT}/accuracy" in recipe.held_out_figures:
+        return (HELD_OUT,)
+    return ()
+
+
 def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
     """Return what keeps the figures of a variant from being compared with those of the others."""
+    if compared_on(recipe) == (HELD_OUT,) and compared_on(base) == (HELD_OUT,):
+        return _held_out_problems(recipe, base, patch)
     key = "questions" if isinstance(recipe.method, PolicyConfig) else "benchmarks"
     asked, shared = (getattr(one.evaluation, key) for one in (recipe, base))
     found, message = (
@@ -175,6 +194,21 @@ def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequenc
     elif asked == shared:
         return []
     return [Problem(patch.where, f"evaluation.{key}", found, message)]
+
+
+def _held_out_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
+    """Return what keeps a variant from holding out the records that the first variant holds out."""
+    problems = []
+    own = recipe.data.model_dump()
+    shared = base.data.model_dump()
+    for key in ("sources", "filters", "validation"):
+        if own[key] != shared[key]:
+            message = (
+                "the variants of this list are compared on held-out records, which must be the same for all. "
+                "Set this key for the whole list, or name benchmarks (evaluation.benchmarks)"
+            )
+            problems.append(Problem(patch.where, f"data.{key}", "", message))
+    return problems
 
 
 def over_its_own(reader: Reader, path: Path, tree: Located, patch: Located) -> Located:

@@ -12,6 +12,7 @@ from data.console import plain_console
 from data.sources.shared.base import SourceConfig
 from data.sources.shared.files import FilesConfig
 from eval.benchmarks.table import BENCHMARKS
+from eval.results.run_folder import HELD_OUT
 from models.families.family import Shape
 from train.recipe.cost import (
     BETWEEN,
@@ -39,7 +40,7 @@ from train.recipe.memory import (
 )
 from train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
 from train.recipe.parsing import Launch
-from train.recipe.recipe import HELD_OUT, Recipe
+from train.recipe.recipe import Recipe
 
 GPUS = (8, 64, 512)
 """Numbers of GPUs that the cost of a step is shown for."""

@@ -18,11 +18,10 @@ from data.sources.table import AnySource
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.config import JudgingConfig
 from eval.protocol import ProtocolConfig
+from eval.results.run_folder import HELD_OUT
 from models.config import BackboneConfig, HeadConfig
 from train.recipe.methods import ENTRIES, Method, PolicyConfig
 
-HELD_OUT = "held_out"
-"""What the records of data.validation are called among the benchmarks; see train/runs/evaluation.py."""
 HELD_OUT_LOSS = f"{HELD_OUT}/loss"
 QUESTION_FIGURES = ("greedy", "sampled", "best", "pass", "majority")
 """What is measured of a policy's answers, `best` where a judge scores them; see eval/running/answering.py."""

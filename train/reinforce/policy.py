@@ -10,12 +10,13 @@ from eval.journal import Journal
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
 from eval.judges.ranking import Ranker
+from eval.results.run_folder import HELD_OUT
 from eval.running.answering import Answerer, scored, summary, write_answers
 from eval.running.policies import load_questions
 from models.config import SamplingConfig
 from models.distributed import rank
 from train.recipe.methods import JudgeTerm, PolicyConfig
-from train.recipe.recipe import HELD_OUT, QUESTION_FIGURES
+from train.recipe.recipe import QUESTION_FIGURES
 from train.reinforce.answers import AnswerReward
 from train.reinforce.method import ReinforceMethod
 from train.reinforce.rollouts import Questions

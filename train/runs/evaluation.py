@@ -25,20 +25,19 @@ from eval.benchmarks.rows import loaded
 from eval.journal import Journal
 from eval.judges.critic import JudgingCost, WritingJudge
 from eval.judges.packed_inference import run_packed
+from eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 from eval.results.tables import results_table
 from eval.running.annotation import as_row
 from eval.running.evaluation import Suite, headline
 from models.distributed import gather, rank, world_size
 from models.packing.groups import Group, PackedBatch
-from train.recipe.recipe import HELD_OUT, HELD_OUT_LOSS
+from train.recipe.recipe import HELD_OUT_LOSS
 from train.supervised.method import JudgeMethod, Method, SupervisedMethod
 from train.supervised.optimizer import Evaluate
 from train.supervised.steps import Encode, PackedRow, PairEncoder, response_tokens
 
 ANSWERS = "answers"
 """In a checkpoint: what a policy answered, a pair of files for each set of questions."""
-FILE = "validation.jsonl"
-"""In the run folder: the held-out records in this project's format, images included, as an ensemble takes them."""
 
 
 def evaluation(method: Method) -> Evaluate | None:
@@ -137,7 +136,7 @@ class HeldOut:
     def write(self, folder: Path) -> None:
         """Write the records into a run's folder."""
         write_json_lines(
-            folder / FILE, (as_row(record, record.rationale) for record in self.records)
+            folder / HELD_OUT_RECORDS, (as_row(record, record.rationale) for record in self.records)
         )
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:

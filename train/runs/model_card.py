@@ -18,8 +18,9 @@ from eval.judges.card import judge_card
 from eval.judges.config import JudgingConfig
 from eval.results.predictions import predictions_in, read_predictions
 from eval.results.result import Result
+from eval.results.run_folder import HELD_OUT
 from eval.results.tables import percent, shown
-from train.recipe.recipe import HELD_OUT, Recipe
+from train.recipe.recipe import Recipe
 from train.runs.provenance import DataFingerprints, recipe_yaml
 from train.supervised.checkpoints import chosen_checkpoint
 
@@ -197,7 +198,7 @@ def figures(results: Mapping[str, Result]) -> list[str]:
                 f"| {name} | {percent(found)} | {found.n} | {found.ties} | {shown(found)} | {found.unparsable} |"
             )
     notes = [
-        f"{result.benchmark} ({result.origin}): {'; '.join((result.label, *result.notes))}"
+        f"{result.benchmark} ({result.origin}): {'; '.join((result.done, *result.notes))}"
         for result in results.values()
     ]
     return ["\n".join(lines), "\n".join(f"- {note}" for note in notes)]

@@ -161,3 +161,22 @@ def test_rows_that_the_source_leaves_out_are_counted(tmp_path: Path) -> None:
     found = load(Location(location=str(tmp_path)))
     assert len(found.examples) == 3
     assert found.origin.notes[-1] == "3 of 6 records are left out by the rules of `ultrafeedback`."
+
+
+def test_repeated_and_contradicting_records_are_counted(tmp_path: Path) -> None:
+    one = {"prompt": "What is 1 + 1?", "chosen": "2", "rejected": "3"}
+    other = {"prompt": "What is 1 + 2?", "chosen": "3", "rejected": "2"}
+    opposite = {**one, "chosen": one["rejected"], "rejected": one["chosen"]}
+    records = [one, other, one, opposite]
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = PREFERENCE_FOLDER.load(Location(location=str(file)))
+    assert len(found.examples) == 4
+    notes = "\n".join(found.origin.notes)
+    assert "2 of 4 records repeat the images, prompt and responses of an earlier one" in notes
+    assert "1 contents occur with both labels" in notes
+
+    file.write_text("".join(json.dumps(record) + "\n" for record in (one, other)))
+    notes = "\n".join(PREFERENCE_FOLDER.load(Location(location=str(file))).origin.notes)
+    assert "repeat" not in notes
+    assert "both labels" not in notes

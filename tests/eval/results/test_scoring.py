@@ -396,6 +396,194 @@ def test_our_own_predictions_score_as_what_they_were_written_from(
             }
 
 
+def mm_rlhf_paths() -> list[str]:
+    """Return 170 image paths, as many of each category as the released edition has."""
+    paths = []
+    for category, size in MM_RLHF.known[0].groups.items():
+        paths += [f"{category}/{number}.png" for number in range(size)]
+    return paths
+
+
+def mm_rlhf_rewards() -> list[dict[str, Any]]:
+    """Return a whole predictions file of MM-RLHF-RewardBench."""
+    ids = (IDS / "mm_rlhf_rewardbench.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    return [
+        {"id": identity, "image": path, "rewards": [1, 0]}
+        for identity, path in zip(ids, mm_rlhf_paths(), strict=True)
+    ]
+
+
+def multimodal_rewards() -> list[dict[str, Any]]:
+    """Return a whole file of Multimodal RewardBench in R1-Reward's format, most rows right.
+
+    The list of ids holds digests for some rows, so that the ids here stand for rows of any category;
+    the sizes of the categories are those of the released edition.
+    """
+    categories: list[str] = []
+    for category, size in MULTIMODAL.known[0].groups.items():
+        categories += [category] * size
+    return [
+        {"ID": f"row-{number}", "Category": category, "rewards": [int(number % 3 > 0), 0.5]}
+        for number, category in enumerate(categories)
+    ]
+
+
+def test_a_misspelt_category_is_named_and_the_file_is_not_whole(tmp_path: Path) -> None:
+    records = mm_rlhf_rewards()
+    assert score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)[1].whole
+    first_video = next(row for row in records if row["image"].startswith("video"))
+    first_video["image"] = "vidoe/0.png"
+    found, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    assert not compared.whole
+    assert not found["whole"]
+    assert compared.miscounted == (
+        "category 'video': 24 lines; the released edition has 25 rows of it",
+        "category 'no category': 1 lines; the released edition has 0 rows of it",
+    )
+    assert set(compared.miscounted) <= set(compared.lines())
+
+
+def test_one_category_of_all_rows_is_not_whole(tmp_path: Path) -> None:
+    """The official scorer takes the first keyword in the path, so a folder called `long` hides all others."""
+    records = [{**row, "image": f"/data/long/{row['image']}"} for row in mm_rlhf_rewards()]
+    records = [
+        {**row, "image": row["image"].replace("mcq", "m")} for row in records
+    ]  # mcq is looked for before long
+    found, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    assert found["groups"].keys() == {"long"}
+    assert "category 'long': 170 lines; the released edition has 37 rows of it" in compared.lines()
+    assert not compared.whole
+
+
+def test_categories_of_an_unfinished_file_are_named_only_if_too_large(tmp_path: Path) -> None:
+    """A file with missing rows is short of their categories; that needs no further sentence."""
+    records = mm_rlhf_rewards()[:100]
+    _, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    assert len(compared.missing) == 70
+    assert compared.miscounted == ()
+    records[99]["image"] = "mcq/99.png"
+    _, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    assert compared.miscounted == (
+        "category 'mcq': 43 lines; the released edition has 42 rows of it",
+    )
+
+
+def test_the_category_of_each_row_is_compared_with_rows_at_hand(tmp_path: Path) -> None:
+    """Two rows that change their categories leave the sizes as they were."""
+    folder = vl_rewardbench(tmp_path / "vl", 6)
+    rows = [json.loads(line) for line in (folder / "data.jsonl").open(encoding="utf-8")]
+    groups = {"RLAIF": "hallucination", "mathverse": "reasoning"}
+    lines = []
+    for row in rows:
+        prefix = row["id"].split("-")[0]
+        lines.append(vl_log(row["id"], "Answer 1 is better", 1.0, groups.get(prefix, "general")))
+    where = Location(location=str(folder))
+    _, compared = score_file(write(tmp_path / "p.jsonl", lines), VL, where=where)
+    assert compared.miscounted == ()
+    first, second = lines[0]["vlreward_score"], lines[1]["vlreward_score"]
+    assert first["category"] != second["category"]
+    first["category"], second["category"] = second["category"], first["category"]
+    _, compared = score_file(write(tmp_path / "p.jsonl", lines), VL, where=where)
+    assert len(compared.miscounted) == 1
+    assert compared.miscounted[0].startswith("2 in another category: 'RLAIF-V-0' is in ")
+    assert not compared.whole
+
+
+def test_sizes_of_categories_are_compared_for_multimodal_rewardbench(tmp_path: Path) -> None:
+    """One misspelt category makes a column of its own and moves the mean of the columns."""
+    records = multimodal_rewards()
+    right, _ = score_file(write(tmp_path / "p.jsonl", records), MULTIMODAL, "r1_reward")
+    records[1]["Category"] = "open_generation/corectness_task"
+    wrong, compared = score_file(write(tmp_path / "p.jsonl", records), MULTIMODAL, "r1_reward")
+    assert abs(wrong["macro"] - right["macro"]) > 0.03
+    name = (
+        "category 'open_generation/corectness_task': 1 lines; the released edition has 0 rows of it"
+    )
+    assert name in compared.miscounted
+
+
+def test_rows_without_an_id_are_read_as_the_released_script_reads_them(tmp_path: Path) -> None:
+    """`item.get("id", "")` makes one item of them all; numbers are keys like texts."""
+    records = [
+        {"image": "mcq/1.png", "rewards": [1, 0]},
+        {"image": "mcq/2.png", "rewards": [0, 1]},
+        {"id": 7, "image": "mcq/3.png", "rewards": [1, 0]},
+        {"id": "7", "image": "mcq/4.png", "rewards": [1, 0]},
+    ]
+    found, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    assert (found["micro"], found["acc_plus"]) == (3 / 4, 2 / 3)
+    assert found["detail"]["groups"] == 3
+    assert compared.invented == ("", "", "7", "7")
+
+
+def test_a_repeated_id_of_own_records_is_counted(tmp_path: Path) -> None:
+    benchmark = BENCHMARKS["preference_folder"]
+    records = [
+        {"id": identity, "category": "x", "rewards": [1, 0]} for identity in ("a", "b", "a", "a")
+    ]
+    _, compared = score_file(write(tmp_path / "p.jsonl", records), benchmark)
+    assert (compared.duplicated, compared.whole) == (("a", "a"), False)
+
+
+def whole_lines() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Return a benchmark and a valid line for every file format that is scored."""
+    own = {
+        "key": "k",
+        "content": "c",
+        "identity": "vl_rewardbench:0 (mmmu-1)",
+        "group": "mcq",
+        "better": 0,
+        "scores": [1.0, 0.0],
+        "votes": [],
+        "credit": 1.0,
+    }
+    judged = {**own, "scores": None, "votes": [{"text": "", "first": 0, "names": 0}]}
+    metric = {"question_id": "mathvista_1", "category": "reasoning", "score": 1}
+    return {
+        "vl predictions": (VL, own),
+        "vl predictions, votes": (VL, judged),
+        "vl official": (VL, sample()),
+        "vl official, wrapped": (VL, {"0": sample()}),
+        "vl rewards": (VL, {"id": "mmmu-1", "rewards": [1, 0]}),
+        "vl lmms_eval": (VL, vl_log("mathverse_1", "Answer 1 is better", 1.0, "reasoning")),
+        "multimodal predictions": (MULTIMODAL, own),
+        "multimodal official": (MULTIMODAL, prediction("[[A]]")),
+        "multimodal rewards": (MULTIMODAL, {"ID": "x", "Category": "vqa", "rewards": [1, 0]}),
+        "multimodal lmms_eval": (
+            MULTIMODAL,
+            {
+                "target": "Output1",
+                "filtered_resps": ["[[A]]"],
+                "multimodal_rewardbench_accuracy": metric,
+            },
+        ),
+        "mm_rlhf predictions": (MM_RLHF, own),
+        "mm_rlhf official": (MM_RLHF, {"id": "x", "image": "mcq/1", "rewards": [1, 0]}),
+        "preference predictions": (BENCHMARKS["preference_folder"], own),
+        "preference rewards": (
+            BENCHMARKS["preference_folder"],
+            {"id": "x", "category": "y", "rewards": [1, 0]},
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", whole_lines())
+def test_a_key_that_a_later_line_lacks_is_refused_or_not_needed(name: str, tmp_path: Path) -> None:
+    """A line without a key, with null, or with a value of another type is named; it is never a traceback."""
+    benchmark, line = whole_lines()[name]
+    rules = {"vl rewards": "r1_reward", "multimodal rewards": "r1_reward"}.get(name)
+    score_file(write(tmp_path / "p.jsonl", [line, line]), benchmark, rules)
+    for key in line:
+        shorter = {other: value for other, value in line.items() if other != key}
+        for broken in (shorter, {**line, key: None}, {**line, key: 3}, {**line, key: {"a": 1}}):
+            refused = ""
+            try:
+                score_file(write(tmp_path / "p.jsonl", [line, broken]), benchmark, rules)
+            except PredictionsError as error:
+                refused = str(error)
+            assert not refused or "line 2" in refused
+
+
 def fields(one: Example) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__dataclass_fields__}
 
@@ -404,8 +592,8 @@ def test_a_line_that_stands_for_another_of_its_id_is_found_by_its_responses(tmp_
     """Only where the file has them: several rows share an id."""
     ids = (IDS / "mm_rlhf_rewardbench.txt").read_text(encoding="utf-8").split("\n")[:-1]
     rows = [
-        {"id": one, "image": "mcq/1", "chosen": str(row), "rejected": "", "rewards": [1, 0]}
-        for row, one in enumerate(ids)
+        {"id": one, "image": image, "chosen": str(row), "rejected": "", "rewards": [1, 0]}
+        for row, (one, image) in enumerate(zip(ids, mm_rlhf_paths(), strict=True))
     ]
     assert score_file(write(tmp_path / "p.jsonl", rows), MM_RLHF)[1].whole
     other = next(row for row, one in enumerate(ids) if row and one == ids[0])

@@ -9,7 +9,7 @@ import pytest
 from data.errors import RecipeError
 from tests.train.minimal import MINIMAL, write
 from tests.train.shipped import FOLDER, LISTS
-from train.ablation.variants import read_ablation
+from train.ablation.variants import compared_on, read_ablation
 from train.recipe.dry_run import plan_lines
 from train.recipe.methods import PolicyConfig
 from train.recipe.parsing import read_recipe
@@ -158,3 +158,40 @@ def test_a_recipe_is_no_list_and_a_list_no_recipe(tmp_path: Path) -> None:
     assert "a list of runs holds" in problems(write(tmp_path, MINIMAL + BENCHMARKS))[0]
     with pytest.raises(RecipeError, match="start it with train/ablate"):
         read_recipe(listed(tmp_path, " {a: {}}\n"))
+
+
+HELD_OUT = """evaluation: {benchmarks: [], best_metric: null}
+data: {validation: 4, seed: 3}
+"""
+
+
+def test_a_list_may_be_compared_on_held_out_records(tmp_path: Path) -> None:
+    """All seeds hold out the same records, and draw the order of the others each for itself."""
+    variants = " {one: {}, two: {optim.learning_rate: 1.0e-4}}\n"
+    ablation = read_ablation(listed(tmp_path, variants, HELD_OUT), seeds=[7, 8])
+    for run in ablation.runs:
+        assert compared_on(run.recipe) == ("held_out",)
+        assert (run.recipe.data.seed, run.recipe.data.validation_seed) == (run.seed, 3)
+
+
+def test_benchmarks_go_before_held_out_records(tmp_path: Path) -> None:
+    """A list with benchmarks is compared on them, and its recipes are those of before."""
+    more = BENCHMARKS + "data: {validation: 4}\n"
+    ablation = read_ablation(listed(tmp_path, " {one: {}, two: {seed: 4}}\n", more), seeds=[7])
+    for run in ablation.runs:
+        assert compared_on(run.recipe) == ("vl_rewardbench",)
+        assert run.recipe.data.validation_seed is None
+
+
+def test_variants_with_other_held_out_records_are_refused(tmp_path: Path) -> None:
+    variants = " {one: {}, two: {data.validation: 5}, three: {data.filters.refusals: true}}\n"
+    found = problems(listed(tmp_path, variants, HELD_OUT))
+    assert len(found) == 2, found
+    assert "two: data.validation: the variants of this list are compared on held-out" in found[0]
+    assert "three: data.filters: the variants of this list are compared on held-out" in found[1]
+
+
+def test_a_list_without_anything_to_compare_by_is_refused(tmp_path: Path) -> None:
+    more = "evaluation: {benchmarks: []}\n"
+    found = problems(listed(tmp_path, " {one: {}}\n", more))
+    assert "there is nothing to compare variants by; name benchmarks" in found[0]

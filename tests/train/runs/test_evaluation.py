@@ -20,6 +20,9 @@ from data.sources.shapes import ShapesConfig
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.packed_inference import Packed
+from eval.reporting.content import read_run
+from eval.reporting.examples import shown_rows
+from eval.reporting.page import page
 from eval.results.result import Result
 from models.backbone import load_language_model, load_scalar
 from models.config import BackboneConfig
@@ -152,10 +155,33 @@ def test_every_evaluation_scores_the_records_that_are_withheld(
         len(PREFERENCE_FOLDER.load(Location(location=str(folder / "validation.jsonl"))).examples)
         == 3
     )  # as ensembles do
+    report_shows_the_records(folder)
     if method == "naive":
         assert logged[0]["eval_held_out/loss"] == pytest.approx(
             loss_by_hand(tmp_path / "base", records), rel=1e-4
         )
+
+
+def report_shows_the_records(folder: Path) -> None:
+    """Assert that the report of a run on own pairs holds the records with both responses, scores and the loss."""
+    content = read_run(folder)
+    shown = shown_rows(content.shown.outcomes["held_out"], content.benchmarks, content.held_out)
+    assert shown.notes == ["All 3 rows."]
+    for record in shown.rows:
+        assert record["turns"][-1]["text"].startswith("question ")
+        assert len(record["responses"]) == 2
+        assert len(record["scores"]) == 2
+        has_image = int(record["turns"][-1]["text"][-1]) % 2
+        assert len(record["images"]) == has_image
+    html = page(content)
+    assert "Loss on held-out records" in html
+    assert "validation error" not in html
+
+    (folder / "validation.jsonl").rename(folder / "moved.jsonl")
+    content = read_run(folder)
+    shown = shown_rows(content.shown.outcomes["held_out"], content.benchmarks, content.held_out)
+    assert "there is no validation.jsonl in the run's folder" in shown.notes[-1]
+    (folder / "moved.jsonl").rename(folder / "validation.jsonl")
 
 
 def seed_of(folder: Path, source: dict[str, Any]) -> int:

@@ -86,7 +86,8 @@ def test_figures_stand_with_their_interval_and_counts(runs: Path, tmp_path: Path
     )
     assert all(f"| {group} |" in card for group in results["vl_rewardbench"].groups)
     assert "step 6 of 6" in card
-    assert "vl_rewardbench (embedded)" in card
+    assert "vl_rewardbench (embedded): each response scored by itself, ties wrong" in card
+    assert "both orders" not in card
 
 
 def saved(folder: Path, log: list[dict[str, float]], **scores: list[list[float]]) -> Path:

@@ -1,0 +1,148 @@
+"""The protocol under which a `predictions.jsonl` of this project was made.
+
+The file itself holds which response each vote was shown first, and nothing else of the protocol.
+The result beside it, `<benchmark>.json`, holds all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.errors import PredictionsError
+from eval.benchmarks.benchmark import Record
+from eval.benchmarks.records import one_of, parse_records
+from eval.protocol import Order, ProtocolConfig
+from eval.results.result import Result, read_result
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionsProtocol:
+    """How the predictions of a file were made."""
+
+    label: str
+    """The protocol in one line; predictions with different labels are not comparable."""
+    deviations: tuple[str, ...] = ()
+    """Sentences on what differs from the default protocol and changes what the figures mean."""
+
+    def lines(self) -> list[str]:
+        """Return what must be printed beside the figures."""
+        return [f"protocol: {self.label}", *self.deviations]
+
+
+def result_beside(predictions: Path) -> Result | None:
+    """Return the result that was written together with a predictions file; None if it is not there.
+
+    The predictions are `<folder>/<benchmark>/predictions.jsonl`, the result is `<folder>/<benchmark>.json`.
+    """
+    path = predictions.resolve().parent.with_suffix(".json")
+    return read_result(path) if path.is_file() else None
+
+
+def protocol_of(predictions: Path, records: Sequence[Record]) -> PredictionsProtocol:
+    """Return the protocol of a predictions file.
+
+    Args:
+        predictions: path of the file, by which the result beside it is found.
+        records: its lines.
+
+    Raises:
+        PredictionsError: if the votes contradict the result beside the file, because one of the two
+            was then taken from another evaluation.
+    """
+    order = order_of_votes(records)
+    result = result_beside(predictions)
+    if result is None:
+        return PredictionsProtocol(_label_without_result(order), _deviations(order, "real"))
+
+    protocol = ProtocolConfig.model_validate(result.protocol)
+    if order != "scores" and not _agree(order, protocol.order):
+        raise PredictionsError(
+            f"the votes were shown {DESCRIPTION[order]}, and the result beside the file reports the protocol "
+            f"{protocol.label!r}. The two are of different evaluations. Evaluate again, or move the file away from "
+            "the result."
+        )
+    return PredictionsProtocol(result.done, _deviations(order, protocol.images))
+
+
+DESCRIPTION = {
+    "both": "in both orders",
+    "winner_first": "with the better response first",
+    "loser_first": "with the worse response first",
+    "one": "in one order each",
+    "scores": "one response at a time",
+}
+"""What each value of `order_of_votes` means, to follow the word "shown"."""
+
+
+def order_of_votes(records: Sequence[Record]) -> str:
+    """Return in which order the votes of a file were shown the two responses: a key of `DESCRIPTION`.
+
+    Returns "scores" if the rows hold scores and no votes. A single row with one vote cannot tell an
+    order that was drawn from one that follows the label, and counts as "one".
+
+    Raises:
+        PredictionsError: for a line without a label or with a vote of another form.
+    """
+    required = (
+        "better (0 or 1) and votes (a list, each with `first`, 0 or 1; null or empty for scores)"
+    )
+    rows = parse_records(records, _better_was_first, required)
+    rows_with_votes = [row for row in rows if row]
+    if not rows_with_votes:
+        return "scores"
+    if all(len(set(row)) == 2 for row in rows_with_votes):
+        return "both"
+    votes = [vote for row in rows_with_votes for vote in row]
+    if len(rows_with_votes) > 1 and all(votes):
+        return "winner_first"
+    if len(rows_with_votes) > 1 and not any(votes):
+        return "loser_first"
+    return "one"
+
+
+def _better_was_first(record: Record) -> list[bool]:
+    """Return for each vote on a row whether it was shown the better response first."""
+    better = one_of(record["better"], (0, 1), "better")
+    votes = record.get("votes") or []
+    return [one_of(vote["first"], (0, 1), "a vote's first") == better for vote in votes]
+
+
+def _agree(shown: str, order: Order) -> bool:
+    """Return True if votes that were shown so can come from a protocol of this order.
+
+    The official order of a benchmark may happen to show the better response first in every row.
+    """
+    if order == "both":
+        return shown == "both"
+    if order == "winner_first":
+        return shown in ("winner_first", "one")
+    return shown != "both"
+
+
+def _label_without_result(order: str) -> str:
+    return (
+        f"responses shown {DESCRIPTION[order]}; the rest is unknown, for the result <benchmark>.json is not "
+        "beside the folder of the file"
+    )
+
+
+def _deviations(order: str, images: str) -> tuple[str, ...]:
+    sentences = []
+    if order == "winner_first":
+        sentences.append(
+            "WINNER SHOWN FIRST: a judge that always names the first response is right on every row of this file. "
+            "Compare these figures only with others of the same order."
+        )
+    if order == "loser_first":
+        sentences.append(
+            "LOSER SHOWN FIRST: a judge that always names the second response is right on every row of this file. "
+            "Compare these figures only with others of the same order."
+        )
+    if images != "real":
+        sentences.append(
+            f"IMAGES {images.upper()}: the judge did not see the benchmark's images. These are no figures of the "
+            "benchmark."
+        )
+    return tuple(sentences)
