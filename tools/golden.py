@@ -319,7 +319,7 @@ REINFORCE = (
     *SHORT,
     "optim.max_steps=2",
     "optim.records_per_step=4",
-    "method.pairs_per_pass=4",
+    "method.pairs_per_pass=2",
     "method.max_new_tokens=16",
     "output.save_every_steps=2",
 )
