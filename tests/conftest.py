@@ -18,6 +18,6 @@ def float64() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def module_in_float64() -> Iterator[None]:
-    """Run all tests of a module in float64, and what they share: its checkpoints and loaded judges."""
+    """Run all tests of a module in float64, and the fixtures that they share, such as checkpoints."""
     with exactness.float64():
         yield

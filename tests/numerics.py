@@ -1,10 +1,11 @@
 """Run the tests of exactness with several choices of the kernels that torch computes with.
 
     python -m tests.numerics          # under every setting; `make numerics`
-    python -m tests.numerics --one    # under one setting, chosen by the commit; continuous integration
+    python -m tests.numerics --one    # under one setting, chosen by the commit; `.ci/run`
 
-torch chooses its kernels by the processor. Each setting below lets it choose as on another processor, so
-that a test whose bound depends on the processor fails here and not on somebody else's machine.
+torch chooses its kernels by the processor. Each setting below lets it choose as on another
+processor, so that a test whose bound depends on the processor fails here and not on somebody
+else's machine.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ SETTINGS: list[dict[str, str]] = [
     {"ONEDNN_MAX_CPU_ISA": "AVX2"},
     {"MKL_CBWR": "COMPATIBLE"},
 ]
-"""Environment variables of MKL, ATen and oneDNN. MKL ignores the first one on AMD processors; the
-last one limits it to SSE2 on every processor."""
+"""Environment variables of MKL, ATen and oneDNN. The first one has no effect on AMD processors. The
+last one makes MKL use the same kernels on all processors."""
 
 
 def main() -> None:

@@ -84,6 +84,7 @@ def checkpoint(base: Path, folder: Path, seed: int, family: str = tiny.FAMILY) -
     tiny.stir(model.head, 0.3)
     model.save_pretrained(folder)
     tiny.encoder(family).save_pretrained(folder)
+    tiny.call_float32(folder)
     return folder
 
 

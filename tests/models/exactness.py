@@ -1,19 +1,19 @@
-"""Tests of exactness: two ways of computing the same numbers are compared without a bound that a processor decides.
+"""Helpers for tests of exactness, which compare two ways of computing the same numbers.
 
-Packed rows, shared prompts, several ranks and remote code compute the same numbers as the stock model
-on padded rows, in another order. In float32 the results differ by rounding. How much depends on
-the processor and on the kernels that torch chooses for it, and a real fault can be smaller than that. A
-test of exactness is marked `numerics` and does one of two things:
+Packed rows, shared prompts, several ranks and remote code compute the same numbers as the stock
+model on padded rows, in another order. In float32 the results differ by rounding. How much depends
+on the processor and on the kernels that torch chooses for it, and a real fault can be smaller. A
+test of exactness is therefore marked `numerics` and does one of two things:
 
 1. It runs both ways in float64, inside `float64()`, and compares with `assert_exact`, to 1e-9.
    Rounding in float64 is near 1e-16, and the smallest faults are near 1e-6, so that neither is
    mistaken for the other on any processor.
-2. If the subject is a lower precision (bf16, or a kernel that exists in float32 only), it computes
-   the numbers in float64 as well and uses `assert_no_worse`. Our error must be at most 1.2 times
-   the error that the stock model makes in the same precision on the same processor.
+2. If the subject is a lower precision, such as bf16, it computes the numbers in float64 as well and
+   uses `assert_no_worse`. Our error must be at most 1.2 times the error that the stock model makes
+   in the same precision on the same processor.
 
-`make numerics` runs all these tests with several choices of torch's kernels. This file imports torch
-alone, because tests of remote code import it in processes without this repository.
+`make numerics` runs all these tests with several choices of torch's kernels. This file imports
+torch alone, because tests of remote code import it in processes without this repository.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def compute_in_float64() -> None:
         setattr(owner, name, replacement)
     torch.set_default_dtype(torch.float64)
     # A dtype is pickled by its name, which `pickle` looks up in `torch`. Pictures are in float32 and
-    # travel from loader workers, which would wait for ever after an error.
+    # are sent by loader workers. After an error there, the receiver would wait for ever.
     copyreg.pickle(torch.dtype, _reduce_dtype)  # type: ignore[arg-type]
 
 

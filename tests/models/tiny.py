@@ -259,6 +259,7 @@ def checkpoint(
     """Write a complete backbone folder, in the current key layout or in the released one."""
     language_model(seed, family, **changes).save_pretrained(folder, save_original_format=released)
     encoder(family).save_pretrained(folder)
+    call_float32(folder)
     return folder
 
 

@@ -73,7 +73,6 @@ def judge_file(
     """Write a tiny checkpoint as that row's authors would, and a judge file that names it."""
     family = RELEASED[model].family
     checkpoint = tiny.checkpoint(folder / "weights", released=released, family=family)
-    tiny.call_float32(checkpoint)
     if model == "skywork_vl_reward":
         torch.manual_seed(1)
         head = {"v_head.summary.weight": torch.randn(1, 32), "v_head.summary.bias": torch.randn(1)}
