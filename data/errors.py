@@ -43,6 +43,10 @@ class HubError(UserError):
     """Something that the hub did not give: there is no network, or no such thing."""
 
 
+class InUseError(UserError):
+    """An output that another process is writing; commands end with its message and status 2."""
+
+
 class NonFiniteError(UserError):
     """A loss, gradient norm or weight that is not finite; the message is the same on all ranks."""
 

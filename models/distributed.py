@@ -1,12 +1,14 @@
 """The few collectives that this project calls itself; each is the identity in a single process."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
+
+from data.errors import UserError
 
 Item = TypeVar("Item")
 
@@ -70,3 +72,24 @@ def barrier() -> None:
     """Wait until every rank has come here."""
     if is_distributed():
         distributed.barrier()
+
+
+@contextmanager
+def locked_by_first_rank(lock: AbstractContextManager[object]) -> Iterator[None]:
+    """Hold the lock of an output on the first rank, while all ranks work; all must call together.
+
+    `lock` is what `locked_folder` or `locked_file` of data/storage/output_lock.py returned.
+
+    Raises: UserError on all ranks if the first rank cannot have the lock.
+    """
+    with ExitStack() as stack:
+        refusal: UserError | None = None
+        if rank() == 0:
+            try:
+                stack.enter_context(lock)
+            except UserError as error:
+                refusal = error
+        refusal = gather(refusal)[0]
+        if refusal is not None:
+            raise refusal
+        yield

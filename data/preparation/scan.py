@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
 from pydantic import Field
 from rich.markup import escape
 from rich.progress import track
@@ -25,6 +24,7 @@ from data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
 from data.sources.shared.base import Source
 from data.storage.code import code_digest
 from data.storage.files import digest, mapped, whole_file, write_whole
+from data.storage.output_lock import waiting_lock
 
 BLOCK = 8192
 """Rows of one unit of work: some seconds for records with images."""
@@ -52,7 +52,7 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
         / f"{source.name}-{digest(f'{code()} {source.fingerprint()} {len(source)}')}"
     )
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "lock"):
+    with waiting_lock(folder / "lock"):
         if not (folder / "summary.json").exists():
             try:
                 _read(source, policy, folder, workers)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock
 from rich.progress import track
 
 from data.errors import RecordError, UserError
 from data.storage.files import derived, mapped, stamp, whole_file, write_whole
+from data.storage.output_lock import waiting_lock
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -148,7 +148,7 @@ def _copy(job: tuple[Path, Path]) -> None:
 
     path, copy = job
     copy.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(copy.with_suffix(".lock")):
+    with waiting_lock(copy.with_suffix(".lock")):
         if copy.exists():
             return
         damaged: Damage = []

@@ -4,13 +4,13 @@ import hashlib
 import json
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from gzip import GzipFile
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
+from uuid import uuid4
 
 from data.errors import UserError
 
@@ -56,7 +56,8 @@ def hash64(text: str) -> int:
 def whole_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
     """Open a temporary file that replaces `path` in one step when the block ends: a kill leaves the old file, or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    # Two hosts that share a file system may have processes and threads of equal numbers.
+    temporary = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
     try:
         with temporary.open(mode, encoding="utf-8" if mode == "w" else None) as file:
             yield file
