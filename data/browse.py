@@ -33,6 +33,7 @@ from data.preference import Preference, validate
 from data.preparation.row_index import ORDER, ROW, RowIndex, normalised
 from data.preparation.scan import BadRecordConfig
 from data.preparation.split import SourceSplit
+from data.storage.files import write_whole
 
 THUMBNAIL = 360
 """Longest side in pixels of an image on the page."""
@@ -212,9 +213,7 @@ def main() -> None:
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     if options.out is not None:
-        options.out.write_text(
-            page(mixture, options.samples, options.recipe.stem), encoding="utf-8"
-        )
+        write_whole(options.out, page(mixture, options.samples, options.recipe.stem))
         print(f"wrote {options.out}")
     if options.find:
         counts: Counter[str] = Counter()

@@ -25,8 +25,9 @@ from rich.progress import track
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.console import plain_console
-from data.errors import UserError
+from data.errors import InUseError, UserError
 from data.storage.files import mapped
+from data.storage.output_lock import locked_folder
 from data.video import SUFFIXES, is_video_name
 
 QUALITY = 95
@@ -67,7 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.frames < 1:
         parser.error(f"--frames is {options.frames}; required is 1 or more")
     try:
-        problems = cut_all(options.videos, options.out, options.frames, options.workers)
+        with locked_folder(options.out):
+            problems = cut_all(options.videos, options.out, options.frames, options.workers)
+    except InUseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     if problems:

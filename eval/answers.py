@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from data.console import plain_console
 from data.preference import text
 from data.storage.files import write_json
+from data.storage.output_lock import locked_file
 from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import VERDICTS
 from data.synthetic.world import Item, ShapesWorld
@@ -129,7 +130,8 @@ def main() -> None:
         table.add_row(name, str(n), *cells)
     plain_console(width=120).print(table)
     if options.output:
-        write_json(options.output, figures)
+        with locked_file(options.output):
+            write_json(options.output, figures)
 
 
 if __name__ == "__main__":

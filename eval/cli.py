@@ -19,7 +19,7 @@ from ruamel.yaml.error import YAMLError
 from safetensors import SafetensorError
 
 from data.config.validation import format_validation_error
-from data.errors import UserError
+from data.errors import InUseError, UserError
 from eval.benchmarks.table import BenchmarkConfig
 from eval.judges.card import recorded
 from eval.protocol import Images, ProtocolConfig
@@ -38,13 +38,24 @@ TIMEOUT = timedelta(hours=12)
 def command() -> Iterator[None]:
     """End the process with a message for what a user can put right; a fault of ours ends with a traceback.
 
-    With several ranks each says which it is.
+    With several ranks each says which it is. The status is 2 for an output that another process is
+    writing, as nothing is wrong then, and 1 for everything else.
     """
     try:
         yield
     except user_errors() as error:
         rank = f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
-        sys.exit(f"error: {rank}{error}")
+        message = f"error: {rank}{error}"
+        if not isinstance(error, InUseError):
+            sys.exit(message)
+        print(message, file=sys.stderr, flush=True)
+        sys.exit(2)
+
+
+def refuse_existing(output: Path) -> None:
+    """Raise UserError if an output is there already; call it while the output is locked."""
+    if output.exists():
+        raise UserError(f"{output} exists already. Move it away, or name another file.")
 
 
 def user_errors() -> tuple[type[Exception], ...]:

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.storage.files import write_json
+from data.storage.output_lock import locked_file
 from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import CritiqueTruth, read_critique
 from data.synthetic.world import Item, ShapesWorld
@@ -37,7 +38,7 @@ from eval.protocol import Example, ProtocolConfig, Verdict
 from eval.results.result import Accuracy, figure, outcomes
 from eval.results.tables import percent
 from models.backbone import load_critic
-from models.distributed import rank
+from models.distributed import locked_by_first_rank, rank
 
 WRITTEN = {"readable": "readable", "verdict": "right verdict", "fact": "right fact", "both": "both"}
 """What is counted of written critiques, and the heads of its columns."""
@@ -187,11 +188,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="the JSON file")
     add_ranks(parser)
     options = parser.parse_args(arguments)
-    with command(), processes() as device:
+    target = options.output or options.checkpoint / "eval" / "critique_ablation.json"
+    with (
+        command(),
+        processes() as device,
+        locked_by_first_rank(locked_file(target)),
+    ):
         found = ablate(options, Runtime(device, options.token_budget))
         if rank():
             return
-        target = options.output or options.checkpoint / "eval" / "critique_ablation.json"
         write_json(target, to_jsonable_python(found))
         plain_console(width=max(plain_console().width, 110)).print(
             *tables(found), f"saved as {target}"

@@ -34,6 +34,7 @@ from data.preparation.scan import code
 from data.sources.shared.base import Source
 from data.storage.code import code_digest
 from data.storage.files import digest
+from data.storage.output_lock import locked_file
 from eval.benchmarks.table import load
 from eval.cli import add_benchmarks, command
 from eval.contamination.index import OverlapIndex
@@ -97,7 +98,8 @@ def main() -> None:
     if options.output.suffix == ".jsonl":
         parser.error("--output must not end in .jsonl: that is the name of the details")
     console = plain_console(width=max(160, plain_console().width))
-    with command():
+    # Outputs that differ only in their endings share the file of details.
+    with command(), locked_file(options.output.with_suffix(".jsonl")):
         section = section_of(options.recipe)
         cache = Path(section.cache).expanduser() if section.cache else CACHE
         sources = [source.open(cache) for source in section.sources]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from data.console import plain_console
 from data.errors import UserError
 from data.storage.files import write_json
+from data.storage.output_lock import locked_folder
 from eval.cli import add_ranks, command, processes
 from eval.protocol import Floats
 from eval.reporting.charts import colours, panels
@@ -76,15 +78,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Measure every point on all ranks; the first one writes."""
-    with processes() as device:
+    """Measure every point on all ranks; the first one writes, and holds the lock of the output."""
+    with processes() as device, ExitStack() as stack:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
         from eval.running.divergence import Measurement
         from eval.running.fingerprint import shared_digest
         from eval.running.policies import PolicyRun
-        from models.distributed import rank
+        from models.distributed import locked_by_first_rank, rank
 
+        output = options.output or options.runs[0] / "overoptimisation"
+        stack.enter_context(locked_by_first_rank(locked_folder(output)))
         runs = [run for folder in options.runs for run in PolicyRun.all_in(folder)]
         if not runs:
             raise UserError(f"{options.runs[0]}: no run of this list came to its end.")
@@ -100,7 +104,7 @@ def measure(options: argparse.Namespace) -> None:
             raise UserError(
                 f"{first.folder} was trained without a judge: name the one that scores, --judge PATH."
             )
-        output, console = options.output or options.runs[0] / "overoptimisation", plain_console()
+        console = plain_console()
         runtime = Runtime(device, options.token_budget)
         questions = first.questions(options.questions)
         ranker = load_judge(judge, runtime).ranker, shared_digest(judge)

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.errors import UserError
 from data.storage.files import write_whole
+from data.storage.output_lock import locked_file
 from eval.cli import command
 from eval.reporting.content import ABLATION, LOG, SWEEP, read_run, read_sweep
 from eval.reporting.lists import list_page
@@ -39,13 +40,14 @@ SHOWN = (
 def write_report(folder: Path, output: Path, *, live: bool = False) -> None:
     """Write the page of the folder of a run, a sweep or a list of runs, whole or not at all.
 
-    Raises: UserError for a folder that no page can be made of.
+    Raises: UserError for a folder that no page can be made of; InUseError while another process writes the page.
     """
-    if (folder / ABLATION).is_file():
-        write_whole(output, list_page(folder))
-    else:
-        read = read_sweep if (folder / SWEEP).is_file() else read_run
-        write_whole(output, page(read(folder), live=live))
+    with locked_file(output):
+        if (folder / ABLATION).is_file():
+            write_whole(output, list_page(folder))
+        else:
+            read = read_sweep if (folder / SWEEP).is_file() else read_run
+            write_whole(output, page(read(folder), live=live))
 
 
 def watch(folder: Path, output: Path) -> None:

@@ -18,9 +18,9 @@ what was judged stands in <benchmark>/journal.jsonl until the command is done.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.errors import PredictionsError, UserError
+from data.storage.files import write_json
+from data.storage.output_lock import locked_folder
 from eval.benchmarks.benchmark import EMBEDDED, Location
 from eval.benchmarks.table import BENCHMARKS
 from eval.cli import add_shared, benchmark, command, processes, task_of
@@ -156,9 +158,9 @@ def score(options: argparse.Namespace, console: Console) -> None:
     for line in compared.lines():
         console.print(line, soft_wrap=True)
     if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
         file = options.output / f"{name}.{found['rules']}.json"
-        file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        with locked_folder(options.output):
+            write_json(file, found)
         console.print(f"written: {file}")
     if not (compared.whole or options.partial):
         raise PredictionsError(
@@ -182,21 +184,28 @@ def evaluated_on(predictions: Path) -> Location | None:
 
 
 def judge_all(options: argparse.Namespace, console: Console) -> None:
-    """Evaluate every judge; on several ranks all take part and the first one prints and writes."""
-    with processes() as device:
+    """Evaluate every judge; on several ranks all take part and the first one prints and writes.
+
+    The first rank holds the lock of every folder of results from the beginning, so that nothing is judged in vain.
+    """
+    with processes() as device, ExitStack() as stack:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
         from eval.running.evaluation import Suite
         from eval.running.fingerprint import shared_digest
-        from models.distributed import rank
+        from models.distributed import locked_by_first_rank, rank
 
+        judges = [Path(checkpoint_at(str(given))) for given in options.judges]
+        tasks = [task_of(options, judge) for judge in judges]
+        for folder in folders_of_results(options, judges):
+            stack.enter_context(locked_by_first_rank(locked_folder(folder)))
         runtime, loaded, journals = (
             Runtime(device, options.token_budget),
             cache(Suite.load),
             list[Journal](),
         )
-        for judge in (Path(checkpoint_at(str(given))) for given in options.judges):
-            task, folder = task_of(options, judge), folder_of(options, judge)
+        for judge, task in zip(judges, tasks, strict=True):
+            folder = folder_of(options, judge)
             suite = loaded(task.benchmarks, task.protocol)
             if options.output is None:
                 keep_whole_results(suite, folder)
@@ -240,6 +249,23 @@ def folder_of(options: argparse.Namespace, judge: Path) -> Path:
         if several
         else Path(options.output)
     )
+
+
+def folders_of_results(options: argparse.Namespace, judges: Sequence[Path]) -> list[Path]:
+    """Return the folders that get the results of the judges.
+
+    Raises: UserError if two judges would write into the same one.
+    """
+    judge_by_folder: dict[Path, Path] = {}
+    for judge in judges:
+        folder = folder_of(options, judge)
+        other = judge_by_folder.setdefault(folder.resolve(), judge)
+        if other != judge:
+            raise UserError(
+                f"The results of {other} and of {judge} would both go to {folder}, and only one of them would be left. Evaluate "
+                "them by two commands with different --output."
+            )
+    return list(judge_by_folder)
 
 
 def evaluate(

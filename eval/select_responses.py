@@ -24,12 +24,13 @@ from typing import Any, TypeVar, get_args
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.console import plain_console
-from data.errors import RecordError, UserError
+from data.errors import RecordError
 from data.storage.files import write_json_lines
+from data.storage.output_lock import locked_file
 from eval.candidates.records import Answered, RecordFile, open_records
 from eval.candidates.selection import Format, NotTaken, ScoredResponses, Writer, best, pairs, scored
 from eval.candidates.tables import check_kind, schema_for, write_records, write_with
-from eval.cli import add_verifier, command, verifying
+from eval.cli import add_verifier, command, refuse_existing, verifying
 from eval.verifiers import Verifying
 
 Made = TypeVar("Made")
@@ -65,9 +66,8 @@ class Selection:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Select; what a user can put right ends with a message and no traceback."""
     options = parse(arguments)
-    with command():
-        if options.output.exists():
-            raise UserError(f"{options.output} exists already. Move it away, or name another file.")
+    with command(), locked_file(options.output):
+        refuse_existing(options.output)
         check_kind(options.output)
         file = open_records(options.scored, options.image_root)
         schema = schema_for(file.rows, options.output) if options.what == "best" else None

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.errors import CheckpointError, EndpointError, UserError
-from data.storage.files import write_json
+from data.storage.files import write_json, write_whole
+from data.storage.output_lock import locked_folder
 from eval.cli import add_shared, command, processes, task_of
 from eval.judges.card import recorded
 from eval.judges.checkpoint import Runtime
@@ -33,7 +34,7 @@ from eval.results.store import Standing, Store, step_of, summarise
 from eval.results.tables import percent, write_rows
 from eval.running.evaluation import Suite, journal_in
 from eval.running.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
-from models.distributed import gather, rank, world_size
+from models.distributed import gather, locked_by_first_rank, rank, world_size
 
 BROKEN = (UserError, OSError)
 """What a judge that cannot be used raises."""
@@ -59,7 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.set_defaults(output=Path("runs/sweep"))
     options, console = parser.parse_args(arguments), plain_console(highlight=False, soft_wrap=True)
-    with command(), processes() as device:
+    with (
+        command(),
+        processes() as device,
+        locked_by_first_rank(locked_folder(options.output)),
+    ):
         console.quiet = rank() > 0
         run(options, device, console)
 
@@ -96,7 +101,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     summary = summarise(found, broken, sweep.store, suite.protocol.label)
     write_json(folder / "sweep.json", in_full(summary))
     write_rows(rows(summary), folder / "sweep.csv")
-    (folder / "sweep.md").write_text(markdown(summary), encoding="utf-8")
+    write_whole(folder / "sweep.md", markdown(summary))
     if summary.standings:
         draw(summary, folder / "sweep.png")
     for name, standings in summary.standings.items():

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.errors import UserError
-from data.storage.files import write_json
+from data.storage.files import write_json, write_whole
 from eval.results.tables import write_rows
 from train.ablation.costs import Cost, cost_table, costs
 from train.ablation.table import VariantLine, console_table, draw, lines_of, markdown, rows
@@ -154,9 +154,7 @@ def write(ablation: Ablation) -> tuple[dict[str, list[VariantLine]], dict[str, C
     ]
     lines = lines_of(complete, ablation.reference)
     results, spent = rows(ablation, lines), costs(complete)
-    (ablation.folder / "ablation.md").write_text(
-        markdown(ablation, lines, spent, missing), encoding="utf-8"
-    )
+    write_whole(ablation.folder / "ablation.md", markdown(ablation, lines, spent, missing))
     write_rows(results, ablation.folder / "ablation.csv")
     content = {
         "list": str(ablation.path),

@@ -10,6 +10,9 @@ from pathlib import Path
 CLONE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CLONE))  # the clone, installed or not
 
+from data.storage.files import write_whole
+from data.storage.output_lock import locked_file
+from eval.cli import command
 from eval.judges.loading import JUDGES
 from train.recipe.reference import reference
 from train.recipe.schema import judge_schema, recipe_schema
@@ -32,7 +35,14 @@ def files() -> dict[Path, str]:
     }
 
 
+def main() -> None:
+    """Write the files."""
+    with command():
+        for file, text in files().items():
+            with locked_file(file):
+                write_whole(file, text)
+            print(f"written: {file}")
+
+
 if __name__ == "__main__":
-    for file, text in files().items():
-        file.write_text(text, encoding="utf-8")
-        print(f"written: {file}")
+    main()

@@ -4,6 +4,7 @@ python train/merge.py runs/lora/best merged     # judges to rounding as the adap
 """
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.errors import UserError
 from data.storage.files import write_whole
+from data.storage.output_lock import locked_file
 from eval.cli import command
 from eval.judges.card import CARD
 from eval.judges.checkpoint import backbone_of, card_of_adapters
@@ -23,7 +25,8 @@ from train.runs.model_card import reference_scores, write_reference
 def merge(checkpoint: Path, folder: Path) -> None:
     """Write the adapters of `checkpoint` and their base, added up in the base's dtype, into `folder`.
 
-    A base that was kept in 4 bits while training is taken in its own dtype, so that no quantised weights are written.
+    A base that was kept in 4 bits while training is taken in its own dtype, so that no quantised weights are written. The
+    folder gets its name once everything is in it. The caller holds the lock of `folder`.
     """
     if not is_adapter(checkpoint):
         raise UserError(
@@ -38,12 +41,15 @@ def merge(checkpoint: Path, folder: Path) -> None:
         "language_model": lambda backbone, head: load_language_model(backbone),
     }
     adapted: Any = with_adapters(loaders[run.method](run.backbone, run.head), checkpoint)
-    adapted.merge_and_unload().save_pretrained(folder)
-    load_encoder(backbone_of(checkpoint, run), run.backbone).save_pretrained(folder)
+    unfinished = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a command that was killed
+    adapted.merge_and_unload().save_pretrained(unfinished)
+    load_encoder(backbone_of(checkpoint, run), run.backbone).save_pretrained(unfinished)
     # Prompts, images and benchmarks stay those of the run, and so do the scores.
-    write_whole(folder / CARD, run.model_copy(update={"nf4": False}).model_dump_json(indent=1))
+    write_whole(unfinished / CARD, run.model_copy(update={"nf4": False}).model_dump_json(indent=1))
     if run.head is not None:
-        write_reference(folder, reference_scores(checkpoint))
+        write_reference(unfinished, reference_scores(checkpoint))
+    unfinished.rename(folder)
 
 
 def main() -> None:
@@ -54,7 +60,7 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    with command():
+    with command(), locked_file(options.folder):
         merge(options.checkpoint, options.folder)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.errors import UserError
+from data.errors import InUseError, UserError
 from data.storage.files import read_json, write_json
 from eval.reporting.charts import COLOURS, panels
 from train.ablation.variants import (
@@ -70,10 +70,13 @@ def main() -> None:
         refuse_other_recipes(runs)
         with alone(folder) as lock:
             found = {f"{run.variant}/{run.seed}": outcome(run, lock) for run in runs}
+            write_json(folder / "stress.json", found)
+            draw(found, folder / "stress.png")
+    except InUseError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     except UserError as error:
         sys.exit(str(error))
-    write_json(folder / "stress.json", found)
-    draw(found, folder / "stress.png")
     for name, run in found.items():
         state = (
             f"diverged after step {run['steps'][-1] if run['steps'] else 0}"

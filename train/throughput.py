@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from data.console import plain_console
 from data.storage.files import write_json
+from data.storage.output_lock import locked_file
+from eval.cli import command
 from models.portable.reward import ScalarRewardModel
 from train.runs.environment import silence
 from train.speed.measure import load, own_time, step_speed, steps_of, variants
@@ -91,7 +93,8 @@ def main(argv: Sequence[str]) -> None:
     if options.compile and "results" in content:
         console.print(f"graphs compiled: {compiled_graphs()}")
     if options.json:
-        write_json(options.json, {"about": context, **content})
+        with command(), locked_file(options.json):
+            write_json(options.json, {"about": context, **content})
 
 
 def about(options: argparse.Namespace) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """Results of a sweep on disk, each in a folder named by its fingerprint, and what stands out: the best of each benchmark."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from data.storage.files import write_json
 from eval.journal import JOURNAL
 from eval.results.predictions import OWN, difference, read_predictions
 from eval.results.result import Result, read_result
@@ -44,7 +44,7 @@ class Store:
         unfinished = self.folder / f"{fingerprint}.part"
         for journal in unfinished.rglob(JOURNAL):
             journal.unlink()
-        (unfinished / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        write_json(unfinished / ABOUT, about)
         unfinished.replace(self.place(fingerprint))
 
     def result(self, fingerprint: str, benchmark: str) -> Result:

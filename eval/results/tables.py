@@ -1,6 +1,7 @@
 """Results as tables that a person reads, on the console and in Markdown; of two judges, whether the rows tell them apart."""
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from data.errors import PredictionsError
+from data.storage.files import write_whole
 from eval.protocol import Images
 from eval.results.predictions import difference, predictions_in, read_predictions
 from eval.results.result import Accuracy, Result, read_result
@@ -32,10 +34,11 @@ def percent(figure: Accuracy) -> str:
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write flat rows as CSV, with the columns of all of them in the order in which they first occur."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, names, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names, restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue())
 
 
 def results_table(

@@ -17,7 +17,6 @@ checkpoint, `eval/` with figures and predictions (of a policy `answers/`). The t
 runs may be deleted.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -26,8 +25,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from typing import Any
 from data.config.layers import COMMAND_LINE, Located, Reader, lay
 from data.errors import Problem, RecipeError, UserError
 from data.storage.files import write_json, write_whole
+from data.storage.output_lock import locked_folder
 from train.recipe.methods import PolicyConfig
 from train.recipe.parsing import VARIANTS, read_recipe, required
 from train.recipe.recipe import Recipe
@@ -243,18 +243,12 @@ def differences(run: Run) -> list[str]:
     ]
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[int]:
-    """Hold the lock of a list, and give its file descriptor, which runs inherit: they keep it should this process be killed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"{folder} is in use: this list, or a run that it began, still goes on; wait for it"
-            ) from None
-        yield file.fileno()
+def alone(folder: Path) -> AbstractContextManager[int]:
+    """Return the lock of a list's folder, as `locked_folder` does.
+
+    Runs inherit its file descriptor and keep the folder locked if this process is killed.
+    """
+    return locked_folder(folder)
 
 
 def end_runs_on_signals() -> None:

@@ -3,7 +3,9 @@
 import os
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from rich.console import Console
@@ -11,10 +13,11 @@ from transformers import PrinterCallback, Trainer
 
 from data.console import plain_console
 from data.errors import NonFiniteError, UserError
+from data.storage.output_lock import locked_folder
 from models.backbone import load_encoder
-from models.distributed import barrier, rank, world_size
+from models.distributed import barrier, locked_by_first_rank, rank, world_size
 from models.portable.reward import IncompleteCheckpointError
-from train.recipe.parsing import Launch, refuse_missing_device
+from train.recipe.parsing import Launch, refuse_finished_folder, refuse_missing_device
 from train.runs.callbacks import run_callbacks, summarise
 from train.runs.evaluation import evaluation
 from train.runs.extension import continuation
@@ -35,6 +38,8 @@ PATIENCE = 10.0
 def run(launch: Launch) -> bool:
     """Train as the recipe says, on this rank; returns when the last checkpoint is saved and evaluated.
 
+    The first rank holds the lock of the run folder meanwhile. A folder that another run is writing is refused as below.
+
     False says that SIGUSR1 ended the run before its last step.
 
     What cannot even begin is printed once on every node, by its first rank or by one that alone has found it, and ends the
@@ -42,16 +47,30 @@ def run(launch: Launch) -> bool:
     recipe is strict, is printed by the rank that has it, and ends with status 1: a launcher then ends the other ranks. A loss or
     weights that are not finite end all ranks so.
     """
-    try:
-        trainer, resume, console = assemble(launch)
-    except (UserError, IncompleteCheckpointError) as error:
-        first = os.environ["LOCAL_RANK"] == "0"
-        if not first:
-            time.sleep(
-                PATIENCE
-            )  # a launcher ends the other ranks with the first one that ends: it must have said why
-        print(error if first else f"rank {rank()}: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(2) from None
+    with ExitStack() as stack:
+        lock = locked_folder(Path(launch.recipe.output.folder))
+        try:
+            stack.enter_context(locked_by_first_rank(lock))
+            # A run that had the folder when the command line was read may have ended since.
+            refuse_finished_folder(launch.recipe)
+            trainer, resume, console = assemble(launch)
+        except (UserError, IncompleteCheckpointError) as error:
+            end_before_training(error)
+        return train(launch, trainer, resume, console)
+
+
+def end_before_training(error: UserError | IncompleteCheckpointError) -> NoReturn:
+    """Print why a run cannot begin and end this rank with status 2."""
+    first = os.environ["LOCAL_RANK"] == "0"
+    if not first:
+        # A launcher ends the other ranks with the first one that ends: it must have said why.
+        time.sleep(PATIENCE)
+    print(error if first else f"rank {rank()}: {error}", file=sys.stderr, flush=True)
+    raise SystemExit(2) from None
+
+
+def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Console) -> bool:
+    """Run the assembled trainer as `run` says, and return True if it came to its last step."""
     try:
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     except NonFiniteError as error:
