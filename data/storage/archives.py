@@ -69,6 +69,10 @@ class Archive(IndexedFiles):
         identity = digest(" ".join(f"{part.resolve()} {stamp(part)}" for part in parts))
         super().__init__(parts, cache / "archives" / f"{parts[0].stem}-{identity}.npy")
 
+    def fingerprint(self) -> str:
+        """Return a digest of the parts' names, sizes and times of change."""
+        return digest(" ".join(map(stamp, self.parts)))
+
     def __contains__(self, name: str) -> bool:
         """Tell whether there is such a file."""
         return self._entry(name) is not None

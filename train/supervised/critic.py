@@ -4,11 +4,13 @@ The scores may be trained on critiques that the critic itself writes at stated s
 step of every window of `refresh_every_steps` steps, all ranks write the critiques of the window's records together and store
 them in the run folder; loader workers, which run ahead, wait for that file. A resume inside a window finds the file and goes on
 with the very same critiques; files of other windows are left from what the run did before it was cut off, perhaps with another
-recipe, and are removed when it starts.
+recipe, and are removed when it starts. Critiques are stored under a digest of their record, as two sources may call different
+records alike.
 """
 
 import json
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +27,8 @@ from data.errors import UserError
 from data.mixture import Mixture
 from data.preference import Preference, text
 from data.prompts import critiques_of, with_critique
-from data.storage.files import write_whole
+from data.storage.content import record_key
+from data.storage.files import read_json, write_whole
 from eval.judges.critic import CriticJudge, CritiqueEncoder, as_example
 from eval.protocol import Example, Verdict
 from models.config import SamplingConfig
@@ -43,6 +46,8 @@ from train.supervised.steps import (
 )
 from train.supervised.whole_weights import whole_weights
 
+CONTENT_KEY = re.compile(r"[0-9a-f]{64}")
+"""What `record_key` returns."""
 Critiques = Callable[[Preference], Sequence[str] | None]
 """The critiques on which a record is scored; None for a record that has none."""
 
@@ -195,7 +200,7 @@ class CritiqueStore:
     end: int = sys.maxsize
     """Steps of the run, at which its last window ends: one that is given more steps writes that window anew."""
     _window: range | None = None
-    _found: dict[str, list[str]] = field(default_factory=dict)
+    _critiques_by_record: dict[str, list[str]] = field(default_factory=dict)
 
     def window(self, step: int) -> range | None:
         """Return the optimizer steps of the window of `step`, None during the warm-up on ground-truth critiques."""
@@ -208,7 +213,10 @@ class CritiqueStore:
         return self.folder / f"steps-{window.start}-{window.stop}.json"
 
     def own(self, identity: str) -> bool:
-        """Say whether a record is one of the share that is scored on the model's own critique."""
+        """Return True if a record is one of the share that is scored on the model's own critique.
+
+        The identity is the label from which this is drawn, and no key.
+        """
         share = 1.0 if self.config.own_share is None else self.config.own_share
         return random.Random(f"{self.seed}/{identity}").random() < share
 
@@ -225,11 +233,18 @@ class CritiqueStore:
                     "writes them; all ranks must see the run folder. Look at what it printed, then continue with --resume."
                 )
             time.sleep(WAIT_SECONDS)
-        self._window, self._found = window, json.loads(path.read_text(encoding="utf-8"))
+        self._window = window
+        self._critiques_by_record = read_json(path)
 
     def __call__(self, record: Preference) -> list[str] | None:
-        """Return the model's own critiques of a record, None where it is scored on the ground truth."""
-        return self._found.get(record.identity)
+        """Return the model's own critiques of a record, None if it is scored on the ground truth."""
+        if self._window is None or not self.own(record.identity):
+            return None
+        return self._critiques_by_record.get(record_key(record))
+
+    def can_continue(self, path: Path) -> bool:
+        """Return True if a window's file is keyed by content; an earlier version keyed it by identity."""
+        return all(CONTENT_KEY.fullmatch(key) for key in read_json(path))
 
 
 class WriteCritiques(TrainerCallback):  # type: ignore[misc]
@@ -251,6 +266,14 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
             for path in self.store.folder.glob("steps-*"):
                 if window is None or path != self.store.path(window):
                     path.unlink()
+                elif not self.store.can_continue(path):
+                    path.unlink()
+                    print(
+                        f"{path} was written by an earlier version, which kept critiques under names that records may "
+                        "share. The critiques of these steps are written again.",
+                        file=sys.stderr,
+                        flush=True,
+                    )
         barrier()
         self.on_step_end(args, state, control, **rest)
 
@@ -265,20 +288,21 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         path = self.store.path(window)
         if gather(path.exists())[0]:
             return
-        indices = self.steps.global_indices(window)
-        examples = [self.mixture.load(index, as_example) for index in dict.fromkeys(indices)]
-        examples = [example for example in examples if self.store.own(example.key)]
+        indices = dict.fromkeys(self.steps.global_indices(window))
+        records = [self.mixture.load(index, lambda record: record) for index in indices]
+        records = [record for record in records if self.store.own(record.identity)]
+        examples = list(map(as_example, records))
         training = model.training
         model.eval()
         verdicts = self.write(model, examples)
         model.train(training)
-        found = {
-            one.key: verdict.critiques
-            for one, verdict in zip(examples, verdicts, strict=True)
+        critiques_by_record = {
+            record_key(record): verdict.critiques
+            for record, verdict in zip(records, verdicts, strict=True)
             if verdict.critiques
         }
         if rank() == 0:
-            write_whole(path, json.dumps(found))
+            write_whole(path, json.dumps(critiques_by_record))
 
 
 class CriticMethod(SupervisedMethod):

@@ -303,8 +303,12 @@ class TableSource:
             raise RecordError(said[:MESSAGE]) from error
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the table's files and the settings."""
-        return f"{self.rows.fingerprint()} {self.config.settings}"
+        """Return the fingerprints of the table's files and of the archive of the images, and the settings."""
+        parts = [self.rows.fingerprint(), self.config.settings]
+        # A folder has no fingerprint: to look at each of its files would take minutes.
+        if isinstance(self.images, Archive):
+            parts.append(self.images.fingerprint())
+        return " ".join(parts)
 
 
 @dataclass(frozen=True)

@@ -326,6 +326,52 @@ def test_every_window_is_written_once_before_its_first_step(tmp_path: Path) -> N
     kept.load(0)
 
 
+class Quoter(Writer):
+    """Writes critiques that quote the responses, so that those of another record are seen."""
+
+    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+        """Write a critique of each response."""
+        return [
+            Verdict(
+                scores=(0.0, 0.0), critiques=(f"of {one.responses[0]}", f"of {one.responses[1]}")
+            )
+            for one in examples
+        ]
+
+
+def test_records_that_share_an_identity_get_their_own_critiques(tmp_path: Path) -> None:
+    """Two worlds of other seeds call their records alike; a store keyed by name held 8 entries for 16 records."""
+    worlds = [
+        {"type": "shapes", "name": f"seed-{seed}", "level": "demo", "rows": 8, "seed": seed}
+        for seed in (0, 1)
+    ]
+    records = Mixture(MixtureConfig.model_validate({"sources": worlds}), PIXELS)
+    assert len({records[index].identity for index in range(16)}) == 8
+    kept = store(tmp_path, refresh_every_steps=4)
+    run_callback(WriteCritiques(kept, own_steps(kept, records, 4), records, itself), Quoter(), 0, 1)
+    kept.load(0)
+    assert len(json.loads(kept.path(range(0, 4)).read_text())) == 16
+    for index in range(16):
+        record = records[index]
+        assert kept(record) == [f"of {record.chosen}", f"of {record.rejected}"]
+
+
+def test_a_window_that_was_kept_by_identity_is_written_again_on_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, records, model = store(tmp_path), mixture(), Writer()
+    callback = WriteCritiques(kept, own_steps(kept, records, 8), records, itself)
+    run_callback(callback, model, 0, 3)
+    path = kept.path(range(2, 4))
+    path.write_text(json.dumps({records[index].identity: ["old", "old"] for index in range(16)}))
+    run_callback(callback, model, 3, 3)
+    assert "was written by an earlier version" in capsys.readouterr().err
+    kept.load(3)
+    found = kept(records[own_steps(kept, records, 8).indices(3)[0]])
+    assert found is not None
+    assert "old" not in found
+
+
 def test_the_stated_share_is_scored_on_own_critiques(tmp_path: Path) -> None:
     kept = store(tmp_path, critique="mixture", own_share=0.3)
     names = [f"record {n}" for n in range(4000)]

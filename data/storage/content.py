@@ -1,0 +1,58 @@
+"""Keys of stores, caches and journals: digests of content, never names.
+
+`Preference.identity` and the ids of files name a record for messages to people. Two records may
+share a name: two generated sources with different seeds do, and so do two files of one name. What
+is kept about a record is therefore kept under a digest of everything that it holds.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from data.preference import EncodedImage, Message, Preference
+from data.storage.files import content_digest
+
+
+def record_key(record: Preference) -> str:
+    """Return a digest of everything that a record holds except its identity, 64 hexadecimal digits.
+
+    An image counts by its bytes, wherever it is stored.
+    """
+    return shown_key(
+        record.prompt,
+        record.images,
+        (record.chosen, record.rejected),
+        record.margin,
+        record.chosen_critique,
+        record.rejected_critique,
+        record.rationale,
+        record.source,
+        record.category,
+        record.truth,
+    )
+
+
+def shown_key(
+    prompt: Sequence[Message],
+    images: Iterable[EncodedImage],
+    responses: Sequence[str],
+    *more: Any,
+) -> str:
+    """Return a digest of a prompt, the bytes of its images and responses, 64 hexadecimal digits.
+
+    `more` holds whatever else the stored value depends on, as values that JSON can hold.
+    """
+    content = [list(prompt), list(map(_image_digest, images)), list(responses), list(more)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _image_digest(image: EncodedImage) -> str:
+    """Return a digest of an image's bytes; an unreadable image has none and counts by its path.
+
+    Encoding an unreadable image raises, so that no result is stored under such a key.
+    """
+    try:
+        return content_digest(image)
+    except OSError:
+        return f"unreadable {image!r}"
