@@ -20,6 +20,7 @@ from data.config.validation import read_section
 from data.console import plain_console
 from data.mixture import Mixture, section_of
 from data.prompts import TEMPLATES
+from data.storage.output_lock import locked_file
 from eval.cli import command
 from eval.judges.config import EndpointConfig
 from eval.judges.endpoint import open_client
@@ -44,7 +45,7 @@ def main() -> None:
     )
     parser.add_argument("--limit", type=int, help="only the first records")
     options = parser.parse_args()
-    with command():
+    with command(), locked_file(journal_of(options.out)):
         config = read_section(options.endpoint, EndpointConfig)
         mixture = Mixture(section_of(options.recipe))
         indices = track(range(min(len(mixture), options.limit or len(mixture))), "annotating")
@@ -52,7 +53,14 @@ def main() -> None:
         ask = Annotator(
             client.answer, config.model, options.template, options.temperatures, options.max_tokens
         )
-        done = annotate(mixture, indices, ask, options.out, options.failures)
+        settings = {
+            "url": config.url,
+            "model": config.model,
+            "template": options.template,
+            "temperatures": options.temperatures,
+            "max_tokens": options.max_tokens,
+        }
+        done = annotate(mixture, indices, ask, options.out, options.failures, settings)
         lines = read_journal(journal_of(options.out), mixture)
     right = sum(line["right"] for line in lines)
     plain_console().print(

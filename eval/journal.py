@@ -1,12 +1,14 @@
 """What judging has found so far: shown as it comes, and kept in a file, so that a killed evaluation continues.
 
-A line of the file is `[key, what was found]`; the first holds the fingerprint of judge, rows, protocol and scoring code.
+A line of the file is `[key, what was found]`; the first holds the fingerprint of judge, rows, protocol and scoring code. A key
+is a digest of the item's content, never a name that two items could share.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -52,16 +54,18 @@ class Journal:
 
     @contextmanager
     def judging(self, keys: Sequence[str], kind: Any, rows: int) -> Iterator[Judging[Any]]:
-        """Judge the items called `keys`, several of which may belong to one row; `kind` is the type of what is found.
+        """Judge the items whose contents have the digests `keys`; `kind` is the type of what is found of an item.
 
-        All ranks must call together; each gets what was found before.
+        Several items may belong to one row, and several may have equal contents. All ranks must call together; each gets
+        what was found before.
         """
         from models.distributed import (
             gather,
             rank,
         )  # imports torch, and the protocol is read without
 
-        writes, names = rank() == 0 and self.file is not None, [self.part + key for key in keys]
+        writes = rank() == 0 and self.file is not None
+        names = [self.part + key for key in numbered(keys)]
         known: dict[str, Any] = (
             gather(self._known(set(names)) if writes else {})[0] if self.file else {}
         )
@@ -127,6 +131,16 @@ class Journal:
                 soft_wrap=True,
             )
         return known
+
+
+def numbered(keys: Sequence[str]) -> list[str]:
+    """Return the keys with -2, -3 … behind those that repeat an earlier one, so that all differ."""
+    times: Counter[str] = Counter()
+    names = []
+    for key in keys:
+        times[key] += 1
+        names.append(key if times[key] == 1 else f"{key}-{times[key]}")
+    return names
 
 
 @dataclass(slots=True)

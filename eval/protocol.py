@@ -28,6 +28,7 @@ from pydantic import Field
 
 from data.config.section import Section
 from data.preference import EncodedImage, Message
+from data.storage.content import shown_key
 from eval.journal import SILENT, Journal
 
 Floats = NDArray[np.floating[Any]]
@@ -44,7 +45,8 @@ class Candidates:
     """A multimodal prompt and any number of responses to it."""
 
     key: str
-    """A digest of prompt, responses and image reference; rows of equal content get the suffixes -2, -3 … in file order."""
+    """The label from which judgements are drawn, together with the seed: mostly a digest of prompt, responses and image
+    reference. Rows of equal content get the suffixes -2, -3 … in file order. Never the key of a store: see `journal_key`."""
     images: tuple[EncodedImage, ...]
     prompt: tuple[Message, ...]
     """The question as a conversation; one image part for each of `images`."""
@@ -124,6 +126,15 @@ class Ranking:
         """Best score minus second best: 0 is a tie; None for a single response."""
         best = [self.scores[place] for place in self.order[:2]]
         return best[0] - best[1] if len(best) == 2 else None
+
+
+def journal_key(candidates: Candidates) -> str:
+    """Return the key under which a journal keeps what a judge says of `candidates`, 64 hexadecimal digits.
+
+    It is a digest of everything that decides the verdict besides the judge and the protocol, which the journal's fingerprint
+    names: the prompt, the bytes of the images, the responses in their order, and the label from which judgements are drawn.
+    """
+    return shown_key(candidates.prompt, candidates.images, candidates.responses, candidates.key)
 
 
 class Judge(Protocol):

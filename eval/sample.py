@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from data.preference import Preference
 from data.sources.table import AnySource
 from data.storage.code import code_digest
 from data.storage.files import digest, write_json_lines
-from eval.cli import add_ranks, command, processes
+from data.storage.output_lock import locked_file
+from eval.cli import add_ranks, command, processes, refuse_existing
 from eval.journal import Journal
 from models.config import SamplingConfig
 
@@ -54,21 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_ranks(parser)
     options = parser.parse_args(arguments)
     with command():
-        if options.output.exists():
-            raise UserError(f"{options.output} exists already. Move it away, or name another file.")
         sample(options)
 
 
 def sample(options: argparse.Namespace) -> None:
-    """Sample on all ranks; the first one writes."""
-    with processes() as device:
+    """Sample on all ranks; the first one writes, and holds the output's lock."""
+    with processes() as device, ExitStack() as stack:
         from eval.judges.checkpoint import Runtime
         from eval.running.answering import Answerer
         from eval.running.fingerprint import policy_digest
         from eval.running.policies import load_policy, load_questions
         from models.backbone import resolve
-        from models.distributed import gather, rank
+        from models.distributed import gather, locked_by_first_rank, rank
 
+        stack.enter_context(locked_by_first_rank(locked_file(options.output)))
+        refuse_existing(options.output)
         source = TypeAdapter(AnySource).validate_python(
             YAML(typ="safe", pure=True).load(options.source)
         )
@@ -82,22 +84,10 @@ def sample(options: argparse.Namespace) -> None:
         )
         place = Path(resolve(options.policy))
         model, packed = load_policy(place, Runtime(device, options.token_budget))
-        settings = (
-            options.samples,
-            sampling,
-            options.seed,
-            [one.identity for one in questions],
-            options.source,
-        )
-        mark = digest(
-            repr(
-                (
-                    policy_digest(place),
-                    settings,
-                    code_digest("eval.running.answering", floors=("models", "eval")),
-                )
-            )
-        )
+        # The questions are not part of it: the journal keeps each answer under its question's content.
+        settings = (options.samples, sampling, options.seed)
+        code = code_digest("eval.running.answering", floors=("models", "eval"))
+        mark = digest(repr((policy_digest(place), settings, code)))
         beside = options.output.with_name(f"{options.output.name}.journal")
         journal = Journal(options.output.name, plain_console(stderr=True), beside, gather(mark)[0])
         answers = Answerer(model, packed, sampling, options.samples, options.seed).answer(

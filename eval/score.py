@@ -22,7 +22,8 @@ OUT has the record's own columns (an image stays what it was, a path a path) and
     judgements, unread    comparisons of a judge, and those that name no response;    critiques    of a critic
 
 A record that cannot be judged is counted, stands in OUT.errors.jsonl with its row and the reason, and not in OUT. A killed
-command is continued by the same command, on any number of ranks: what is done stands in OUT.journal until OUT is written.
+command is continued by the same command, on any number of ranks: what is done stands in OUT.journal until OUT is written, under
+the content of its record. A second command on the same OUT is refused while the first one runs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -39,9 +41,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from data.console import plain_console
 from data.errors import UserError
 from data.storage.files import write_json_lines
+from data.storage.output_lock import locked_file
 from eval.candidates.records import open_records
 from eval.candidates.tables import check_kind, schema_for, write_with
-from eval.cli import add_ranks, add_verifier, command, processes, verifying
+from eval.cli import add_ranks, add_verifier, command, processes, refuse_existing, verifying
 from eval.score_forms import FORMS
 
 
@@ -49,8 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Score a file; what a user can put right ends with a message and no traceback."""
     options = parse(arguments)
     with command():
-        if options.output.exists():
-            raise UserError(f"{options.output} exists already. Move it away, or name another file.")
         score(options, plain_console(stderr=True))
 
 
@@ -89,8 +90,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def score(options: argparse.Namespace, console: Console) -> None:
-    """Score the records of a file on all ranks; the first one writes."""
-    with processes() as device:
+    """Score the records of a file on all ranks; the first one writes, and holds the output's lock."""
+    with processes() as device, ExitStack() as stack:
         from eval.candidates.scoring import (
             LineJournal,
             Scoring,
@@ -102,8 +103,10 @@ def score(options: argparse.Namespace, console: Console) -> None:
         )
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
-        from models.distributed import rank
+        from models.distributed import locked_by_first_rank, rank
 
+        stack.enter_context(locked_by_first_rank(locked_file(options.output)))
+        refuse_existing(options.output)
         reference = reference_of(options.judge)
         if options.form == "standardised" and reference is None:
             raise UserError(
@@ -117,25 +120,25 @@ def score(options: argparse.Namespace, console: Console) -> None:
         judge = load_judge(options.judge, Runtime(device, options.token_budget))
         journal = LineJournal(
             options.output.with_name(f"{options.output.name}.journal"),
-            fingerprint(options.judge, file, scoring),
+            fingerprint(options.judge, scoring),
         )
-        score_file(judge.ranker, file, scoring, journal, console)
+        keys = score_file(judge.ranker, file, scoring, journal, console)
         if rank():
             return
         beside = options.output.with_name(f"{options.output.name}.errors.jsonl")
         beside.unlink(missing_ok=True)
-        bad = sum(1 for _ in errors(journal))
+        bad = sum(1 for _ in errors(journal, keys))
         if bad:
-            write_json_lines(beside, errors(journal))
+            write_json_lines(beside, errors(journal, keys))
         said = (
             f"{bad:,} of {len(file.rows):,} records cannot be judged: {beside} says why"
             if bad
             else ""
         )
-        first = next((one for one in added(journal, scoring) if one is not None), None)
+        first = next((one for one in added(journal, scoring, keys) if one is not None), None)
         if first is None:
-            raise UserError(f"{said}. The first: {next(errors(journal))['error']}")
-        write_with(options.output, file.rows, schema, list(first), added(journal, scoring))
+            raise UserError(f"{said}. The first: {next(errors(journal, keys))['error']}")
+        write_with(options.output, file.rows, schema, list(first), added(journal, scoring, keys))
         journal.path.unlink()
         console.print(
             f"{len(file.rows) - bad:,} records: {options.output}{'. ' + said if said else ''}",

@@ -20,6 +20,7 @@ from data.console import plain_console
 from data.errors import UserError
 from data.mixture import Mixture, section_of
 from data.preference import Preference
+from data.storage.output_lock import locked_file
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.cli import command
 from eval.judges.checkpoint import Runtime
@@ -48,7 +49,7 @@ def main() -> None:
     rate.add_argument("--votes", type=int, default=4, help="rounds of votes, each in both orders")
     rate.add_argument("--band", type=float, nargs=2, default=[0.2, 0.8], metavar=("LOW", "HIGH"))
     options = parser.parse_args()
-    with command():
+    with command(), locked_file(options.out):
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
         mixture, count = Mixture(section_of(options.recipe)), 0

@@ -19,7 +19,7 @@ from eval.journal import SILENT, Journal
 from eval.judges.checkpoint import LoadedCheckpoint
 from eval.judges.config import CriticJudgeConfig
 from eval.judges.packed_inference import Cost, Packed, run_packed
-from eval.protocol import Candidates, Example, Verdict
+from eval.protocol import Candidates, Example, Verdict, journal_key
 from models.config import CritiqueConfig, SamplingConfig, StoredRead
 from models.encoder import Encoder
 from models.generation import Generation, WritingCost, generate
@@ -30,7 +30,11 @@ Critiques = Literal["own", "none"] | Mapping[str, Sequence[str]]
 
 
 def as_example(record: Preference) -> Example:
-    """Return a preference record as something to judge, the better response first; its key is the record's identity."""
+    """Return a preference record as something to judge, the better response first.
+
+    Its key, from which judgements are drawn, is the record's identity, which another record may share: whatever is stored of
+    it belongs under `journal_key` or `record_key`.
+    """
     return Example(
         key=record.identity,
         images=record.images,
@@ -182,9 +186,7 @@ class CriticJudge(WritingJudge):
     def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
         """Return the scores of all responses, and the critiques that were written; all ranks must call together."""
         started, (run, cost) = perf_counter(), self.way
-        with journal.judging(
-            [example.key for example in examples], Judged, len(examples)
-        ) as judging:
+        with journal.judging(list(map(journal_key, examples)), Judged, len(examples)) as judging:
             found = run_packed(self.packed, examples, self.encode, run, cost, judging)
         self.spent.add(len(examples), ((tokens, cut) for _, tokens, cut in found), started)
         if self.encode.critiques == "own":

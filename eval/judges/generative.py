@@ -20,7 +20,15 @@ from eval.judges.checkpoint import LoadedCheckpoint
 from eval.judges.config import GenerativeJudgeConfig
 from eval.judges.critic import WritingJudge
 from eval.judges.packed_inference import run_packed
-from eval.protocol import Example, ProtocolConfig, Side, Verdict, Vote, presentations
+from eval.protocol import (
+    Example,
+    ProtocolConfig,
+    Side,
+    Verdict,
+    Vote,
+    journal_key,
+    presentations,
+)
 from models.backbone import load_language_model
 from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Encoder
@@ -98,10 +106,9 @@ class GenerativeJudge(WritingJudge):
         """Return the votes on every example, in the order of the protocol's presentations; all ranks must call together."""
         started = perf_counter()
         shown = [one for example in examples for one in showings(example, self.protocol)]
-        keys, encode = (
-            [f"{one.example.key}/{one.first}" for one in shown],
-            ShownEncoder(self.packed.encoder, self.ask),
-        )
+        contents = {id(example): journal_key(example) for example in examples}
+        keys = [f"{contents[id(one.example)]}/{one.first}" for one in shown]
+        encode = ShownEncoder(self.packed.encoder, self.ask)
         with journal.judging(keys, Judgements, len(examples)) as judging:
             found = run_packed(self.packed, shown, encode, self.judgements, self.cost, judging)
         votes = {

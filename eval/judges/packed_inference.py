@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from data.errors import RecordError
 from data.preference import text
 from eval.journal import SILENT, Journal, Judging
-from eval.protocol import Candidates, Verdict
+from eval.protocol import Candidates, Verdict, journal_key
 from models.config import StoredRead
 from models.distributed import gather, max_over_ranks, rank, world_size
 from models.encoder import Encoder
@@ -59,20 +59,22 @@ def run_packed(
 
     `encode` makes an item's group and `cost` says what it takes of the budget; both run in loader workers and must be picklable.
     `run` gets a packed row on the device and its items, and returns one thing for each. Ranks run equally many rows: one without
-    work runs the filler row, with no items, and nothing is taken from it. What `judging` holds is not run again, and it gets
-    what is found, row by row.
+    work runs the filler row, with no items, and nothing is taken from it. `judging` gets what is found, row by row. A row whose
+    items it holds already is not run again. The other rows hold the same items as without it, so that a continued run rounds
+    as one that was never stopped.
 
     Raises: RecordError on all ranks for what `encode` cannot encode on one of them.
     """
     found: dict[int, Found] = {} if judging is None else judging.found
     keep = found.update if judging is None else judging.add
-    todo = [index for index in range(len(items)) if index not in found]
-    share = todo[rank() :: world_size()]
+    done = frozenset(found)
+    share = range(len(items))[rank() :: world_size()]
+    chunks_of_share = [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)]
     loader: DataLoader[list[PackedItems] | str] = DataLoader(
-        [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)],  # type: ignore[arg-type]
+        [chunk for chunk in chunks_of_share if not done.issuperset(chunk)],  # type: ignore[arg-type]
         batch_size=None,
-        collate_fn=partial(_rows, packed, items, encode, cost),
-        num_workers=packed.workers if len(todo) > CHUNK else 0,
+        collate_fn=partial(_rows, packed, items, encode, cost, done),
+        num_workers=packed.workers if len(items) - len(done) > CHUNK else 0,
         generator=torch.Generator(),  # else it draws a seed from the run's own generator: evaluating must not change training
     )
     chunks = iter(loader)
@@ -94,6 +96,7 @@ def run_packed(
                     index: one
                     for part in gather(list(zip(inside, new, strict=True)))
                     for index, one in part
+                    if index not in done
                 }
             )
     return [found[index] for index in range(len(items))]
@@ -104,17 +107,24 @@ def _rows(
     items: Sequence[Item],
     encode: Callable[[Item], Group],
     cost: Cost,
+    done: frozenset[int],
     chunk: Sequence[int],
 ) -> list[PackedItems] | str:
-    """Encode and pack a chunk of the items; return why an item cannot be encoded."""
+    """Encode and pack a chunk of the items, and return the rows that hold an item which is not in `done`.
+
+    Returns the reason if an item cannot be encoded.
+    """
     try:
         groups = [encode(items[i]) for i in chunk]
     except RecordError as error:
         return str(error)
     rows = pack_first_fit([cost(group) for group in groups], packed.token_budget)
-    return [
-        (packed.encoder.pack([groups[i] for i in row]), [chunk[i] for i in row]) for row in rows
-    ]
+    packed_rows: list[PackedItems] = []
+    for row in rows:
+        inside = [chunk[position] for position in row]
+        if not done.issuperset(inside):
+            packed_rows.append((packed.encoder.pack([groups[i] for i in row]), inside))
+    return packed_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +158,7 @@ class ScalarJudge:
     @torch.no_grad()
     def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
         """Return the scores of all responses, fp32 values; all ranks must call together, and all get all verdicts."""
-        with journal.judging(
-            [example.key for example in examples], Verdict, len(examples)
-        ) as judging:
+        with journal.judging(list(map(journal_key, examples)), Verdict, len(examples)) as judging:
             return run_packed(self.packed, examples, self.encode, self.verdicts, judging=judging)
 
     @property

@@ -26,7 +26,7 @@ from eval.journal import SILENT, Journal
 from eval.judges.critic import CriticJudge, Judged
 from eval.judges.generative import GenerativeJudge, Judgements, ShownEncoder, ShownPair, showings
 from eval.judges.packed_inference import Cost, Packed, ScalarJudge, run_packed
-from eval.protocol import Candidates, Example, Judge, Ranking, Verdict, Vote
+from eval.protocol import Candidates, Example, Judge, Ranking, Verdict, Vote, journal_key
 from models.packing.groups import Group, PackedBatch
 from models.portable.conversations import ConversationError, Picture, read_conversation
 
@@ -122,10 +122,12 @@ class PackedRanker(Generic[Item, Found]):
         Raises: RecordError for what cannot be encoded; NonFiniteError for a score that is no finite number.
         """
         parts = [self.split(one) for one in candidates]
-        keys, items = (
-            [key for part in parts for key, _ in part],
-            [item for part in parts for _, item in part],
-        )
+        items = [item for part in parts for _, item in part]
+        keys = [
+            f"{content}/{key}"
+            for content, part in zip(map(journal_key, candidates), parts, strict=True)
+            for key, _ in part
+        ]
         with journal.judging(keys, self.kind, len(candidates)) as judging:
             found = iter(run_packed(self.packed, items, self.encode, self.run, self.cost, judging))
         return [
@@ -179,10 +181,15 @@ def _cut(budget: int, candidates: Candidates) -> Iterator[tuple[str, Candidates]
 
 
 def _part(candidates: Candidates, start: int, end: int) -> tuple[str, Candidates]:
+    """Return some of the responses as candidates, with their key in a journal.
+
+    Which responses are judged together depends on the token budget, so that the key names them.
+    """
     if end - start == len(candidates.responses):
         return candidates.key, candidates
-    key = f"{candidates.key}/{start}"
-    return key, replace(candidates, key=key, responses=candidates.responses[start:end])
+    label = f"{candidates.key}/{start}"
+    part = replace(candidates, key=label, responses=candidates.responses[start:end])
+    return f"{label}-{end}", part
 
 
 def _share(verdict: Verdict, places: slice) -> Verdict:

@@ -29,7 +29,7 @@ from eval.judges.loaded import LoadedJudge
 from eval.judges.packed_inference import ScalarJudge, run_packed
 from eval.judges.ranking import PackedRanker, scalar_ranker, tournament_ranker
 from eval.judges.released_templates import PairTemplate, PointTemplate
-from eval.protocol import Candidates, ProtocolConfig, Ranking, Verdict
+from eval.protocol import Candidates, ProtocolConfig, Ranking, Verdict, journal_key
 from models.backbone import load_scalar
 from models.config import HeadConfig, SamplingConfig
 from models.encoder import Encoder
@@ -193,7 +193,12 @@ class PointJudge(WritingJudge):
         """Return the scores of all responses, and what was written of each; all ranks must call together."""
         started, parts = perf_counter(), [list(alone(example)) for example in examples]
         items = [item for part in parts for item in part]
-        with journal.judging([key for key, _ in items], Judged, len(examples)) as judging:
+        keys = [
+            f"{content}/{place}"
+            for content, part in zip(map(journal_key, examples), parts, strict=True)
+            for place in range(len(part))
+        ]
+        with journal.judging(keys, Judged, len(examples)) as judging:
             found = run_packed(
                 self.packed, [one for _, one in items], self.encode, self.run, self.cost, judging
             )

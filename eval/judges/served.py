@@ -10,7 +10,7 @@ from data.errors import EndpointError
 from eval.adapters.trl_reward import RewardServer, RewardServerError, sendable
 from eval.journal import SILENT, Journal
 from eval.judges.config import ServerConfig
-from eval.protocol import Candidates, Ranking, Verdict
+from eval.protocol import Candidates, Ranking, Verdict, journal_key
 from models.distributed import gather, rank, world_size
 
 
@@ -30,7 +30,7 @@ class ServedJudge:
 
         Raises: EndpointError on all ranks where one of them gets no scores.
         """
-        keys = [one.key for one in candidates]
+        keys = list(map(journal_key, candidates))
         with journal.judging(keys, tuple[float, ...], len(keys)) as judging:
             todo = [place for place in range(len(keys)) if place not in judging.found]
             own = todo[rank() :: world_size()]

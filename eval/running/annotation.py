@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from data.errors import UserError
@@ -15,6 +16,8 @@ from data.images import data_uri
 from data.mixture import Mixture
 from data.preference import Preference
 from data.prompts import JudgeTemplate, ask, read, swapped
+from data.storage.content import record_key
+from data.storage.files import digest
 from eval.judges.endpoint import Answer, messages
 from eval.protocol import draw
 
@@ -66,28 +69,73 @@ class Annotator:
 def journal_of(records: Path) -> Path:
     """Return the journal of a file of records.
 
-    It has one line a record: its index and identity, the tries, whether it was got right, and the lines of records so far.
+    It has one line a record: its index and identity, the digest of its content, that of the settings it was annotated with, the
+    tries, whether it was got right, and the lines of records so far.
     """
     return records.with_suffix(".journal.jsonl")
 
 
-def read_journal(path: Path, records: Mixture) -> list[dict[str, Any]]:
-    """Return a journal's whole lines; a last one that was cut off is removed from the file.
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """Return a digest of everything that decides what is asked about a record and what is written of it."""
+    return digest(json.dumps(settings, sort_keys=True, default=str))
 
-    Raises: UserError unless the first and the last line name records of `records`.
+
+def read_journal(path: Path, records: Mixture) -> list[dict[str, Any]]:
+    """Return a journal's whole lines. A last line that a kill cut off does not count.
+
+    Raises: UserError if a line is damaged, or its record is not the one that `records` has under its index. Every line is
+    compared by content, images included: other records may have the same identities.
     """
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    lines = []
+    for number, text in enumerate(whole.splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            index, identity, key = line["index"], line["identity"], line.get("record")
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise UserError(
+                f"{path}, line {number}: this is no line of a journal ({type(error).__name__}: {error}). Restore the file, or "
+                "move it and the annotated records away to begin again."
+            ) from error
+        if key is None:
+            raise UserError(
+                f"{path}, line {number} ({identity}): this journal was written by an earlier version, which did not note what "
+                "a record holds, so that it may be of other records. Move it and the annotated records away to begin again; "
+                "answers that are in the endpoint's cache are not asked for again."
+            )
+        if index >= len(records) or record_key(records[index]) != key:
+            raise UserError(
+                f"{path}, line {number}: the journal's record {index} is {identity}, which is not that record of this recipe: "
+                "its texts or images differ. Use the recipe and the data that the journal was written with, or another output "
+                "file."
+            )
+        lines.append(line)
+    return lines
+
+
+def cut_off_unfinished_line(path: Path) -> int:
+    """Remove what a kill left of a last line from a file; return the number of bytes removed."""
     content = path.read_bytes() if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         path.write_bytes(whole)
-    lines = [json.loads(line) for line in whole.splitlines()]
-    for line in (*lines[:1], *lines[-1:]):
-        if line["index"] >= len(records) or records[line["index"]].identity != line["identity"]:
-            raise UserError(
-                f"the journal's record {line['index']} is {line['identity']}, which is not that record of this recipe. Use the "
-                "recipe that the journal was written with, or another output file."
-            )
-    return lines
+    return len(content) - len(whole)
+
+
+def keep_written_lines(path: Path, written: int) -> None:
+    """Cut a file of records down to the lines that its journal knows; a kill may have left one more.
+
+    Raises: UserError if the file holds fewer lines, as its records would be lost.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if len(lines) < written:
+        raise UserError(
+            f"{path} holds {len(lines):,} records, and its journal {journal_of(path)} knows of {written:,} that were written "
+            "there. Put the file back, or move the journal away to annotate everything again."
+        )
+    if path.exists():
+        path.write_bytes(b"".join(lines[:written]))
 
 
 def annotate(
@@ -96,16 +144,26 @@ def annotate(
     annotator: Callable[[Preference], Annotation],
     path: Path,
     failures: Failures,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> int:
     """Annotate those of `records` that are not in the journal yet, write them to `path`, and return how many were done now.
 
-    Raises: UserError for a journal of other records; what the annotator raises, with all that was done kept.
+    `settings` are the model and everything else that decides the rationales. The caller holds the lock of the journal.
+
+    Raises: UserError for a journal of other records or other settings; what the annotator raises, with all that was done kept.
     """
     journal = journal_of(path)
+    asked = settings_digest({**settings, "failures": failures})
+    cut_off_unfinished_line(journal)
     lines = read_journal(journal, records)
+    if any(line.get("settings") != asked for line in lines):
+        listed = ", ".join(f"{name} {value}" for name, value in settings.items())
+        raise UserError(
+            f"{journal} was written with other settings than {listed or 'these'} and failures {failures}. Rationales of two "
+            "settings do not belong in one file: give the settings as they were, or another output file."
+        )
     written = lines[-1]["written"] if lines else 0
-    if path.exists():  # what a kill left behind the lines that the journal knows is written again
-        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:written]))
+    keep_written_lines(path, written)
     done, count = {line["index"] for line in lines}, 0
     for index in indices:
         if index in done:
@@ -119,6 +177,8 @@ def annotate(
         line = {
             "index": index,
             "identity": record.identity,
+            "record": record_key(record),
+            "settings": asked,
             "tries": found.tries,
             "right": right,
             "written": written,

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from data.images import decode
 from data.preference import Preference
+from data.storage.content import record_key
 from data.storage.files import write_json, write_json_lines
 from eval.journal import SILENT, Journal
 from eval.judges.packed_inference import Packed, run_packed
@@ -159,9 +160,9 @@ class Answerer:
             return [tuple(next(rest) for _ in range(count)) for _ in asked]
 
         cost = WritingCost.of(self.model.config, sampling)
-        with journal.judging(
-            [one.identity for one in questions], Written, len(questions)
-        ) as judging:
+        # The identity belongs to the key, as sampled answers are drawn by it.
+        keys = [f"{record_key(one)}/{one.identity}" for one in questions]
+        with journal.judging(keys, Written, len(questions)) as judging:
             return run_packed(
                 self.packed, questions, QuestionEncoder(encoder, count), run, cost, judging
             )

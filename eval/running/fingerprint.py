@@ -25,8 +25,17 @@ NO_PART = ("trainer_state.json", "training_args.bin", CARD)
 """Files of these kinds that decide nothing about a verdict, or count by their content."""
 ELSEWHERE = {"backbone", "token_budget", "workers", "benchmarks", "protocol", "baselines"}
 """What a judge card says that decides no verdict, or stands in the fingerprint by itself."""
-SCORES = ("eval.running.evaluation", "eval.judges.loading", "data.images", "data.decoding")
-"""Where scoring begins: these modules, and all of models/ and eval/ that they import, are the version of the scoring code."""
+SCORES = (
+    "eval.running.evaluation",
+    "eval.judges.loading",
+    "data.decoding",
+    "data.images",
+    "data.preference",
+    "data.prompts",
+    "data.video",
+)
+"""Where scoring begins: these modules, and all of models/ and eval/ that they import, are the version of the scoring code. Of
+data/ they are all that decides a verdict: what judges are asked and how they are read is in data/prompts.py."""
 
 
 def fingerprint(judge: str, rows: str, protocol: ProtocolConfig) -> str:
@@ -89,14 +98,19 @@ def shared_digest(path: Path) -> str:
 
 
 def rows_digest(examples: Sequence[Example]) -> str:
-    """Return a digest of the rows of a benchmark: texts, labels, groups, and the contents of the images."""
+    """Return a digest of the rows of a benchmark: all that decides their figures, with the contents of the images.
+
+    The keys are part of it, as votes are drawn from them.
+    """
     files = {image: content_digest(image) for example in examples for image in example.images}
     return _digest(
         json.dumps(
             [
+                e.key,
                 e.prompt,
                 e.responses,
                 e.better,
+                e.official_first,
                 e.group,
                 e.source,
                 [files[image] for image in e.images],

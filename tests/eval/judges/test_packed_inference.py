@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from data.preference import text
+from eval.journal import Journal
 from eval.judges.packed_inference import CHUNK, Packed, ScalarJudge, run_packed
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
@@ -113,6 +115,34 @@ def test_run_is_given_the_items_of_its_row() -> None:
 
     assert run_packed(Packed(ENCODER, CPU, 100), [5, 3, 8, 3], Asked(ENCODER), run) == [5, 3, 8, 3]
     assert sorted(seen) == [3, 3, 5, 8]
+
+
+def test_a_continued_run_packs_the_rows_of_one_that_was_never_stopped(
+    model: nn.Module, tmp_path: Path
+) -> None:
+    """Otherwise the last digits of its scores would tell that it was stopped."""
+    numbers = list(range(12))
+    packed = Packed(ENCODER, CPU, 120)
+    rows: list[list[int]] = []
+
+    def run(batch: PackedBatch, items: Sequence[int]) -> list[list[float]]:
+        rows.append(list(items))
+        found = model(**batch.score_inputs())
+        return [part.tolist() for part in found.split(list(batch.group_sizes))]
+
+    keys = [f"{number:02}" for number in numbers]
+    with torch.no_grad():
+        whole = run_packed(packed, numbers, Asked(ENCODER), run)
+        first_rows, rows[:] = list(rows), []
+        journal = Journal(file=tmp_path / "journal", mark="m")
+        kept = first_rows[0] + first_rows[1][:1]  # a row, and a part of another one
+        with journal.judging(keys, list[float], 12) as judging:
+            judging.add({number: whole[number] for number in kept})
+        with journal.judging(keys, list[float], 12) as judging:
+            found = run_packed(packed, numbers, Asked(ENCODER), run, judging=judging)
+    assert len(first_rows) > 2
+    assert rows == first_rows[1:]
+    assert found == whole
 
 
 def test_nothing_to_score_is_no_error() -> None:

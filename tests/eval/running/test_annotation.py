@@ -110,11 +110,65 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stood(tmp_path: Path, lasts: in
     assert journal_of(path).read_text() == journal_of(whole).read_text()
 
 
-def test_a_journal_of_other_records_is_refused(tmp_path: Path) -> None:
+def test_a_journal_of_the_version_before_is_refused(tmp_path: Path) -> None:
+    """Its lines hold no content, so that nobody can tell whose they are."""
     pairs, path = records(), tmp_path / "out.jsonl"
     append(
         journal_of(path),
         {"index": 0, "identity": "elsewhere:0", "tries": 1, "right": False, "written": 0},
     )
-    with pytest.raises(UserError, match="elsewhere:0"):
+    with pytest.raises(UserError, match=r"elsewhere:0\): this journal was written by an earlier"):
         annotate(pairs, range(6), Annotator(Model(pairs, needed=1), "m"), path, "drop")
+
+
+def test_a_journal_of_other_records_of_the_same_names_is_refused(tmp_path: Path) -> None:
+    """Also if they differ in the middle alone: the first and the last line say nothing of the others."""
+    rows = [{"prompt": f"What, {n}?", "chosen": "this", "rejected": "that"} for n in range(3)]
+    source, path = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+
+    def mixture() -> Mixture:
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = ProjectConfig(type="project", path=str(source))
+        return Mixture(MixtureConfig(sources=[config], cache=str(tmp_path / "cache"), workers=1))
+
+    annotate(mixture(), range(3), Annotator(Model(mixture(), needed=1), "m"), path, "drop")
+    rows[1]["chosen"] = "what"
+    other = mixture()
+    assert other[1].identity == "project:1"
+    for read_again in (
+        lambda: read_journal(journal_of(path), other),
+        lambda: annotate(other, range(3), Annotator(Model(other, needed=1), "m"), path, "drop"),
+    ):
+        with pytest.raises(UserError, match=r"record 1 is project:1, which is not that record"):
+            read_again()
+
+
+def test_rationales_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
+    pairs, path = records(), tmp_path / "out.jsonl"
+    ask = Annotator(Model(pairs, needed=1), "m")
+    annotate(pairs, range(3), ask, path, "drop", {"model": "m"})
+    with pytest.raises(UserError, match="was written with other settings than model n"):
+        annotate(pairs, range(6), ask, path, "drop", {"model": "n"})
+    with pytest.raises(UserError, match="failures keep"):
+        annotate(pairs, range(6), ask, path, "keep", {"model": "m"})
+    assert annotate(pairs, range(6), ask, path, "drop", {"model": "m"}) == 3
+
+
+def test_a_journal_without_its_records_is_refused(tmp_path: Path) -> None:
+    pairs, path = records(), tmp_path / "out.jsonl"
+    ask = Annotator(Model(pairs, needed=1), "m")
+    annotate(pairs, range(3), ask, path, "drop")
+    path.unlink()
+    with pytest.raises(UserError, match=r"holds 0 records, and its journal .* knows of 3"):
+        annotate(pairs, range(6), ask, path, "drop")
+
+
+def test_reading_a_journal_changes_nothing_in_it(tmp_path: Path) -> None:
+    """eval/select_pairs.py reads it while eval/annotate.py may be in the middle of a line."""
+    pairs, path = records(), tmp_path / "out.jsonl"
+    annotate(pairs, range(3), Annotator(Model(pairs, needed=1), "m"), path, "drop")
+    with journal_of(path).open("a") as file:
+        file.write('{"index": 3, "ident')
+    before = journal_of(path).read_bytes()
+    assert len(read_journal(journal_of(path), pairs)) == 3
+    assert journal_of(path).read_bytes() == before
