@@ -93,10 +93,6 @@ class SubsetImages:
     images: Archive | Folder
     root: str
 
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the data set's images."""
-        return self.images.fingerprint()
-
     def find(self, name: str, record: str) -> EncodedImage:
         """Return the image `name` under the root."""
         root = PurePosixPath(self.root).parts

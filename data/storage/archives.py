@@ -63,10 +63,6 @@ class Images(Protocol):
         """Return the image `name`; raise ImageError naming `record` if it is not there."""
         ...
 
-    def fingerprint(self) -> str:
-        """Return a short text that changes when the archive of the images changes."""
-        ...
-
 
 @dataclass(frozen=True)
 class Folder:
@@ -77,13 +73,6 @@ class Folder:
     def find(self, name: str, record: str) -> EncodedImage:
         """Return the path of image `name`."""
         return image_path(self.root, name, record, links=True)
-
-    def fingerprint(self) -> str:
-        """Return nothing: to look at every file of a large folder would take minutes.
-
-        An image that is replaced in a folder is noticed when it is read, and not before.
-        """
-        return ""
 
     def __contains__(self, name: str) -> bool:
         """Tell whether there is such a file."""

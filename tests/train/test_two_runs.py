@@ -61,7 +61,7 @@ def test_the_second_of_two_runs_is_refused_and_the_first_one_resumes_after_a_kil
     lines = iter(first.stdout.readline, "")
     assert "paused\n" in lines
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    second = started("train/rm.py", str(recipe), "optim.learning_rate=1.0")
+    second = started("train/rm.py", str(recipe), "--resume")
     said = second.communicate(timeout=400)
     assert second.returncode == 2, said
     assert f"{folder} is in use: process {first.pid} on {socket.gethostname()}" in said[1]

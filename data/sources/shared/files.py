@@ -337,8 +337,11 @@ class TableSource:
 
     def fingerprint(self) -> str:
         """Return the fingerprints of the table's files and of the archive of the images, and the settings."""
-        parts = (self.rows.fingerprint(), self.images.fingerprint(), self.config.settings)
-        return " ".join(filter(None, parts))
+        parts = [self.rows.fingerprint(), self.config.settings]
+        # A folder has no fingerprint: to look at each of its files would take minutes.
+        if isinstance(self.images, Archive):
+            parts.append(self.images.fingerprint())
+        return " ".join(parts)
 
 
 @dataclass(frozen=True)
