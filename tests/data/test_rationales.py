@@ -1,4 +1,4 @@
-"""Rationales for the other order: rewritten where every reference is proven, and left alone otherwise."""
+"""Rationales for the other order: rewritten if every reference is proven, and kept otherwise."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_rationales_of_the_embedded_world_can_all_be_rewritten(level: str) -> No
     "piece", ["a", "0", "<think", "\u201c", '"', "there is 1 ", "draw(a, ", " "]
 )
 def test_long_texts_take_time_in_proportion_to_their_length(piece: str) -> None:
-    """Only the pieces that a pattern begins with can make it try every place; none of them may hang."""
+    """A pattern tries every place that looks like its beginning; none of these texts may hang."""
     text = piece * (20_000 // len(piece)) + " Response 1 is better."
     swapped(text)
 
