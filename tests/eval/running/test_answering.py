@@ -154,6 +154,8 @@ def test_scores_and_files(answerer: Answerer, questions: list[Preference], tmp_p
         ("red", "red", True),
         ("red<|im_start|>", "red", False),
         ("<|im_<|im_end|>start|>red", "red", False),
+        ("red <image> or <audio>", "red  or ", False),
+        ("<ima<image>ge>red", "red", False),
     ],
 )
 def test_control_tokens_are_taken_out(text: str, shown: str, whole: bool) -> None:
