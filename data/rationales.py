@@ -87,7 +87,9 @@ OBSTACLES = tuple(
             r"\b(?:first|second|third|initial|previous|preced|subsequent|respectiv|alternat)\w*"
             r"|\b(?:former|latter|last|prior|above|below|earlier|later|next|following)\b"
             r"|\b(?:ones?|others?|another|two|left|right|top|bottom|upper|lower)\b"
-            r"|\b(?:versus|vs|order|sequence|in turn)\b",
+            r"|\b(?:versus|vs|order|sequence|in turn|alpha|beta)\b"
+            r"|\b(?:opening|closing|starting|primary|foremost|penultimate)\b"
+            r"|\bfinal (?:answer|candidate|option|model|assistant|output|text|caption|summary)\b",
             re.IGNORECASE,
         ),
         # The number 1 or 2, alone, behind letters ("R1") or before them ("2nd"), but not in 12,
@@ -95,8 +97,8 @@ OBSTACLES = tuple(
         (r"[A-Za-z#(\[]{0,12}(?<!\d)(?<!\d\.)0{0,9}[12](?!\d|\.\d|,\d{3}\b)\w{0,12}", 0),
         (r"\b[AB]\b|\bb\b|\bII\b|\bii\b|[(\[](?:a|i)[)\]]|\b[ai]\)", 0),
         (
-            r"\b(?:response|answer|option|choice|candidate|model|assistant|version|output)"
-            r" (?:a|i)\b",
+            r"\b(?:response|answer|option|choice|candidate|model|assistant|version|output|text"
+            r"|caption|description|summary|reply|completion) (?:a|i)\b",
             re.IGNORECASE,
         ),
         # Another script, an arrow, a digit in a circle.
@@ -110,7 +112,9 @@ HARMLESS_BEFORE_RESPONSE = {
 }
 """Words with which "response" refers back to what the text named before, or to no response by
 order."""
-QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”\n]{0,1000}”|`[^`\n]*`")
+QUOTED = re.compile(
+    r"\"[^\"\n]*\"|“[^”\n]{0,1000}”|‘[^’\n]{0,1000}’|`[^`\n]*`|(?<!\w)'[^'\n]{0,1000}'(?!\w)"
+)
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 SCORE = re.compile(
     r"\b(?:score|rating|rate|rated|grade|mark|point)s?\b|\d\s*/\s*\d|\bout of\b", re.I

@@ -144,7 +144,12 @@ KEPT = {
     "Response 1 has a response 2 times as long.": "2",
     # Words of a response, verdicts, scores in order, other scripts.
     'Response 1 says "Response 2 is better".': '"Response 2 is better"',
+    "Response 1 says 'Response 2 is better'.": "'Response 2 is better'",
+    "Response 1 says \u2018Response 2 is better\u2019.": "Response 2 is better",
     "Response 1 is better. <answer>1</answer>": "<answer>",
+    "The final answer is better than Response 1.": "final answer",
+    "The opening answer is better than Response 1.": "opening",
+    "text a is better than Response 2.": "text a",
     "Scores: 8 and 6. Response 1 is better.": "Scores: 8 and 6.",
     "8 6\nResponse 1 is better.": "8 6",
     "7/10 and 9/10. Response 2 is better.": "7/10 and 9/10.",
