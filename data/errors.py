@@ -21,7 +21,7 @@ class RecordError(UserError):
 
 
 class MarkerInTextError(RecordError):
-    """A text that holds a marker such as `<image>` which stands for no image; counted as `markers` and shown."""
+    """A text with a marker such as `<image>` that stands for no image; counted as `markers`."""
 
 
 class ImageError(RecordError):

@@ -1,9 +1,11 @@
-"""What `<image>` in a text means: the place of an image. A marker that cannot be a place is refused.
+"""What `<image>` in a text means: the place of an image; a marker that is none is refused.
 
-Data sources, scoring, the server and released checkpoints all decide by `place_images` and `stray_marker`, so that
-a text has the same meaning in all of them. Official benchmarks follow the rule of their own script instead.
+Data sources, scoring, the server and released checkpoints all decide by `place_images` and
+`stray_marker`, so that a text has the same meaning in all of them. Official benchmarks follow the
+rule of their own script instead.
 
-This file travels with every checkpoint that has a reward head, so it imports the standard library only.
+This file travels with every checkpoint that has a reward head, so it imports the standard library
+only.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ REWRITE = "If the text is about the marker itself, write it differently, for exa
 
 
 class MarkerError(ValueError):
-    """A marker that cannot be the place of an image; the message says what was found and what to do."""
+    """A marker that cannot be the place of an image; the message says what to do."""
 
 
 class StrayMarkerError(MarkerError):
@@ -48,8 +50,8 @@ def marker_in_response(name: str, text: str) -> str | None:
     if marker is None:
         return None
     return (
-        f"{name} holds {marker!r}. Images in responses are not supported yet, and neither are other media. "
-        f"Remove the marker, or leave the record out. {REWRITE}"
+        f"{name} holds {marker!r}. Images in responses are not supported yet, and neither are other "
+        f"media. Remove the marker, or leave the record out. {REWRITE}"
     )
 
 
@@ -59,16 +61,18 @@ def marker_in_prompt(text: str) -> str | None:
     if marker is None:
         return None
     return (
-        f"the prompt holds {marker!r} as text. Only {PLACE} can be the place of an image, with as many images as "
-        f"markers and no image parts. Give frames of a video as images, and remove other markers. {REWRITE}"
+        f"the prompt holds {marker!r} as text. Only {PLACE} can be the place of an image, with as "
+        "many images as markers and no image parts. Give frames of a video as images, and remove "
+        f"other markers. {REWRITE}"
     )
 
 
 def place_images(turns: Sequence[Mapping[str, Any]], num_images: int) -> list[dict[str, Any]]:
-    """Return a prompt's turns with an image part for each of `num_images` images given next to them.
+    """Return a prompt's turns with an image part for each image that is given next to them.
 
-    Turns that hold image parts already are returned unchanged. Otherwise each `<image>` becomes an image part,
-    together with the line breaks around it. Without a marker the image parts are put before the first text of the user.
+    Turns that hold image parts already are returned unchanged. Otherwise each `<image>` becomes an
+    image part, together with the line breaks around it. Without a marker the image parts are put
+    before the first text of the user.
 
     Args:
         turns: Turns {role, content} whose content is a list of parts {type: text | image}.
@@ -76,7 +80,8 @@ def place_images(turns: Sequence[Mapping[str, Any]], num_images: int) -> list[di
 
     Raises:
         StrayMarkerError: There are image parts next to a marker, or no images.
-        MarkerError: There is another number of markers than of images, or a marker in a turn of the assistant.
+        MarkerError: There is another number of markers than of images, or a marker in a turn of the
+        assistant.
     """
     num_markers = sum(_text(turn).count(PLACE) for turn in turns)
     num_parts = sum(part["type"] == "image" for turn in turns for part in turn["content"])
@@ -95,19 +100,21 @@ def _refuse_misplaced(
     """Raise MarkerError unless the markers of `turns` are the places of its images."""
     if num_parts:
         raise StrayMarkerError(
-            f"the prompt holds {PLACE} {num_markers} times in its texts and {num_parts} image parts. Image parts are "
-            f"the places of the images already, so that a marker cannot be one. Remove the markers. {REWRITE}"
+            f"the prompt holds {PLACE} {num_markers} times in its texts and {num_parts} image parts. "
+            "Image parts are the places of the images already, so that a marker cannot be one. "
+            f"Remove the markers. {REWRITE}"
         )
     if num_markers != num_images:
         kind = MarkerError if num_images else StrayMarkerError
         raise kind(
-            f"the prompt holds {PLACE} {num_markers} times for {num_images} images; required is one for each, or none. "
-            f"Add the missing images, or remove the markers that have none. {REWRITE}"
+            f"the prompt holds {PLACE} {num_markers} times for {num_images} images; required is one "
+            "for each, or none. Add the missing images, or remove the markers that have none. "
+            f"{REWRITE}"
         )
     if any(turn["role"] == "assistant" and PLACE in _text(turn) for turn in turns):
         raise MarkerError(
-            f"a turn of the assistant in the prompt holds {PLACE}; images belong to the turns of the user. Move the "
-            f"marker to a turn of the user. {REWRITE}"
+            f"a turn of the assistant in the prompt holds {PLACE}; images belong to the turns of the "
+            f"user. Move the marker to a turn of the user. {REWRITE}"
         )
 
 
@@ -117,7 +124,7 @@ def _text(turn: Mapping[str, Any]) -> str:
 
 
 def _split_at_markers(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a turn with an image part in the place of each marker; line breaks around a marker belong to it."""
+    """Return a turn with an image part for each marker and the line breaks around it."""
     parts: list[dict[str, Any]] = []
     for part in turn["content"]:
         if part["type"] != "text" or PLACE not in part["text"]:

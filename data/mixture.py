@@ -225,7 +225,7 @@ class Mixture:
 
     @cached_property
     def rationale_sides(self) -> npt.NDArray[np.int8]:
-        """The only side on which each training record can be shown with its rationale, (len,); see `SourceSplit`."""
+        """The only side on which each training record can be shown, -1 if both are, (len,)."""
         return np.concatenate([part.rationale_sides() for part in self.parts])
 
     def load(self, index: int, use: Callable[[Preference], T]) -> T:

@@ -89,9 +89,11 @@ class Preference:
     chosen_critique: str | None = None
     rejected_critique: str | None = None
     rationale: str | None = None
-    """Reasoning that compares the two responses; Response 1 is the one that `first_in_rationale` names."""
+    """Reasoning that compares the two responses; Response 1 is the one that `first_in_rationale`
+    names."""
     first_in_rationale: Literal["chosen", "rejected"] = "chosen"
-    """`rejected` only for a rationale that cannot be rewritten for the other order; see data/rationales.py."""
+    """`rejected` only for a rationale that cannot be rewritten for the other order; see
+    data/rationales.py."""
     source: str = ""
     category: str = ""
     truth: Truth | None = None
@@ -159,7 +161,7 @@ def validate(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Pref
 
 
 def _stray_markers(record: Preference) -> Iterator[str]:
-    """Yield what is wrong with texts that hold a marker of an image or another medium: none of them is a place.
+    """Yield what is wrong with texts that hold a marker of an image or of another medium.
 
     Control tokens are left to `forged`, whose callers decide what a text with one means.
     """

@@ -1,9 +1,10 @@
-"""Rationales for the other order of two responses: rewritten if every reference is proven, and refused otherwise.
+"""Rationales for the other order of two responses: rewritten if every reference is proven.
 
-A rationale calls the responses by the order in which they were shown: "Response 1", "the second response". If they are
-shown the other way round, these references have to change places. `swapped` rewrites a rationale only if it recognises
-everything in it that could refer to a response by order. The references that it exchanges and the words that it takes to
-be harmless are closed lists; whatever else could be a reference is an obstacle, and the record keeps its order.
+A rationale calls the responses by the order in which they were shown: "Response 1", "the second
+response". If they are shown the other way round, these references have to change places. `swapped`
+rewrites a rationale only if it recognises everything in it that could refer to a response by order.
+The references that it exchanges and the words that it takes to be harmless are closed lists;
+whatever else could be a reference is an obstacle, and the record keeps its order.
 """
 
 import re
@@ -13,7 +14,8 @@ from typing import Literal
 # 1. References that are exchanged.
 
 NOUN = r"(?P<noun>[Rr]esponse|RESPONSE|Answer|ANSWER|Assistant|Model)"
-"""What a label stands behind. "answer 2" in small letters may be the value of an answer, so it is no reference."""
+"""What a label stands behind. "answer 2" in small letters may be the value of an answer, so it is
+no reference."""
 AFTER_LABEL = r"(?!\w|-\w|[.,:/]\d)"
 """A label ends there: "Response 1.5", "Response 1/2" and "Response 1st" are no references."""
 UNIT = (
@@ -36,9 +38,11 @@ VERDICT = re.compile(
 ORDINAL = re.compile(
     r"\b(?P<the>[Tt]he|THE) (?P<ordinal>first|second|First|Second|FIRST|SECOND|1st|2nd) "
     r"(?P<noun>response|Response|RESPONSE|answer|Answer|ANSWER)\b(?!-)"
-    r"(?! (?:option|choice|sentence|line|word|part|paragraph|half|time|key|token|letter|section|item|point)s?\b)"
+    r"(?! (?:option|choice|sentence|line|word|part|paragraph|half|time|key|token)s?\b)"
+    r"(?! (?:letter|section|item|point)s?\b)"
 )
-"""One response: "the first response". The article is part of the form, since "its first answer" is none of the two."""
+"""One response: "the first response". The article is part of the form, since "its first answer" is
+none of the two."""
 OTHER = {"1": "2", "A": "B", "first": "second", "First": "Second", "FIRST": "SECOND", "1st": "2nd"}
 OTHER |= {other: label for label, other in OTHER.items()}
 REFERENCES = (LABELLED_PAIR, LABELLED, ORDINAL, VERDICT)
@@ -46,10 +50,12 @@ REFERENCES = (LABELLED_PAIR, LABELLED, ORDINAL, VERDICT)
 # 2. Words that look like references and are none, as the embedded world and arithmetic write them.
 
 REFERENCE, HARMLESS = "\x00", "\x01"
-"""What stands in a text for a reference that was recognised, and for words that are proven to be none."""
+"""What stands in a text for a reference that was recognised, and for words that are proven to be
+none."""
 CELL = r"(?:row \d+ column \d+|(?:top|middle|bottom) (?:left|middle|right)|center)"
 DRAWN = rf"(?:{CELL}|(?:word|digit) \w+|[a-z]+)"
-COUNT = r"\d+(?! (?:and|or|is|are|was|has|better|worse)\b) [a-z]+(?: (?!is|are|was|has|better|worse)[a-z]+)?"
+NO_NOUN = r"(?! (?:and|or|is|are|was|has|better|worse)\b)"
+COUNT = rf"\d+{NO_NOUN} [a-z]+(?:{NO_NOUN} [a-z]+)?"
 HARMLESS_FORMS = tuple(
     map(
         re.compile,
@@ -79,18 +85,24 @@ OBSTACLES = tuple(
         (r"<\s*/?\s*(?:think|answer)[^>]*>?", re.IGNORECASE),
         (
             r"\b(?:first|second|third|initial|previous|preced|subsequent|respectiv|alternat)\w*"
-            r"|\b(?:former|latter|last|prior|above|below|earlier|later|next|following|ones?|others?|another|two"
-            r"|left|right|top|bottom|upper|lower|versus|vs|order|sequence|in turn)\b",
+            r"|\b(?:former|latter|last|prior|above|below|earlier|later|next|following)\b"
+            r"|\b(?:ones?|others?|another|two|left|right|top|bottom|upper|lower)\b"
+            r"|\b(?:versus|vs|order|sequence|in turn|alpha|beta)\b"
+            r"|\b(?:opening|closing|starting|primary|foremost|penultimate)\b"
+            r"|\bfinal (?:answer|candidate|option|model|assistant|output|text|caption|summary)\b",
             re.IGNORECASE,
         ),
-        # The number 1 or 2, alone, behind letters ("R1") or before them ("2nd"); not 12, 1.5 or 1,000.
+        # The number 1 or 2, alone, behind letters ("R1") or before them ("2nd"), but not in 12,
+        # 1.5 or 1,000.
         (r"[A-Za-z#(\[]{0,12}(?<!\d)(?<!\d\.)0{0,9}[12](?!\d|\.\d|,\d{3}\b)\w{0,12}", 0),
         (r"\b[AB]\b|\bb\b|\bII\b|\bii\b|[(\[](?:a|i)[)\]]|\b[ai]\)", 0),
         (
-            r"\b(?:response|answer|option|choice|candidate|model|assistant|version|output) (?:a|i)\b",
+            r"\b(?:response|answer|option|choice|candidate|model|assistant|version|output|text"
+            r"|caption|description|summary|reply|completion) (?:a|i)\b",
             re.IGNORECASE,
         ),
-        (r"[^\x00-\x7f\u00a0“”‘’–—…•·°×÷±≈≤≥≠−]", 0),  # another script, arrows, digits in circles
+        # Another script, an arrow, a digit in a circle.
+        (r"[^\x00-\x7f\u00a0“”‘’–—…•·°×÷±≈≤≥≠−]", 0),
     )
 )
 RESPONSE = re.compile(r"(?:\b(?P<before>\w+)\s+)?\bresponses?\b", re.IGNORECASE)
@@ -98,8 +110,11 @@ HARMLESS_BEFORE_RESPONSE = {
     *("this", "that", "these", "those", "the", "a", "both", "all", "each", "every"),
     *("either", "neither", "no", "any", "better", "best"),
 }
-"""Words with which "response" refers back to what the text named before, or to no response by order."""
-QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”\n]{0,1000}”|`[^`\n]*`")
+"""Words with which "response" refers back to what the text named before, or to no response by
+order."""
+QUOTED = re.compile(
+    r"\"[^\"\n]*\"|“[^”\n]{0,1000}”|‘[^’\n]{0,1000}’|`[^`\n]*`|(?<!\w)'[^'\n]{0,1000}'(?!\w)"
+)
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 SCORE = re.compile(
     r"\b(?:score|rating|rate|rated|grade|mark|point)s?\b|\d\s*/\s*\d|\bout of\b", re.I
@@ -110,22 +125,27 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 IN_TURN = re.compile(
     r"((?:[^.]*\. )?)"
-    r"(Response ([12]) (?:is (?:right|wrong)|says [^.]*)\. )(Response (?!\3)[12] (?:is (?:right|wrong)|says [^.]*)\. )"
+    r"(Response ([12]) (?:is (?:right|wrong)|says [^.]*)\. )"
+    r"(Response (?!\3)[12] (?:is (?:right|wrong)|says [^.]*)\. )"
     r"((?:[^.]*\. )?Response [12] is better\.)"
 )
-"""The three forms of a rationale in data/synthetic/wording.py, whole: two sentences in turn, a fact, the verdict."""
+"""The three forms of a rationale in data/synthetic/wording.py, whole: two sentences in turn, a
+fact, the verdict."""
 REFERS_BACK = re.compile(
-    r"\b(?:it|its|this|that|these|those|they|too|also|else|instead|likewise|similarly|but|however)\b"
+    r"\b(?:it|its|this|that|these|those|they)\b"
+    r"|\b(?:too|also|else|instead|likewise|similarly|but|however)\b"
 )
-"""With one of these words a sentence may need the one before it, so that the two do not change places."""
+"""With one of these words a sentence may need the one before it, so that the two do not change
+places."""
 
 
 def swapped(rationale: str) -> str | None:
-    """Return `rationale` for the same responses shown the other way round; None if that is not proven to be right.
+    """Return `rationale` for the responses in the other order; None if that is not proven right.
 
-    All references change places: "Response 1" and "Response 2", "the first response" and "the second response". In the
-    forms of the embedded world the two sentences that speak of the responses in turn also change places, so that the text
-    speaks of the same position first. Swapping twice returns the original.
+    All references change places: "Response 1" and "Response 2", "the first response" and "the
+    second response". In the forms of the embedded world the two sentences that speak of the
+    responses in turn also change places, so that the text speaks of the same position first.
+    Swapping twice returns the original.
     """
     if obstacle(rationale) is not None:
         return None
@@ -142,7 +162,7 @@ def swapped(rationale: str) -> str | None:
 
 
 def with_chosen_first(rationale: str, winner: int) -> tuple[str, Literal["chosen", "rejected"]]:
-    """Return a rationale that calls the chosen response Response 1 if it can be rewritten so, and which one it calls so.
+    """Return a rationale that calls the chosen response Response 1 if possible, and which it does.
 
     Args:
         rationale: The rationale as it was written.
@@ -157,12 +177,12 @@ def with_chosen_first(rationale: str, winner: int) -> tuple[str, Literal["chosen
 
 
 def obstacle(rationale: str) -> str | None:
-    """Return the words that keep a rationale from being rewritten for the other order; None if it can be rewritten."""
+    """Return the words that keep a rationale from being rewritten; None if it can be rewritten."""
     return next(_obstacles(rationale), None)
 
 
 def _obstacles(rationale: str) -> Iterator[str]:
-    """Yield everything in `rationale` that could refer to a response by order and is not recognised, with some words around."""
+    """Yield what could refer to a response by order and is not recognised, with words around it."""
     if control := CONTROL.search(rationale):
         yield f"the control character {control[0]!r}"
         return
@@ -201,7 +221,7 @@ def _exchanged(match: re.Match[str]) -> str:
 
 
 def _mixed_labels(references: list[re.Match[str]]) -> str | None:
-    """Return references of two kinds, such as "Response 1" and "Answer 2": one of them may mean something else."""
+    """Return references of two kinds, of which one may mean something else: "Answer 2"."""
     by_kind = {match["noun"].lower().split()[-1].rstrip("s"): match[0] for match in references}
     labels = [match for match in references if "label" in match.groupdict()]
     by_scheme = {match["label"].isdigit(): match[0] for match in labels}
@@ -212,7 +232,7 @@ def _mixed_labels(references: list[re.Match[str]]) -> str | None:
 
 
 def _quoted_references(rationale: str) -> Iterator[str]:
-    """Yield quotations that hold a reference: they may be words of a response, which must not be changed."""
+    """Yield quotations with a reference: they may be words of a response, which must not change."""
     if rationale.count('"') % 2 or rationale.count("`") % 2:
         yield "a quotation mark that is not closed"
     for quotation in QUOTED.finditer(rationale):
@@ -221,7 +241,7 @@ def _quoted_references(rationale: str) -> Iterator[str]:
 
 
 def _scores_in_order(sentence: str) -> bool:
-    """Return True for numbers that could be scores in the order of the responses: the sentence names no response."""
+    """Return True for numbers in a sentence without a reference that could be scores in order."""
     if REFERENCE in sentence or not re.search(r"\d", sentence):
         return False
     has_words = re.search(r"[A-Za-z]", sentence) is not None

@@ -23,29 +23,32 @@ SAMPLE = 64
 
 
 ORDER_EXAMPLES = 3
-"""Records of a source that are named because their rationales keep the order in which they were written."""
+"""Records of a source that are named because their rationales keep the order in which they were
+written."""
 
 
 @dataclass(frozen=True)
 class RationaleCounts:
-    """How many kept records of a source have rationales, and in which orders these can be shown to a judge."""
+    """How many records of a source have rationales, and in which orders these can be shown."""
 
     rationales: int
     one_order: int
-    """Rationales that are not proven to be right for the other order of the responses once it is rewritten."""
+    """Rationales that are not proven to be right for the other order of the responses once it is
+    rewritten."""
     winner_first: int
     """Rationales of one order in which the better response is Response 1."""
     examples: list[str]
     """Some records with rationales of one order, and the words that stand in the way."""
 
     def lines(self, source: str) -> list[str]:
-        """Return what there is to say about them for the console; nothing if all can be shown in both orders."""
+        """Return lines for the console; none if all rationales can be shown in both orders."""
         if not self.one_order:
             return []
         return [
-            f"{source}: {self.one_order:,} of {self.rationales:,} rationales are shown only in the order in which they were "
-            f"written, {self.winner_first:,} of them with the better response first; the others are shown first and second "
-            "equally often. Not recognised as references to a response:",
+            f"{source}: {self.one_order:,} of {self.rationales:,} rationales are shown only in the "
+            f"order in which they were written, {self.winner_first:,} of them with the better response "
+            "first. The other records are shown with it first and second equally often. Words that "
+            "could be references and are not recognised:",
             *(f"  {example}" for example in self.examples),
         ]
 
@@ -262,7 +265,7 @@ def card_of(part: SourceSplit, drawn_by_tenth: list[int], count: ImageTokens) ->
 def _rationale_counts(
     part: SourceSplit, flags: npt.NDArray[np.uint8], scale: float
 ) -> RationaleCounts:
-    """Return the counts of a source; `flags` are those of its rows, or of a sample of 1 in `scale`."""
+    """Return the counts of a source from its rows' flags, or from those of 1 in `scale`."""
     has_rationale = (flags & RATIONALE) > 0
     one_order = (flags & KEEPS_ORDER) > 0
     winner_first = one_order & ((flags & REJECTED_FIRST) == 0)
@@ -275,7 +278,7 @@ def _rationale_counts(
 
 
 def _order_examples(part: SourceSplit) -> list[str]:
-    """Return records whose rationales keep their order, each with the words that keep it from being rewritten."""
+    """Return records whose rationales keep their order, with the words that stand in the way."""
     examples = []
     for row in part.rows[part.rationale_sides() >= 0][:ORDER_EXAMPLES].tolist():
         try:

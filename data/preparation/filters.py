@@ -23,7 +23,8 @@ class FilterConfig(Section):
     identical: bool = True
     """Two responses that differ in white space only."""
     markers: bool = True
-    """A marker of another data set for an image, <ImageHere>, <img>, [IMAGE] or [IMG], left in a prompt or a response."""
+    """A marker of another data set for an image, <ImageHere>, <img>, [IMAGE] or [IMG], left in a
+    prompt or a response."""
     refusals: bool = False
     """A response in which a language model says that it is one, or that it cannot see images."""
     length_gap: float | None = Field(default=None, gt=1)

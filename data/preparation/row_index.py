@@ -63,12 +63,13 @@ ROW = np.dtype(
 IDENTICAL, MARKERS, REFUSAL, ORDER = 1, 2, 4, 8
 """Bits of `flags`; ORDER tells which of the two responses of a `pair_key` was chosen."""
 RATIONALE, KEEPS_ORDER, REJECTED_FIRST = 16, 32, 64
-"""More bits of `flags`: the record has a rationale; it cannot be rewritten for the other order of the responses; the response
-that it calls Response 1 is the rejected one."""
+"""More bits of `flags`: the record has a rationale; it cannot be rewritten for the other order of
+the responses; the response that it calls Response 1 is the rejected one."""
 BYTES_PER_TOKEN = 4
 """Rule of thumb for English and code with Qwen's tokenizer; the packer counts exactly, later."""
 LEFT_OVER_MARKER = re.compile(r"<(?:image|video|ImageHere|img)>|\[(?:IMAGE|IMG)\]")
-"""What data sets leave in texts for an image. Of these `<image>` and `<video>` are refused before; see data/markers.py."""
+"""What data sets leave in texts for an image. Of these `<image>` and `<video>` are refused before;
+see data/markers.py."""
 LANGUAGE_MODEL_REFUSAL = re.compile(
     r"\bas an? (?:AI )?(?:large )?(?:language model|text[- ]based (?:AI|assistant|model))"
     r"|\b(?:can(?:no|')t|unable to|not able to) (?:view|see|access|process|analy[sz]e|display) "

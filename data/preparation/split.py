@@ -96,10 +96,10 @@ class SourceSplit:
         return found[self.rows].astype(np.float64)
 
     def rationale_sides(self) -> npt.NDArray[np.int8]:
-        """Return the only side on which each training row can be shown with its rationale, (rows,); -1 if both can be.
+        """Return the only side on which each training row can be shown, -1 if both are, (rows,).
 
-        The side is 0 if the chosen response is shown first and 1 if it is shown second. Rationales of a generated source
-        can be shown in both orders; a test draws them.
+        The side is 0 if the chosen response is shown first and 1 if it is shown second. Rationales
+        of a generated source can be shown in both orders; a test draws them.
         """
         if self.row_index is None:
             return np.full(len(self.rows), -1, np.int8)

@@ -4,9 +4,9 @@
 
 `images`: a list of paths (relative to the image folder), data URIs, or structs {bytes, path}; may be missing.
 `prompt`: a text, or a list of turns {role, content} whose content is a text or a list of {type: text | image} parts.
-Without image parts the images stand before the user's first text. Optional: margin (a number), chosen_critique,
-rejected_critique, rationale, source, category; first_in_rationale (chosen or rejected) is the response that the rationale
-calls Response 1, the chosen one if it is missing.
+Without image parts and `<image>` the images stand before the user's first text. Optional: margin (a number), chosen_critique,
+rejected_critique, rationale, source, category, and first_in_rationale (chosen or rejected), the
+response that the rationale calls Response 1; that is the chosen one if it is missing.
 """
 
 from typing import Literal
@@ -64,11 +64,11 @@ class ProjectConfig(FormatConfig):
 
 
 def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
-    """Return which response the rationale of a row calls Response 1; raise RecordError for another word."""
+    """Return which response the rationale of a row calls Response 1."""
     first = row.optional("first_in_rationale", str)
     if first not in (None, "chosen", "rejected"):
         raise RecordError(
-            f"'first_in_rationale' is {first!r}; required is 'chosen' or 'rejected', the response that the rationale calls "
-            "Response 1. Without it that is the chosen one."
+            f"'first_in_rationale' is {first!r}; required is 'chosen' or 'rejected', the response that "
+            "the rationale calls Response 1. Without it that is the chosen one."
         )
     return "rejected" if first == "rejected" else "chosen"

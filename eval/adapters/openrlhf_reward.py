@@ -128,8 +128,9 @@ class RewardServer:
 def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
     """Return messages as JSON takes them, every image as a data URI; `images` fill image parts that have none.
 
-    Where there are no image parts, they stand in the place of `<image>` if it occurs as often as there are images, else before
-    the first text of the user. The server refuses a marker that is left.
+    Where there are no image parts, they stand in the place of `<image>` if it occurs as often as
+    there are images, else before the first text of the user. The server refuses a marker that is
+    left.
     """
     rest = iter(images)
     found: list[dict[str, Any]] = []
@@ -165,7 +166,7 @@ def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
 
 
 def placed(parts: list[dict[str, Any]], images: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return text parts with the next of `images` in the place of each `<image>`; it is taken from the list."""
+    """Return text parts with an image, taken from `images`, in the place of each `<image>`."""
     found: list[dict[str, Any]] = []
     for part in parts:
         pieces = part["text"].split("<image>")

@@ -52,9 +52,10 @@ class Annotator:
     seed: int = 0
 
     def __call__(self, record: Preference) -> Annotation:
-        """Return the first reasoning that ends with the right answer; raises EndpointError as the endpoint does.
+        """Return the first reasoning that ends with the right answer.
 
-        A reasoning with a marker such as `<image>` counts as a failed try, since training refuses it.
+        Raises EndpointError as the endpoint does. A reasoning with a marker such as `<image>`
+        counts as a failed try, since training refuses it.
         """
         side = draw(self.seed, record.identity, 0)
         shown = (record.chosen, record.rejected) if side == 0 else (record.rejected, record.chosen)

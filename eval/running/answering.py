@@ -93,8 +93,9 @@ class QuestionEncoder:
 def readable(encoder: Encoder, ids: Sequence[int], *, ended: bool) -> tuple[str, bool]:
     """Return a policy's tokens as the text that a judge may read, and whether it is whole: it `ended`, without control tokens.
 
-    Control tokens would be read as tokens again, so they are taken out, also where their letters were spelt. The same is
-    done with markers such as `<image>`, which a judge refuses in a response: one answer must not end a run.
+    Control tokens would be read as tokens again, so they are taken out, also where their letters
+    were spelt. The same is done with markers such as `<image>`, which a judge refuses in a
+    response: one answer must not end a run.
     """
     text = shown = encoder.tokenizer.decode(ids)
     while stray_marker(shown) or any(token in shown for token in encoder.control_tokens):

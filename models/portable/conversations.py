@@ -9,7 +9,8 @@
 X is an opened image (PIL), the bytes of a file, a path, a data URI, or {"bytes": …, "path": …} as `datasets` stores images.
 Images beside a conversation without any place for one stand before the first text of the user. Nothing is fetched.
 
-`<image>` in a text is the place of an image given beside, if there are as many markers as images; `markers.py` decides.
+`<image>` in a text is the place of an image given beside, if there are as many markers as images;
+`markers.py` decides.
 
 This file travels with every checkpoint that has a reward head, so it imports Pillow and nothing else.
 """
@@ -53,8 +54,9 @@ def read_conversation(
 ) -> tuple[list[dict[str, Any]], list[Picture]]:
     """Return the turns, with a part {"type": "image"} for each image, and the images in the order of these parts.
 
-    Raises: ConversationError for another form, other turns than user and assistant in alternation that begin (after at most
-    one system turn) and end with the user, another number of images than of places, or a marker that cannot be a place.
+    Raises: ConversationError for another form, other turns than user and assistant in alternation
+    that begin (after at most one system turn) and end with the user, another number of images than
+    of places, or a marker that cannot be a place.
     """
     written = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     if not isinstance(written, list | tuple):
@@ -91,7 +93,7 @@ def read_conversation(
 
 
 def refuse_markers(responses: Iterable[str]) -> None:
-    """Raise ConversationError if one of the responses holds a marker of an image or of another medium."""
+    """Raise ConversationError if a response holds a marker of an image or of another medium."""
     for number, response in enumerate(responses):
         if problem := marker_in_response(f"response {number}", response):
             raise ConversationError(problem)

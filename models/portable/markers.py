@@ -1,6 +1,7 @@
-"""`data.markers` under a sibling's name: files that travel with a checkpoint import each other alone.
+"""`data.markers` under a sibling's name, since files that travel import each other alone.
 
-Transformers copies this file into the checkpoint; `save_pretrained` of `reward.py` then puts the file itself in its place.
+Transformers copies this file into the checkpoint; `save_pretrained` of `reward.py` then puts the
+file itself in its place.
 """
 
 from data.markers import MarkerError as MarkerError

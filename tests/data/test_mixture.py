@@ -194,6 +194,11 @@ def test_filters_count_what_they_leave_out(tmp_path: Path) -> None:
         "length_gap": 1,
         "too_long": 1,
     }
+    stray = [message for message in found.card().sources[0].messages if "<image>" in message]
+    assert [message.split(" holds ")[0] for message in stray] == [
+        "one:3: the rejected response",
+        "one:4: the prompt",
+    ]
     assert [record.identity for record in everything(found)] == ["one:0", "one:7", "one:9"]
     adds_up(found)
     assert len(mixture(tmp_path, sources, filters={"markers": False, "identical": False})) == 8

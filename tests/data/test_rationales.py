@@ -1,4 +1,4 @@
-"""Rationales for the other order: rewritten where every reference is proven, and left alone otherwise."""
+"""Rationales for the other order: rewritten if every reference is proven, and kept otherwise."""
 
 from __future__ import annotations
 
@@ -144,7 +144,12 @@ KEPT = {
     "Response 1 has a response 2 times as long.": "2",
     # Words of a response, verdicts, scores in order, other scripts.
     'Response 1 says "Response 2 is better".': '"Response 2 is better"',
+    "Response 1 says 'Response 2 is better'.": "'Response 2 is better'",
+    "Response 1 says \u2018Response 2 is better\u2019.": "Response 2 is better",
     "Response 1 is better. <answer>1</answer>": "<answer>",
+    "The final answer is better than Response 1.": "final answer",
+    "The opening answer is better than Response 1.": "opening",
+    "text a is better than Response 2.": "text a",
     "Scores: 8 and 6. Response 1 is better.": "Scores: 8 and 6.",
     "8 6\nResponse 1 is better.": "8 6",
     "7/10 and 9/10. Response 2 is better.": "7/10 and 9/10.",
@@ -231,7 +236,7 @@ def test_rationales_of_the_embedded_world_can_all_be_rewritten(level: str) -> No
     "piece", ["a", "0", "<think", "\u201c", '"', "there is 1 ", "draw(a, ", " "]
 )
 def test_long_texts_take_time_in_proportion_to_their_length(piece: str) -> None:
-    """Only the pieces that a pattern begins with can make it try every place; none of them may hang."""
+    """A pattern tries every place that looks like its beginning; none of these texts may hang."""
     text = piece * (20_000 // len(piece)) + " Response 1 is better."
     swapped(text)
 

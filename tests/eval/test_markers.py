@@ -1,4 +1,4 @@
-"""One meaning of `<image>` in a text, over all entries: training, benchmarks, scoring, files, the server, checkpoints."""
+"""One meaning of `<image>` in a text: in training, benchmarks, scoring, files and the server."""
 
 from __future__ import annotations
 

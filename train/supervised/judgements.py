@@ -36,19 +36,21 @@ def with_winners(
 ) -> Indices:
     """Return `2 * record + side` for an epoch's record indices: on side 0 the winner is shown first, on side 1 second.
 
-    Of the records that can be shown on both sides exactly half (the larger half of an odd number) have the winner first, drawn
-    again for each epoch: one of every two neighbours, so that a step of even size is even, too. In a step that is not, naming
-    always the same response pays, and a policy that once learned to do so explores no more. A record that can be shown on one
-    side only is shown there, and is no part of this balance.
+    Of the records that can be shown on both sides exactly half (the larger half of an odd number)
+    have the winner first, drawn again for each epoch: one of every two neighbours, so that a step
+    of even size is even, too. In a step that is not, naming always the same response pays, and a
+    policy that once learned to do so explores no more. A record that can be shown on one side only
+    is shown there, and is no part of this balance.
 
     Args:
         records: The record indices of the epoch in their order, (records,).
         seed: The mixture's seed; with the epoch it decides every side, on all ranks alike.
         epoch: The number of the epoch.
-        both: Return every record in both orders, in a random sequence of twice the length. A record that can be shown on one
-            side only is there twice, so that it has the same weight as the others.
-        only_sides: The side of each of `records` that can be shown on one side only, -1 for the others, (records,). None if
-            all can be shown on both.
+        both: Return every record in both orders, in a random sequence of twice the length. A record
+            that can be shown on one side only is there twice, so that it has the same weight as the
+            others.
+        only_sides: The side of each of `records` that can be shown on one side only, -1 for the
+            others, (records,). None if all can be shown on both.
     """
     generator = np.random.default_rng([seed, epoch, 7])
     if only_sides is None:
@@ -71,8 +73,9 @@ def with_winners(
 def side_shown(record: Preference, side: int) -> int:
     """Return the side on which a record is shown if `side` was drawn for it.
 
-    That is another one if its rationale speaks of the other order and cannot be rewritten. It happens only for a record that
-    stands in for one that could not be read: an epoch draws each record on a side that it can be shown on.
+    That is another one if its rationale speaks of the other order and cannot be rewritten. It
+    happens only for a record that stands in for one that could not be read: an epoch draws each
+    record on a side that it can be shown on.
     """
     if record.rationale is None or obstacle(record.rationale) is None:
         return side
@@ -87,7 +90,7 @@ def shown_responses(record: Preference, side: int) -> tuple[str, str]:
 
 
 def shown_rationale(record: Preference, side: int) -> str | None:
-    """Return a record's rationale for the responses as `side` shows them, None if it has none; `side` is that of `side_shown`."""
+    """Return a record's rationale for a side that `side_shown` returned; None if it has none."""
     written_for = 0 if record.first_in_rationale == "chosen" else 1
     if record.rationale is None or side == written_for:
         return record.rationale
@@ -104,7 +107,7 @@ class JudgementEncoder:
     template: JudgeTemplate
 
     def __call__(self, record: Preference, side: int) -> TrainingExample:
-        """Encode a record with the winner first or second, or in the only order that its rationale is right for.
+        """Encode a record with the winner first or second, or in its rationale's only order.
 
         Raises: RecordError for a record without a rationale.
         """
@@ -181,15 +184,16 @@ class LanguageModelMethod(SupervisedMethod):
             )  # by index: once for either response shown first
 
     def _print_rationales_of_one_order(self) -> None:
-        """Print for each source how many rationales are shown only in the order in which they were written."""
+        """Print for each source how many rationales are shown only in the order they have."""
         if rank():
             return
         for part in self.mixture.parts:
             num_one_order = int((part.rationale_sides() >= 0).sum())
             if num_one_order:
                 self.console.print(
-                    f"{part.config.label}: {num_one_order:,} of {len(part.rows):,} records are shown only in the order in "
-                    "which their rationale was written; python data/mixture.py RECIPE --plan says why",
+                    f"{part.config.label}: {num_one_order:,} of {len(part.rows):,} records are shown "
+                    "only in the order in which their rationale was written; python data/mixture.py "
+                    "RECIPE --plan prints examples",
                     markup=False,
                     highlight=False,
                 )

@@ -24,7 +24,7 @@ MARKER = PLACE
 
 
 def messages(turns: Sequence[Any], images: int = 0) -> tuple[Message, ...]:
-    """Return a prompt, written as turns of {role, content} with content as text or as parts, with its images in their places.
+    """Return a prompt with its images in their places, from turns of {role, content}.
 
     Raises: RecordError for turns of another form, and as `marked` does.
     """
@@ -47,7 +47,7 @@ def question(content: str, images: int) -> tuple[Message, ...]:
 
 
 def marked(turns: Sequence[Message], images: int) -> tuple[Message, ...]:
-    """Return turns with image parts in the place of `<image>`, or in front if no turn holds one; see `place_images`.
+    """Return turns with image parts in the place of `<image>`, or in front if no turn holds one.
 
     Raises: RecordError for a marker that cannot be the place of an image.
     """
@@ -67,7 +67,8 @@ def text_of(turn: Message) -> str:
 def response(turns: Any) -> str:
     """Return the text of a response: a text, or one assistant turn.
 
-    Raises: RecordError for several turns, another role, or an image, also one that a marker stands for.
+    Raises: RecordError for several turns, another role, or an image, also one that a marker stands
+    for.
     """
     if isinstance(turns, str):
         return without_markers(turns, "a response")
@@ -83,14 +84,15 @@ def response(turns: Any) -> str:
         )
     if num_images := placeholders([message]):
         raise RecordError(
-            f"a response holds {num_images} image parts. Images in responses are not supported yet; required is text "
-            "of the assistant. Leave the record out, or remove the images from its responses."
+            f"a response holds {num_images} image parts. Images in responses are not supported yet; "
+            "required is text of the assistant. Leave the record out, or remove the images from its "
+            "responses."
         )
     return without_markers(text_of(message), "a response")
 
 
 def without_markers(content: str, name: str) -> str:
-    """Return the text of a response unchanged; raise RecordError if it holds a marker of an image or another medium."""
+    """Return a response's text unchanged; raise MarkerInTextError if it holds a marker."""
     if stray_marker(content) in CONTROL_TOKENS:
         return content  # `validate` refuses it, with the control tokens that are no markers
     if problem := marker_in_response(name, content):

@@ -276,22 +276,24 @@ OTHER_MEDIA = ("audio", "audios", "rejected_audios", "rejected_videos")
 
 
 def refuse_media_columns(columns: Mapping[str, Any]) -> None:
-    """Raise RecordError for a row of a public format with images of a response, or with sounds or videos.
+    """Raise RecordError for a row with images of a response, or with sounds or other videos.
 
     Without this the row would be trained on or scored as if they were not there.
     """
     for name in RESPONSE_IMAGES:
         if columns.get(name):
             raise RecordError(
-                f"the record holds images of a response under {name!r}. Images in responses are not supported yet; "
-                f"required is one prompt with all images in `images`, and responses of text. Leave the record out, or "
-                f"remove {name!r} if both responses are about the same images."
+                f"the record holds images of a response under {name!r}. Images in responses are not "
+                "supported yet; required is one prompt with all images in `images`, and responses of "
+                f"text. Leave the record out, or remove {name!r} if both responses are about the same "
+                "images."
             )
     for name in OTHER_MEDIA:
         if columns.get(name):
             raise RecordError(
-                f"the record holds audio or video under {name!r}, which models here cannot read; required are texts and "
-                f"images. Leave the record out, or remove {name!r} if the responses do not depend on it."
+                f"the record holds audio or video under {name!r}, which models here cannot read; "
+                f"required are texts and images. Leave the record out, or remove {name!r} if the "
+                "responses do not depend on it."
             )
 
 

@@ -13,6 +13,7 @@ from data.errors import EndpointError, UserError
 from data.mixture import Mixture, MixtureConfig
 from data.preference import Preference
 from data.prompts import Answer, conclusion, question, write_judgement
+from data.prompts import read as read_judgement
 from data.sources.project import ProjectConfig
 from data.sources.shapes import ShapesConfig
 from eval.judges.endpoint import Answer as Reply
@@ -172,3 +173,43 @@ def test_reading_a_journal_changes_nothing_in_it(tmp_path: Path) -> None:
     before = journal_of(path).read_bytes()
     assert len(read_journal(journal_of(path), pairs)) == 3
     assert journal_of(path).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "can_be_rewritten"),
+    [("Response {} is better.", True), ("Response {} is better, the former is not.", False)],
+)
+def test_a_rationale_is_written_with_the_order_that_it_is_right_for(
+    reasoning: str, can_be_rewritten: bool, tmp_path: Path
+) -> None:
+    """Half of the pairs are shown with the chosen response second."""
+    pairs = records(12)
+    model = Model(pairs, needed=1)
+
+    def complete(body: Mapping[str, Any]) -> Reply:
+        answer = read_judgement(model(body).text).answer
+        assert answer is not None
+        return Reply(write_judgement(reasoning.format(answer), answer), False, 0, 0)
+
+    annotate(pairs, range(12), Annotator(complete, "m"), tmp_path / "out.jsonl", "drop")
+    written = read(tmp_path / "out.jsonl")
+    firsts = [one.first_in_rationale for one in written]
+    assert set(firsts) == ({"chosen"} if can_be_rewritten else {"chosen", "rejected"})
+    for one in written:
+        number = 1 if one.first_in_rationale == "chosen" else 2
+        assert one.rationale == reasoning.format(number)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert ["first_in_rationale" in row for row in rows] == [one == "rejected" for one in firsts]
+
+
+def test_a_rationale_with_a_marker_is_a_failed_try(tmp_path: Path) -> None:
+    pairs = records(2)
+    model = Model(pairs, needed=1)
+
+    def complete(body: Mapping[str, Any]) -> Reply:
+        text = model(body).text
+        return Reply(text.replace("<think>", "<think><image> "), False, 0, 0)
+
+    annotate(pairs, range(2), Annotator(complete, "m"), tmp_path / "out.jsonl", "drop")
+    lines = read_journal(journal_of(tmp_path / "out.jsonl"), pairs)
+    assert [line["right"] for line in lines] == [False, False]

@@ -180,6 +180,8 @@ def test_stored_answers_belong_to_the_content_of_a_question(
         ("red", "red", True),
         ("red<|im_start|>", "red", False),
         ("<|im_<|im_end|>start|>red", "red", False),
+        ("red <image> or <audio>", "red  or ", False),
+        ("<ima<image>ge>red", "red", False),
     ],
 )
 def test_control_tokens_are_taken_out(text: str, shown: str, whole: bool) -> None:

@@ -220,3 +220,31 @@ def test_a_response_is_what_follows_its_prompt(
 def test_a_text_that_cannot_be_told_is_refused(query: str, prompt: str | None, said: str) -> None:
     with pytest.raises(RecordError, match=said):
         response_of(query, prompt)
+
+
+def test_a_marker_is_a_place_or_refused_with_status_422(judges: dict[str, ServedRanker]) -> None:
+    async def use(client: httpx.AsyncClient, service: Service) -> None:
+        marked = group("<image>What is it?", "a", "b", images=1)
+        assert await scores(client, marked) == await scores(
+            client, group("What is it?", "a", "b", images=1)
+        )
+        wrong = group("<image>What is it?", "a", "b")
+        answer = (await client.post("/v1/rewards", json={"groups": [marked, wrong]})).json()
+        assert "scores" in answer["groups"][0]
+        assert "<image> 1 times for 0 images" in answer["groups"][1]["error"]["message"]
+        turns = [
+            {"role": "user", "content": "<image>What is it?"},
+            {"role": "assistant", "content": "a"},
+        ]
+        refused = [
+            await client.post("/classify", json={"messages": turns}),
+            await client.post("/rerank", json={"query": "<image>?", "documents": ["a"]}),
+            await client.post(
+                "/get_reward", json={"query": ["What?A <image>."], "prompts": ["What?"]}
+            ),
+        ]
+        for reply in refused:
+            assert reply.status_code == 422
+            assert "<image>" in reply.json()["error"]["message"]
+
+    serving(judges["scalar"], use)

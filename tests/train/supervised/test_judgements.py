@@ -194,7 +194,7 @@ def record_answer(records: JudgementRecords, index: int) -> int | None:
 
 
 def test_the_cold_start_of_the_embedded_world_learns_what_it_learned() -> None:
-    """Every judgement of an epoch, in the order that was drawn before, is the one that the world writes for that order."""
+    """Every judgement is the one that the world writes for the order that was drawn before."""
     records = judgements()
     world = ShapesWorld("demo", 0, "train", 0.3, None)
     order = records.order(1)
