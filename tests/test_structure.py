@@ -15,11 +15,12 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 HOUSE = {
     "data": (
-        "errors console video config preference prompts scanning decoding images pages storage synthetic sources preparation mixture",
+        "errors console video config preference limits prompts scanning decoding images pages storage "
+        "synthetic sources preparation mixture",
         "browse frames shapes",
     ),
     "models": (
-        "config distributed packing portable families compatibility encoder generation sampling adapters backbone",
+        "config distributed cancellation packing portable families compatibility encoder generation sampling adapters backbone",
         "build_embedded",
     ),
     "eval": (

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,10 +18,12 @@ from typing import Any, TypeVar
 import torch
 
 from data.errors import RecordError
+from data.preference import texts
 from eval.judges.ranking import PackedRanker
 from eval.protocol import Candidates, Ranking
 from eval.serving.limits import RequestLimits
 from eval.serving.metrics import Metrics
+from models.cancellation import run_abandonable
 from models.packing.groups import Group, join
 
 Done = TypeVar("Done")
@@ -98,8 +101,19 @@ class Batcher:
         )
 
     async def in_pool(self, function: Callable[..., Done], *arguments: Any) -> Done:
-        """Call a function beside the event loop and the model."""
-        return await asyncio.get_running_loop().run_in_executor(self.encoders, function, *arguments)
+        """Call a function beside the event loop and the model.
+
+        If the caller is cancelled, a function that waits for a thread is never called, and a running
+        one ends at its next step.
+        """
+        abandoned = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self.encoders, run_abandonable, abandoned, function, *arguments
+            )
+        except asyncio.CancelledError:
+            abandoned.set()
+            raise
 
     def _split(self, candidates: Candidates) -> tuple[list[Any], object]:
         items = [item for _, item in self.ranker.split(candidates)]
@@ -126,16 +140,34 @@ class Batcher:
 
     def _encoded(self, item: Any) -> list[tuple[Any, Group]]:
         """Return an item's group, in pieces of some of its responses each where it is larger than a row."""
+        self._refuse_if_too_long(item)
         group = self.ranker.encode(item)
+        self._refuse_beyond_tokens(group)
+        return list(self._pieces(item, group))
+
+    def _refuse_if_too_long(self, item: Any) -> None:
+        """Raise RecordError if a prompt with its longest response is beyond the limit of tokens.
+
+        A text of few characters cannot be. A longer one is encoded with its longest response alone,
+        before the prompt is tokenised once for each of the others.
+        """
+        if not isinstance(item, Candidates) or len(item.responses) == 1:
+            return
+        longest = max(item.responses, key=len)
+        num_characters = sum(map(len, texts(item.prompt))) + len(longest)
+        if num_characters > self.limits.tokens:
+            self._refuse_beyond_tokens(self.ranker.encode(replace(item, responses=(longest,))))
+
+    def _refuse_beyond_tokens(self, group: Group) -> None:
+        """Raise RecordError if a group's prompt with its longest response is beyond the limit of tokens."""
         longest = max(group.continuations, key=lambda one: len(one.ids))
-        if (
-            cost := self.ranker.cost(replace(group, continuations=(longest,)))
-        ) > self.limits.tokens:
+        cost = self.ranker.cost(replace(group, continuations=(longest,)))
+        if cost > self.limits.tokens:
             raise RecordError(
                 f"the prompt with its longest response takes {cost:,} tokens of a row, its images' patches among them; this "
-                f"server allows {self.limits.tokens:,}. Shorten it, or send fewer or smaller images."
+                f"server allows {self.limits.tokens:,}. Shorten it, send fewer or smaller images, or "
+                "start with `--max-tokens N`."
             )
-        return list(self._pieces(item, group))
 
     def _pieces(self, item: Any, group: Group) -> Iterator[tuple[Any, Group]]:
         middle = len(group.continuations) // 2
