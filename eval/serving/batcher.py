@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -90,15 +91,27 @@ class Batcher:
         self.waiting: list[Part] = []
         self.arrived, self.room = asyncio.Event(), asyncio.Semaphore(ENCODED)
 
-    async def rank(self, candidates: Candidates) -> Scored:
-        """Return what the judge says; raises RecordError for what cannot be encoded, NonFiniteError for such a score."""
-        items, prompt = await self.in_pool(self._split, candidates)
-        found = await asyncio.gather(*(self._computed(item, prompt) for item in items))
+    async def rank(self, candidates: Candidates, lane: asyncio.Semaphore) -> Scored:
+        """Return what the judge says; raises RecordError for what cannot be encoded, NonFiniteError for such a score.
+
+        `lane` is that of the request, from `new_lane`.
+        """
+        async with lane:
+            items, prompt = await self.in_pool(self._split, candidates)
+        found = await asyncio.gather(*(self._computed(item, prompt, lane) for item in items))
         parts = [part for some in found for part in some]
         ranking = self.ranker.join(candidates, [part.found.result() for part in parts])
         return Scored(
             ranking, sum(part.tokens for part in parts), sum(part.unshared for part in parts)
         )
+
+    def new_lane(self) -> asyncio.Semaphore:
+        """Return what limits the groups of one request that are in the pool of encoders at one time.
+
+        The pool is first come, first served. A request of hundreds of groups puts its next one behind
+        those of the others, so that a small request waits for one group of it, not for all.
+        """
+        return asyncio.Semaphore(ENCODERS)
 
     async def in_pool(self, function: Callable[..., Done], *arguments: Any) -> Done:
         """Call a function beside the event loop and the model.
@@ -126,10 +139,13 @@ class Batcher:
             )
         return items, digest.digest()
 
-    async def _computed(self, item: Any, prompt: object) -> list[Part]:
+    async def _computed(self, item: Any, prompt: object, lane: asyncio.Semaphore) -> list[Part]:
         """Return the parts of an item once they were computed."""
-        async with self.room:
-            encoded, loop = await self.in_pool(self._encoded, item), asyncio.get_running_loop()
+        async with AsyncExitStack() as until_computed:
+            async with lane:
+                await until_computed.enter_async_context(self.room)
+                encoded = await self.in_pool(self._encoded, item)
+            loop = asyncio.get_running_loop()
             parts = [
                 Part(one, group, prompt or object(), loop.create_future()) for one, group in encoded
             ]

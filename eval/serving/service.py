@@ -149,8 +149,9 @@ class Service:
                 f"{self.groups} groups wait, and this server allows {self.limits.queue}; try again.",
             )
         self.groups += count
+        lane = running.batcher.new_lane()
         work = asyncio.gather(
-            *(self._group(running, number, one) for number, one in enumerate(asked.groups))
+            *(self._group(running, number, one, lane) for number, one in enumerate(asked.groups))
         )
         gone = asyncio.ensure_future(
             request.receive()
@@ -216,11 +217,14 @@ class Service:
         except ClientDisconnect:
             raise Refused(400, "disconnected", "the client went away.") from None
 
-    async def _group(self, running: Running, number: int, written: Any) -> Scored | Failure:
+    async def _group(
+        self, running: Running, number: int, written: Any, lane: asyncio.Semaphore
+    ) -> Scored | Failure:
         async def scored() -> Scored:
-            return await running.batcher.rank(
-                await running.batcher.in_pool(running.intake, written, f"group {number}")
-            )
+            batcher = running.batcher
+            async with lane:
+                candidates = await batcher.in_pool(running.intake, written, f"group {number}")
+            return await batcher.rank(candidates, lane)
 
         [found] = await asyncio.gather(scored(), return_exceptions=True)
         if isinstance(found, RecordError):
