@@ -35,12 +35,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from pydantic import ValidationError
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.config.validation import format_validation_error
 from data.console import plain_console
 from data.errors import UserError
+from data.limits import DEFAULTS, Limits
 from data.storage.files import write_json_lines
 from data.storage.output_lock import locked_file
 from eval.candidates.records import open_records
@@ -80,6 +83,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="also as `rewards`; `relative` reads a column `reference`",
     )
     parser.add_argument("--clip", type=float, help="of --form standardised: OpenRLHF takes 10")
+    for name in Limits.model_fields:
+        parser.add_argument(
+            f"--max-{name}",
+            type=int,
+            default=getattr(DEFAULTS, name),
+            metavar="N",
+            help=f"{name} of a record; more is refused before it is judged; default: %(default)s",
+        )
     add_verifier(parser)
     add_ranks(parser)
     options = parser.parse_args(arguments)
@@ -88,6 +99,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.clip is not None and (options.form != "standardised" or options.clip <= 0):
         parser.error("--clip is a positive number for --form standardised")
     return options
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """Return how large a record may be; raises UserError for impossible limits."""
+    values = {name: vars(options)[f"max_{name}"] for name in Limits.model_fields}
+    try:
+        return Limits(**values)
+    except ValidationError as error:
+        raise UserError(f"--max-…: {format_validation_error(error)}") from error
 
 
 def score(options: argparse.Namespace, console: Console) -> None:
@@ -116,7 +136,7 @@ def score(options: argparse.Namespace, console: Console) -> None:
             )
         scoring = Scoring(options.form, verifying(options), reference, options.clip)
         check_kind(options.output)
-        file = open_records(options.input, options.image_root)
+        file = open_records(options.input, options.image_root, limits_of(options))
         schema = schema_for(file.rows, options.output)
         if scoring.verifying is not None:
             file.refuse_contradiction(scoring.verifying)

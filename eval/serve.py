@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -154,6 +155,12 @@ def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -
             flush=True,
         )
         Server(service).run([listening])
+        if service.out_of_time.is_set():
+            # The model may still compute a row of an abandoned request. No thread can be interrupted,
+            # and the interpreter would wait for it.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
         if service.failed is not None:
             raise service.failed
 

@@ -6,7 +6,6 @@ it. They fail closed: an answer that cannot be read is wrong.
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 from data.errors import RecordError, UserError
 from data.preference import Rule, Truth
-from data.scanning import contents_between
+from data.scanning import compatibility_form, contents_between
 
 OPENING_TAG = re.compile("<answer>", re.IGNORECASE)
 CLOSING_TAG = re.compile("</answer>", re.IGNORECASE)
@@ -69,7 +68,7 @@ def exact(response: str, answer: str) -> bool:
 
 
 def _plain(content: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", content).casefold().split()).strip(AROUND)
+    return " ".join(compatibility_form(content).casefold().split()).strip(AROUND)
 
 
 def multiple_choice(response: str, answer: str) -> bool:
@@ -108,7 +107,7 @@ def numeric(response: str, answer: str, tolerance: float = 1e-6) -> bool:
 def _number(content: str) -> float | None:
     """Return the last number; None without one, for one beyond every float, and for a fraction of zero."""
     written = LATEX_FRACTION.sub(
-        r" \1/\2 ", unicodedata.normalize("NFKC", content).replace("−", "-").replace("⁄", "/")
+        r" \1/\2 ", compatibility_form(content).replace("−", "-").replace("⁄", "/")
     )
     found: list[tuple[int, str, str]] = [
         (one.end(), one[0], "1") for one in NUMBER.finditer(written) if _digits(one[0])

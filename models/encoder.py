@@ -25,6 +25,7 @@ from data.preference import (
 )
 from data.storage.files import read_json, write_json
 from data.video import ADVICE, TOKEN
+from models.cancellation import stop_if_abandoned
 from models.config import BackboneConfig, StoredRead
 from models.families.table import family_of
 from models.packing.groups import Continuation, Group, PackedBatch, pack
@@ -260,11 +261,15 @@ class Encoder:
         """
         last = self._last  # once: a server encodes in several threads
         if tuple(images) != last[0]:
-            self._last = last = (
-                tuple(images),
-                self._patches([decode(image, record) for image in images]),
-            )
-        rendered = [self.render(one, loss=i < with_loss) for i, one in enumerate(conversations)]
+            pictures = []
+            for image in images:
+                stop_if_abandoned()
+                pictures.append(decode(image, record))
+            self._last = last = (tuple(images), self._patches(pictures))
+        rendered = []
+        for index, conversation in enumerate(conversations):
+            stop_if_abandoned()
+            rendered.append(self.render(conversation, loss=index < with_loss))
         return self._encode(last[1], rendered, read)
 
     def encode(
@@ -298,7 +303,10 @@ class Encoder:
         pads = [
             frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids
         ]
-        whole = [self._tokenise(conversation, pads, read) for conversation in conversations]
+        whole = []
+        for conversation in conversations:
+            stop_if_abandoned()
+            whole.append(self._tokenise(conversation, pads, read))
         cut = self._boundary(whole)
         rest = (
             Continuation(

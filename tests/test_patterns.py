@@ -330,6 +330,9 @@ PATTERNS: dict[str, Pattern] = {
     "data.storage.strict_json.SURROGATE": Pattern(
         strict_json.SURROGATE.search, ("\\", "\\u", "\\ud", "d800", "x")
     ),
+    "data.storage.strict_json.STRING": Pattern(
+        lambda text: strict_json.count_values(text.encode()), ('"', "\\", "x", ",", '\\"', "[")
+    ),
     "data.storage.strict_json.BLANKS": Pattern(matching(strict_json.BLANKS), BLANKS),
     "data.sources.shared.files.SHARD": Pattern(
         matching(files.SHARD), ("-", "1", "-1", "-of-", "-1-of-1", "x", ".")

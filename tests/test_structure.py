@@ -15,12 +15,12 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 HOUSE = {
     "data": (
-        "errors regular_files console video markers config preference scanning rationales prompts "
-        "decoding images pages storage synthetic sources preparation mixture",
+        "errors regular_files console video markers config preference limits scanning rationales "
+        "prompts decoding images pages storage synthetic sources preparation mixture",
         "browse frames shapes",
     ),
     "models": (
-        "config distributed packing portable families compatibility encoder generation sampling adapters backbone",
+        "config distributed cancellation packing portable families compatibility encoder generation sampling adapters backbone",
         "build_embedded",
     ),
     "eval": (

@@ -15,12 +15,12 @@ from typing import Any
 
 from data.errors import ImageError, RecordError, UserError
 from data.images import image_size
+from data.limits import DEFAULTS, Limits, written_sizes
 from data.mixture import CACHE
 from data.preference import EncodedImage
 from data.regular_files import require_regular
 from data.sources.shared.conversation import response
 from data.sources.shared.files import MESSAGE, ODD_VALUES, SourceRow, refuse_media_columns
-from data.sources.shared.limits import DEFAULTS
 from data.sources.trl import split_pair
 from data.storage.archives import Folder
 from data.storage.tables import Rows, open_rows
@@ -50,6 +50,7 @@ class RecordFile:
     path: Path
     rows: Rows
     images: Folder
+    limits: Limits = DEFAULTS
 
     def row(self, number: int) -> SourceRow:
         """Return a row; raise RecordError if it cannot be read."""
@@ -58,7 +59,7 @@ class RecordFile:
     def answered(self, row: SourceRow) -> Answered:
         """Return what a row holds; raise RecordError, which names it, for what cannot be judged."""
         try:
-            return _answered(row)
+            return _answered(row, self.limits)
         except RecordError as error:
             raise RecordError(
                 (str(error) if isinstance(error, ImageError) else f"{row.identity}: {error}")[
@@ -87,7 +88,7 @@ class RecordFile:
                 continue
 
 
-def open_records(path: Path, image_root: Path | None) -> RecordFile:
+def open_records(path: Path, image_root: Path | None, limits: Limits = DEFAULTS) -> RecordFile:
     """Open a file; paths of images are relative to `image_root`, else to the file's folder, and may not leave it.
 
     Raises: UserError for what is no such file, and for one without a record.
@@ -102,10 +103,10 @@ def open_records(path: Path, image_root: Path | None) -> RecordFile:
     rows = open_rows([path], CACHE)
     if not len(rows):
         raise UserError(f"{path}: the file holds no record.")
-    return RecordFile(path, rows, Folder(root))
+    return RecordFile(path, rows, Folder(root), limits)
 
 
-def _answered(row: SourceRow) -> Answered:
+def _answered(row: SourceRow, limits: Limits) -> Answered:
     columns = row.columns
     refuse_media_columns(columns)
     given = [name for name in RESPONSES if columns.get(name) is not None]
@@ -135,27 +136,14 @@ def _answered(row: SourceRow) -> Answered:
     images: Any = next(
         (columns[name] for name in ("images", "image") if columns.get(name) is not None), []
     )
+    for name, count in written_sizes(messages, responses, images).items():
+        limits.refuse(name, count, f"start with `--max-{name} N`")
     turns, pictures = read_conversation(messages, images if isinstance(images, list) else [images])
     refuse_markers(responses)
     references = tuple(
         one for one in pictures if isinstance(one, bytes | Path)
     )  # a file holds no opened image
-    within_limits(turns, responses, len(references))
     resolved = tuple(row.image(one if isinstance(one, bytes) else str(one)) for one in references)
     for image in resolved:
         image_size(image, row.identity)
     return Answered(turns, references, resolved, tuple(responses))
-
-
-def within_limits(turns: list[dict[str, Any]], responses: list[str], images: int) -> None:
-    """Raise RecordError for a record that is larger than one of a training source may be."""
-    prompt = sum(len(part.get("text", "")) for turn in turns for part in turn["content"])
-    characters = prompt + max(map(len, responses), default=0)
-    for name, found, most in (
-        ("characters", characters, DEFAULTS.characters),
-        ("images", images, DEFAULTS.images),
-    ):
-        if found > most:
-            raise RecordError(
-                f"prompt and response hold {found:,} {name}; at most {most:,} are judged: shorten it or leave it out."
-            )

@@ -21,7 +21,6 @@ milliseconds for decoding an image, and it is exact; an index by bands of the ha
 """
 
 import re
-import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from data.errors import ImageError
 from data.images import decode
 from data.preference import EncodedImage, Message, Preference, texts
 from data.preparation.row_index import LEFT_OVER_MARKER
+from data.scanning import compatibility_form
 from data.storage.files import content_digest, digest, hash64
 from eval.protocol import Example
 
@@ -60,8 +60,8 @@ COSINES = np.cos(np.pi / SIDE * np.outer(np.arange(8), np.arange(SIDE) + 0.5)).a
 
 def words(text: str) -> list[str]:
     """Return the words of `text` as they are compared."""
-    folded = unicodedata.normalize("NFKC", LEFT_OVER_MARKER.sub(" ", text)).casefold()
-    return WORD.findall(unicodedata.normalize("NFKC", folded))
+    folded = compatibility_form(LEFT_OVER_MARKER.sub(" ", text)).casefold()
+    return WORD.findall(compatibility_form(folded))
 
 
 def shingles(found: Sequence[str]) -> Hashes:

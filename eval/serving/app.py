@@ -1,21 +1,26 @@
 """The HTTP side: routes, who may ask and how many at once, and how the server ends.
 
-At SIGTERM (or Ctrl-C) it drains: what was accepted is answered, what is new gets 503, then the process ends with status 0. A
-second signal ends it at once.
+At SIGTERM (or Ctrl-C) it drains: what was accepted is answered, what is new gets 503, then the process
+ends with status 0. What is not answered within the seconds of `--max-drain` gets 503 as well. A second
+signal ends it at once.
 """
 
+import asyncio
 import hmac
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eval.serving.dialects import DIALECTS, Asked, Served
 from eval.serving.service import LOGGER, Refused, Service
@@ -24,6 +29,10 @@ OPEN = ("/health", "/ready")
 """Paths that need no key: load balancers ask them."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than clients and load balancers keep an idle connection, so that none sends a request into a closing one."""
+HEADER_SECONDS = 20
+"""How long a new connection may take to send the headers of its first request, or of a further one."""
+CLOSE_SECONDS = 5
+"""How long answers that are being written may take once the server closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,45 @@ def _route(service: Service, read: Callable[[Any, Served], Asked]) -> Callable[[
     return route
 
 
+class TimedHeaders(H11Protocol):
+    """A connection that is closed if a request's headers do not arrive in time.
+
+    uvicorn waits for ever for the first bytes, and for the rest of the headers: a client that sends a
+    byte a minute would keep a connection, and thousands of them all that the process may open.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self.header_timer: asyncio.TimerHandle | None = None
+        self._expect_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of the headers, which begin or go on with `data`, unless they are complete."""
+        super().data_received(data)
+        awaits_headers = self.conn.their_state is h11.IDLE
+        if not awaits_headers and self.header_timer is not None:
+            self.header_timer.cancel()
+            self.header_timer = None
+        if awaits_headers and self.header_timer is None and self.conn.trailing_data[0]:
+            self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        if self.header_timer is not None:
+            self.header_timer.cancel()
+        super().connection_lost(exc)
+
+    def _expect_headers(self) -> None:
+        self.header_timer = self.loop.call_later(HEADER_SECONDS, self._close_as_too_slow)
+
+    def _close_as_too_slow(self) -> None:
+        self.header_timer = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            LOGGER.info("closed a connection: no request within %d s", HEADER_SECONDS)
+            self.transport.close()
+
+
 class Server(uvicorn.Server):
     """Ends by draining; uvicorn's own way would refuse connections at once and end with the signal's status."""
 
@@ -141,20 +189,34 @@ class Server(uvicorn.Server):
             application(service),
             log_level="warning",
             access_log=False,
+            http=TimedHeaders,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
             lifespan="on",
         )
         super().__init__(config)
         self.service = service
+        self.drain_until = math.inf
+        """Time of the monotonic clock."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain, or end at once if that was asked for before."""
         self.should_exit = self.force_exit = self.service.draining
+        if not self.service.draining:
+            self.drain_until = time.monotonic() + self.service.limits.drain
         self.service.draining = True
 
     async def on_tick(self, counter: int) -> bool:
         """Say whether to end: all is answered, or loading failed; asked ten times a second."""
         service = self.service
+        if time.monotonic() > self.drain_until and not service.out_of_time.is_set():
+            LOGGER.warning(
+                "%d requests are not answered %d s after the signal and are given up",
+                service.requests,
+                service.limits.drain,
+            )
+            service.out_of_time.set()
+        self.should_exit |= service.out_of_time.is_set()
         self.should_exit |= (
             service.draining and not service.requests
         ) or service.failed is not None

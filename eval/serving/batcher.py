@@ -9,18 +9,22 @@ import asyncio
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 
 from data.errors import RecordError
+from data.preference import texts
 from eval.judges.ranking import PackedRanker
 from eval.protocol import Candidates, Ranking
 from eval.serving.limits import RequestLimits
 from eval.serving.metrics import Metrics
+from models.cancellation import run_abandonable
 from models.packing.groups import Group, join
 
 Done = TypeVar("Done")
@@ -87,19 +91,42 @@ class Batcher:
         self.waiting: list[Part] = []
         self.arrived, self.room = asyncio.Event(), asyncio.Semaphore(ENCODED)
 
-    async def rank(self, candidates: Candidates) -> Scored:
-        """Return what the judge says; raises RecordError for what cannot be encoded, NonFiniteError for such a score."""
-        items, prompt = await self.in_pool(self._split, candidates)
-        found = await asyncio.gather(*(self._computed(item, prompt) for item in items))
+    async def rank(self, candidates: Candidates, lane: asyncio.Semaphore) -> Scored:
+        """Return what the judge says; raises RecordError for what cannot be encoded, NonFiniteError for such a score.
+
+        `lane` is that of the request, from `new_lane`.
+        """
+        async with lane:
+            items, prompt = await self.in_pool(self._split, candidates)
+        found = await asyncio.gather(*(self._computed(item, prompt, lane) for item in items))
         parts = [part for some in found for part in some]
         ranking = self.ranker.join(candidates, [part.found.result() for part in parts])
         return Scored(
             ranking, sum(part.tokens for part in parts), sum(part.unshared for part in parts)
         )
 
+    def new_lane(self) -> asyncio.Semaphore:
+        """Return what limits the groups of one request that are in the pool of encoders at one time.
+
+        The pool is first come, first served. A request of hundreds of groups puts its next one behind
+        those of the others, so that a small request waits for one group of it, not for all.
+        """
+        return asyncio.Semaphore(ENCODERS)
+
     async def in_pool(self, function: Callable[..., Done], *arguments: Any) -> Done:
-        """Call a function beside the event loop and the model."""
-        return await asyncio.get_running_loop().run_in_executor(self.encoders, function, *arguments)
+        """Call a function beside the event loop and the model.
+
+        If the caller is cancelled, a function that waits for a thread is never called, and a running
+        one ends at its next step.
+        """
+        abandoned = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self.encoders, run_abandonable, abandoned, function, *arguments
+            )
+        except asyncio.CancelledError:
+            abandoned.set()
+            raise
 
     def _split(self, candidates: Candidates) -> tuple[list[Any], object]:
         items = [item for _, item in self.ranker.split(candidates)]
@@ -112,10 +139,13 @@ class Batcher:
             )
         return items, digest.digest()
 
-    async def _computed(self, item: Any, prompt: object) -> list[Part]:
+    async def _computed(self, item: Any, prompt: object, lane: asyncio.Semaphore) -> list[Part]:
         """Return the parts of an item once they were computed."""
-        async with self.room:
-            encoded, loop = await self.in_pool(self._encoded, item), asyncio.get_running_loop()
+        async with AsyncExitStack() as until_computed:
+            async with lane:
+                await until_computed.enter_async_context(self.room)
+                encoded = await self.in_pool(self._encoded, item)
+            loop = asyncio.get_running_loop()
             parts = [
                 Part(one, group, prompt or object(), loop.create_future()) for one, group in encoded
             ]
@@ -126,16 +156,34 @@ class Batcher:
 
     def _encoded(self, item: Any) -> list[tuple[Any, Group]]:
         """Return an item's group, in pieces of some of its responses each where it is larger than a row."""
+        self._refuse_if_too_long(item)
         group = self.ranker.encode(item)
+        self._refuse_beyond_tokens(group)
+        return list(self._pieces(item, group))
+
+    def _refuse_if_too_long(self, item: Any) -> None:
+        """Raise RecordError if a prompt with its longest response is beyond the limit of tokens.
+
+        A text of few characters cannot be. A longer one is encoded with its longest response alone,
+        before the prompt is tokenised once for each of the others.
+        """
+        if not isinstance(item, Candidates) or len(item.responses) == 1:
+            return
+        longest = max(item.responses, key=len)
+        num_characters = sum(map(len, texts(item.prompt))) + len(longest)
+        if num_characters > self.limits.tokens:
+            self._refuse_beyond_tokens(self.ranker.encode(replace(item, responses=(longest,))))
+
+    def _refuse_beyond_tokens(self, group: Group) -> None:
+        """Raise RecordError if a group's prompt with its longest response is beyond the limit of tokens."""
         longest = max(group.continuations, key=lambda one: len(one.ids))
-        if (
-            cost := self.ranker.cost(replace(group, continuations=(longest,)))
-        ) > self.limits.tokens:
+        cost = self.ranker.cost(replace(group, continuations=(longest,)))
+        if cost > self.limits.tokens:
             raise RecordError(
                 f"the prompt with its longest response takes {cost:,} tokens of a row, its images' patches among them; this "
-                f"server allows {self.limits.tokens:,}. Shorten it, or send fewer or smaller images."
+                f"server allows {self.limits.tokens:,}. Shorten it, send fewer or smaller images, or "
+                "start with `--max-tokens N`."
             )
-        return list(self._pieces(item, group))
 
     def _pieces(self, item: Any, group: Group) -> Iterator[tuple[Any, Group]]:
         middle = len(group.continuations) // 2

@@ -1,5 +1,6 @@
 """From a group as a client wrote it to candidates: what it may hold, and where its images may lie."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from data.errors import ImageError, RecordError, SpecialFileError
 from data.images import image_path, image_size
+from data.limits import written_sizes
 from data.preference import EncodedImage
 from data.regular_files import open_regular
 from eval.judges.ranking import candidates_of
@@ -45,23 +47,41 @@ class Intake:
         if len(asked.responses) > most:
             what = "of a judge that compares every two of them" if self.compares else "of a group"
             raise RecordError(
-                f"{identity}: {len(asked.responses)} responses; this server allows {most} {what}."
+                f"{identity}: {len(asked.responses)} responses; this server allows {most} {what}. Send "
+                f"fewer, or start with `--max-{'compared' if self.compares else 'responses'} N`."
             )
-        found = candidates_of(asked.messages, asked.responses, asked.images, identity)
-        if len(found.images) > self.limits.images:
-            raise RecordError(
-                f"{identity}: {len(found.images)} images; this server allows {self.limits.images} in a group."
-            )
-        return replace(found, images=tuple(self._image(image, identity) for image in found.images))
+        sizes = written_sizes(asked.messages, asked.responses, asked.images)
+        for name, count in sizes.items():
+            limit = getattr(self.limits, name)
+            if count > limit:
+                raise RecordError(
+                    f"{identity}: {count:,} {name}; this server allows {limit:,} in a group. Shorten "
+                    f"it, or start with `--max-{name} N`."
+                )
+        candidates = candidates_of(asked.messages, asked.responses, asked.images, identity)
+        return replace(candidates, images=self._read_images(candidates.images, identity))
 
-    def _image(self, image: EncodedImage, identity: str) -> bytes:
-        content = image if isinstance(image, bytes) else self._read(str(image), identity)
-        height, width = image_size(content, identity)
-        if height * width > self.limits.pixels:
-            raise ImageError(
-                f"{identity}: an image of {width} x {height} pixels; this server allows {self.limits.pixels:,}. Scale it down."
-            )
-        return content
+    def _read_images(self, images: Sequence[EncodedImage], identity: str) -> tuple[bytes, ...]:
+        """Return the bytes of a group's images; raises ImageError if their headers claim too many pixels."""
+        contents: list[bytes] = []
+        num_pixels = 0
+        for image in images:
+            content = image if isinstance(image, bytes) else self._read(str(image), identity)
+            height, width = image_size(content, identity)
+            if height * width > self.limits.pixels:
+                raise ImageError(
+                    f"{identity}: an image of {width} x {height} pixels; this server allows "
+                    f"{self.limits.pixels:,}. Scale it down, or start with `--max-pixels N`."
+                )
+            num_pixels += height * width
+            if num_pixels > self.limits.area:
+                raise ImageError(
+                    f"{identity}: the first {len(contents) + 1} of {len(images)} images have "
+                    f"{num_pixels:,} pixels; this server allows {self.limits.area:,} in a group. "
+                    "Scale them down, or start with `--max-area N`."
+                )
+            contents.append(content)
+        return tuple(contents)
 
     def _read(self, name: str, identity: str) -> bytes:
         """Return the bytes of a file below the media root; an error never says what lies outside."""

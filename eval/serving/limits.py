@@ -5,23 +5,42 @@ from typing import Annotated
 from pydantic import Field
 
 from data.config.section import Section
+from data.limits import DEFAULTS
 
 Limit = Annotated[int, Field(ge=1)]
 
 
 class RequestLimits(Section):
-    """RequestLimits of a server; what exceeds one is refused before it is computed."""
+    """Limits of a server. What exceeds one is refused before it is computed.
+
+    `turns`, `parts`, `images` and `characters` are those of training's records (`data.limits`).
+    """
 
     body: Limit = Field(2**25, description="bytes of a request (413)")
+    held: Limit = Field(
+        2**28, description="bytes of all requests that are in memory at one time (429)"
+    )
+    values: Limit = Field(2**18, description="JSON values of a request, counted before it is read")
     queue: Limit = Field(1024, description="groups that wait or are computed, of all clients (429)")
     groups: Limit = Field(256, description="groups of a request, at most the queue")
     responses: Limit = Field(64, description="responses of a group")
     compared: Limit = Field(
         8, description="responses of a group where a judge compares: N take N (N - 1) judgements"
     )
-    images: Limit = Field(16, description="images of a group")
+    turns: Limit = Field(DEFAULTS.turns, description="turns of a prompt")
+    parts: Limit = Field(DEFAULTS.parts, description="texts and images of a prompt's turns")
+    images: Limit = Field(DEFAULTS.images, description="images of a group")
+    characters: Limit = Field(
+        DEFAULTS.characters, description="characters of a prompt with its longest response"
+    )
     pixels: Limit = Field(2**25, description="pixels of an image, counted before it is decoded")
+    area: Limit = Field(
+        2**27, description="pixels of all images of a group, counted before one is decoded"
+    )
     tokens: Limit = Field(
         2**15,
         description="what a prompt with as many of its responses as fit into a row takes of a row: tokens + 0.4 x patches",
+    )
+    drain: Limit = Field(
+        30, description="seconds after SIGTERM in which accepted requests are still answered"
     )

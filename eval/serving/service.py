@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from data.errors import CheckpointError, NonFiniteError, RecordError
 from data.storage.files import read_json
-from data.storage.strict_json import parse_json
+from data.storage.strict_json import count_values, parse_json
 from eval.judges.checkpoint import Runtime
 from eval.judges.config import (
     CriticJudgeConfig,
@@ -88,6 +88,10 @@ class Service:
     groups: int = 0
     """Of these requests, as far as they were read."""
     running: Running | None = None
+    held: int = 0
+    """Bytes of these requests' bodies."""
+    out_of_time: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when draining has taken as long as it may: what is not answered by then is given up."""
     failed: BaseException | None = None
     """What ended loading or computing; the server then ends as well."""
 
@@ -112,10 +116,21 @@ class Service:
 
     async def answer(self, request: Request, read: Callable[[Any, Served], Asked]) -> JSONResponse:
         """Return the answer to a request of the dialect that `read` reads; raises Refused."""
-        body = await self._body(request)
+        body = bytearray()
+        try:
+            await self._receive(request, body)
+            return await self._answered(request, bytes(body), read)
+        finally:
+            self.held -= len(body)
+
+    async def _answered(
+        self, request: Request, body: bytes, read: Callable[[Any, Served], Asked]
+    ) -> JSONResponse:
         running = self.loaded()
         try:
-            asked = await running.batcher.in_pool(_asked, body, read, running.served)
+            asked = await running.batcher.in_pool(
+                _asked, body, read, running.served, self.limits.values
+            )
         except ValidationError as error:
             raise Refused(422, "invalid_request", problems(error)) from error
         except RecordError as error:
@@ -134,22 +149,32 @@ class Service:
                 f"{self.groups} groups wait, and this server allows {self.limits.queue}; try again.",
             )
         self.groups += count
+        lane = running.batcher.new_lane()
         work = asyncio.gather(
-            *(self._group(running, number, one) for number, one in enumerate(asked.groups))
+            *(self._group(running, number, one, lane) for number, one in enumerate(asked.groups))
         )
         gone = asyncio.ensure_future(
             request.receive()
         )  # after the body the next message is that the client went away
-        either: set[asyncio.Future[Any]] = {work, gone}
+        out_of_time = asyncio.ensure_future(self.out_of_time.wait())
+        either: set[asyncio.Future[Any]] = {work, gone, out_of_time}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() and out_of_time.done():
+                raise Refused(
+                    503,
+                    "draining",
+                    f"the server is being shut down, and {self.limits.drain} seconds did not suffice "
+                    "for this request; ask another one.",
+                )
             if not work.done():
                 raise Refused(400, "disconnected", "the client went away.")
             found = work.result()
         finally:
             work.cancel()
             gone.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
+            out_of_time.cancel()
+            await asyncio.gather(work, gone, out_of_time, return_exceptions=True)
             self.groups -= count
         failures = [one for one in found if isinstance(one, Failure)]
         for failure in failures:
@@ -163,13 +188,22 @@ class Service:
             {**answer, "error": {"message": said, "type": worst.type}}, worst.status
         )
 
-    async def _body(self, request: Request) -> bytes:
-        content, length = bytearray(), int(request.headers.get("content-length", "0"))
+    async def _receive(self, request: Request, content: bytearray) -> None:
+        """Append a request's body to `content`, and count it as held; raises Refused."""
+        length = int(request.headers.get("content-length", "0"))
         try:
             async with asyncio.timeout(READ_SECONDS):
                 async for piece in request.stream():
                     content += piece
+                    self.held += len(piece)
                     length = max(length, len(content))
+                    if self.held > self.limits.held:
+                        raise Refused(
+                            429,
+                            "overloaded",
+                            f"the requests that are being answered hold {self.held:,} bytes, and "
+                            f"this server allows {self.limits.held:,}; try again.",
+                        )
                     if length > self.limits.body:
                         raise Refused(
                             413,
@@ -182,13 +216,15 @@ class Service:
             ) from None
         except ClientDisconnect:
             raise Refused(400, "disconnected", "the client went away.") from None
-        return bytes(content)
 
-    async def _group(self, running: Running, number: int, written: Any) -> Scored | Failure:
+    async def _group(
+        self, running: Running, number: int, written: Any, lane: asyncio.Semaphore
+    ) -> Scored | Failure:
         async def scored() -> Scored:
-            return await running.batcher.rank(
-                await running.batcher.in_pool(running.intake, written, f"group {number}")
-            )
+            batcher = running.batcher
+            async with lane:
+                candidates = await batcher.in_pool(running.intake, written, f"group {number}")
+            return await batcher.rank(candidates, lane)
 
         [found] = await asyncio.gather(scored(), return_exceptions=True)
         if isinstance(found, RecordError):
@@ -223,7 +259,17 @@ class Service:
         return {"object": "list", "data": [{**own, **about, "limits": self.limits.model_dump()}]}
 
 
-def _asked(body: bytes, read: Callable[[Any, Served], Asked], served: Served) -> Asked:
+def _asked(
+    body: bytes, read: Callable[[Any, Served], Asked], served: Served, most_values: int
+) -> Asked:
+    num_values = count_values(body)
+    if num_values > most_values:
+        raise Refused(
+            422,
+            "invalid_request",
+            f"the request holds {num_values:,} JSON values; this server allows {most_values:,}. Send "
+            "several requests, or start with `--max-values N`.",
+        )
     try:
         found = parse_json(body)
     except RecordError as error:

@@ -17,10 +17,10 @@ from pydantic import model_validator
 
 from data.errors import ImageError, RecordError, UserError
 from data.images import from_data_uri
+from data.limits import DEFAULTS, Limits
 from data.preference import EncodedImage, Preference
 from data.regular_files import require_regular
 from data.sources.shared.base import SourceConfig
-from data.sources.shared.limits import DEFAULTS, Limits
 from data.storage.archives import Archive, Folder, Images, check_places, is_archive, open_images
 from data.storage.strict_json import parse_json
 from data.storage.tables import Row, Rows, kind_of, open_rows

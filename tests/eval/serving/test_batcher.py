@@ -188,15 +188,43 @@ def test_work_that_nobody_waits_for_is_dropped(judges: dict[str, ServedRanker]) 
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         assert service.running is not None
-        rank = service.running.batcher.rank
+        batcher = service.running.batcher
+        lane = batcher.new_lane()
         asked = [service.running.intake(group(f"{n}", *("ab"[: n + 1])), "row") for n in range(2)]
-        first = asyncio.create_task(rank(asked[0]))
+        first = asyncio.create_task(batcher.rank(asked[0], lane))
         await asyncio.sleep(0.1)
-        second = asyncio.create_task(rank(asked[1]))
+        second = asyncio.create_task(batcher.rank(asked[1], lane))
         await asyncio.sleep(0.05)
         second.cancel()
         await first
-        assert len((await rank(asked[0])).ranking.scores) == 1
+        assert len((await batcher.rank(asked[0], lane)).ranking.scores) == 1
         assert seen == [1, 1]
 
     serving(broken(judges["scalar"], slow), use)
+
+
+def test_a_small_request_does_not_wait_for_all_groups_of_a_large_one(
+    judges: dict[str, ServedRanker],
+) -> None:
+    judging = judges["scalar"]
+    encoded: list[str] = []
+
+    def slow(candidates: Candidates) -> Any:
+        encoded.append(candidates.responses[0])
+        time.sleep(0.01)
+        return judging.ranker.encode(candidates)
+
+    async def use(client: httpx.AsyncClient, service: Service) -> None:
+        async def ask(*groups: dict[str, Any]) -> None:
+            answer = await client.post("/v1/rewards", json={"groups": groups})
+            assert answer.status_code == 200
+
+        large = asyncio.create_task(ask(*(group(f"{n}", "large") for n in range(100))))
+        while not encoded:
+            await asyncio.sleep(0.001)
+        await ask(group("x", "small"))
+        await large
+        assert len(encoded) == 101
+        assert encoded.index("small") < 50
+
+    serving(replace(judging, ranker=replace(judging.ranker, encode=slow)), use)

@@ -1,0 +1,97 @@
+"""How large a record may be, the same in training, in scoring files and in the server.
+
+A larger one was made to break something, or it is no record: it is refused before it costs time, and
+counted as unusable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from data.config.section import Section
+from data.errors import RecordError
+from data.preference import Preference, texts
+
+
+class Limits(Section):
+    """What one record of a source may hold at most; no record of a released data set comes near the defaults."""
+
+    characters: int = Field(default=500_000, ge=1, le=100_000_000)
+    """Of all its texts together: about the 128,000 tokens that Qwen2.5-VL reads. To tokenise as many takes a second or two."""
+    turns: int = Field(default=500, ge=1, le=100_000)
+    """Of its prompt."""
+    parts: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Pieces of text and places of images in its prompt."""
+    images: int = Field(default=256, ge=0, le=65_535)
+    """Of its prompt; the frames of a video are images."""
+
+    def check(self, record: Preference) -> Preference:
+        """Return `record` unchanged; raise RecordError for one beyond a limit."""
+        notes = (
+            record.chosen_critique,
+            record.rejected_critique,
+            record.rationale,
+            record.source,
+            record.category,
+        )
+        written = (
+            *texts(record.prompt),
+            record.chosen,
+            record.rejected,
+            *(note for note in notes if note is not None),
+        )
+        self.refuse("characters", sum(map(len, written)))
+        self.refuse("turns", len(record.prompt))
+        self.refuse("parts", sum(len(message["content"]) for message in record.prompt))
+        self.refuse("images", len(record.images))
+        return record
+
+    def refuse(self, name: str, count: int, way_out: str | None = None) -> None:
+        """Raise RecordError if `count` is beyond the limit `name`; `way_out` says how to raise it."""
+        limit = getattr(self, name)
+        if count > limit:
+            how = way_out or f"set `limits: {{{name}: N}}` at its source in the recipe"
+            raise RecordError(
+                f"{count:,} {name}; at most {limit:,} are read, since one record must not hold up a "
+                f"run. Shorten it, or {how}."
+            )
+
+
+def written_sizes(messages: Any, responses: Sequence[str], images: Any) -> dict[str, int]:
+    """Return the sizes that `Limits` limits, of a conversation in any form that callers write.
+
+    They are counted before images are decoded or texts tokenised. `characters` are those of the prompt
+    with its longest response, which are tokenised together. What is malformed is not counted: reading
+    refuses it.
+    """
+    turns = messages if isinstance(messages, list | tuple) else [{"content": messages}]
+    num_characters = max(map(len, responses), default=0)
+    num_parts = 0
+    num_images = len(images) if isinstance(images, list | tuple) else 0
+    for turn in turns:
+        content = turn.get("content") if isinstance(turn, dict) else None
+        parts = content if isinstance(content, list | tuple) else [content]
+        num_parts += len(parts)
+        for part in parts:
+            written = part.get("text") if isinstance(part, dict) else part
+            if isinstance(written, str):
+                num_characters += len(written)
+            elif isinstance(part, dict) and _holds_content(part):
+                num_images += 1  # the image is in its place, not given next to the messages
+    return {
+        "turns": len(turns),
+        "parts": num_parts,
+        "images": num_images,
+        "characters": num_characters,
+    }
+
+
+def _holds_content(part: dict[str, Any]) -> bool:
+    """Return True if a part has a value besides its type."""
+    return any(value is not None for key, value in part.items() if key != "type")
+
+
+DEFAULTS = Limits()

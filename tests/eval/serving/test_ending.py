@@ -1,0 +1,122 @@
+"""Slow clients, clients that go away, and the end of a server that still has work."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+from eval.protocol import Candidates, Verdict
+from eval.serving import app
+from eval.serving.app import Server
+from eval.serving.limits import RequestLimits
+from eval.serving.service import ServedRanker, Service
+from models.packing.groups import PackedBatch
+from tests.eval.serving.client import group
+
+
+@contextmanager
+def listening(judging: ServedRanker, limits: RequestLimits) -> Iterator[tuple[Server, int]]:
+    """Run a server on a free port in a thread, and end it at last."""
+    service = Service(lambda: judging, limits)
+    server = Server(service)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            while service.running is None:
+                time.sleep(0.01)
+            yield server, port
+        finally:
+            server.handle_exit(15, None)
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def blocked(
+    judging: ServedRanker, begun: threading.Event, goes_on: threading.Event
+) -> ServedRanker:
+    """Return a judge whose model computes until `goes_on` is set."""
+    run = judging.ranker.run
+
+    def blocking(batch: PackedBatch, items: Sequence[Candidates]) -> Sequence[Verdict]:
+        begun.set()
+        goes_on.wait(60)
+        found: Sequence[Verdict] = run(batch, items)
+        return found
+
+    return replace(judging, ranker=replace(judging.ranker, run=blocking))
+
+
+def is_closed_while_sending(connection: socket.socket, byte: bytes) -> bool:
+    """Send one byte at a time for ten seconds at most; return True once the server closes the connection."""
+    try:
+        for _ in range(200):
+            connection.sendall(byte)
+            time.sleep(0.05)
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_headers_that_come_byte_by_byte_close_the_connection(
+    judges: dict[str, ServedRanker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "HEADER_SECONDS", 0.5)
+    with listening(judges["scalar"], RequestLimits()) as (_, port):
+        silent = socket.create_connection(("127.0.0.1", port))
+        slow = socket.create_connection(("127.0.0.1", port))
+        with silent, slow:
+            assert is_closed_while_sending(slow, b"P")
+            silent.settimeout(10)
+            assert silent.recv(1) == b""  # closed by the server
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            for _ in range(3):  # over one connection, idle for longer than headers may take
+                answer = client.post("/v1/rewards", json={"groups": [group()]})
+                assert answer.status_code == 200
+                time.sleep(0.7)
+
+
+def test_headers_of_a_second_request_are_timed_too(
+    judges: dict[str, ServedRanker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "HEADER_SECONDS", 0.5)
+    with listening(judges["scalar"], RequestLimits()) as (_, port):
+        connection = socket.create_connection(("127.0.0.1", port))
+        with connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in connection.recv(1000)
+            assert is_closed_while_sending(connection, b"G")
+
+
+def test_a_server_ends_although_its_model_still_computes(judges: dict[str, ServedRanker]) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    answers: list[Any] = []
+    judging = blocked(judges["scalar"], begun, goes_on)
+    try:
+        with listening(judging, RequestLimits(drain=1)) as (server, port):
+
+            def ask() -> None:
+                url = f"http://127.0.0.1:{port}/v1/rewards"
+                answers.append(httpx.post(url, json={"groups": [group()] * 9}, timeout=60))
+
+            client = threading.Thread(target=ask)
+            client.start()
+            assert begun.wait(60)
+            server.handle_exit(15, None)
+            client.join(60)
+            [answer] = answers
+            assert (answer.status_code, answer.json()["error"]["type"]) == (503, "draining")
+            assert "1 seconds did not suffice" in answer.json()["error"]["message"]
+    finally:
+        goes_on.set()
