@@ -18,6 +18,6 @@ def float64() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def module_in_float64() -> Iterator[None]:
-    """Run all tests of a module in float64, and the fixtures that they share, such as checkpoints."""
+    """Run all tests of a module in float64, and the fixtures they share, such as checkpoints."""
     with exactness.float64():
         yield
