@@ -1,0 +1,47 @@
+"""The lock of an output on several ranks: the first one holds it, and all get its refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import distributed
+
+from data.errors import InUseError
+from data.storage.output_lock import locked_folder
+from models.distributed import barrier, locked_by_first_rank, rank
+from tests.train.ranks import run_ranks
+
+
+def refused(folder: str) -> None:
+    """Try to lock a folder that the test holds."""
+    distributed.init_process_group("gloo")
+    with (
+        pytest.raises(InUseError, match="is in use"),
+        locked_by_first_rank(locked_folder(Path(folder))),
+    ):
+        pass
+    print(f"rank {rank()} was refused")
+    distributed.destroy_process_group()
+
+
+def hold_together(folder: str) -> None:
+    """Lock a folder on two ranks of one run, and find that another process cannot have it."""
+    distributed.init_process_group("gloo")
+    with locked_by_first_rank(locked_folder(Path(folder))):
+        with pytest.raises(InUseError), locked_folder(Path(folder)):
+            pass
+        barrier()
+    distributed.destroy_process_group()
+
+
+def test_all_ranks_of_a_second_run_are_refused_together(tmp_path: Path) -> None:
+    with locked_folder(tmp_path / "run"):
+        printed = run_ranks(tmp_path / "logs", refused, str(tmp_path / "run"))
+    assert "rank 0 was refused" in printed
+    assert "rank 1 was refused" in printed
+
+
+def test_the_ranks_of_one_run_are_not_in_each_others_way(tmp_path: Path) -> None:
+    run_ranks(tmp_path / "logs", hold_together, str(tmp_path / "run"))
+    assert list((tmp_path / "run").iterdir()) == []
