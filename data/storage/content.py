@@ -33,6 +33,16 @@ def record_key(record: Preference) -> str:
     )
 
 
+def question_key(question: Preference) -> str:
+    """Return a digest of a question, its images and its known answers, 64 hexadecimal digits.
+
+    Answers of a policy are kept under it: they are verified by the known answers.
+    """
+    truth = question.truth
+    known = None if truth is None else [list(truth.answers), truth.rule]
+    return shown_key(question.prompt, question.images, (), known)
+
+
 def shown_key(
     prompt: Sequence[Message],
     images: Iterable[EncodedImage],

@@ -16,8 +16,8 @@ from data.mixture import Mixture, MixtureConfig
 from data.pages.chart import Axis, Chart, plain
 from data.pages.template import TINY, thumbnail
 from data.preference import Preference, texts
-from data.preparation.row_index import prompt_key
 from data.sources.table import AnySource
+from data.storage.content import question_key
 from eval.reporting.content import FIGURES, QuestionSet, Row, spread
 from eval.reporting.figures import TICKS, Score, lines, words_of
 from eval.results.statistics import Difference, paired_bootstrap
@@ -184,7 +184,7 @@ def _records(
             MixtureConfig(sources=[TypeAdapter(AnySource).validate_python(found.source)])
         )
         records = {place: mixture[place] for place in wanted if place < len(mixture)}
-        keys = {place: f"{prompt_key(record):016x}" for place, record in records.items()}
+        keys = {place: question_key(record) for place, record in records.items()}
     except (ValueError, OSError) as error:  # not in the place any more, no network, other settings
         notes.append(
             f"The questions could not be loaded, so their texts and images are missing: {error}"

@@ -20,8 +20,7 @@ from pydantic import TypeAdapter
 from data.images import decode
 from data.markers import MARKERS, stray_marker
 from data.preference import Preference
-from data.preparation.row_index import prompt_key
-from data.storage.content import record_key
+from data.storage.content import question_key, record_key
 from data.storage.files import write_json, write_json_lines
 from eval.journal import SILENT, Journal
 from eval.judges.packed_inference import Packed, run_packed
@@ -264,16 +263,11 @@ def stored_answers(file: Path, questions: Sequence[Preference], samples: int) ->
     adapter, names = TypeAdapter(Answers), [field.name for field in fields(Answers)]
     found = []
     for question in questions:
-        row = rows_by_question.get((question.identity, key_text(question)))
+        row = rows_by_question.get((question.identity, question_key(question)))
         if row is None or len(row["right"]) != samples + 1:
             return []
         found.append(adapter.validate_python({name: row[name] for name in names}))
     return found
-
-
-def key_text(question: Preference) -> str:
-    """Return `prompt_key` as files hold it, 16 hexadecimal digits."""
-    return f"{prompt_key(question):016x}"
 
 
 def write_answers(
@@ -285,7 +279,7 @@ def write_answers(
     rows = [
         {
             "id": question.identity,
-            "key": key_text(question),
+            "key": question_key(question),
             "category": question.category,
             **asdict(found),
             "credits": found.figures(),

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from data.preference import Preference
 from data.storage.code import code_digest
+from data.storage.content import question_key
 from data.storage.files import digest, write_json_lines
 from eval.journal import Journal
 from eval.judges.checkpoint import Runtime
@@ -29,7 +30,6 @@ from eval.running.answering import (
     Answerer,
     Answers,
     credits_of,
-    key_text,
     scored,
     stored_answers,
 )
@@ -131,7 +131,7 @@ class Measurement:
 
     def _mark(self, policy: Path) -> str:
         policies = policy_digest(policy), policy_digest(self.start_path)
-        asked = [(one.identity, key_text(one), one.prompt, one.truth) for one in self.questions]
+        asked = [(one.identity, question_key(one), one.prompt, one.truth) for one in self.questions]
         code = code_digest("eval.running.divergence", floors=("models", "eval"))
         return digest(repr((policies, asked, self.samples, self.sampling, self.judge, code)))
 
