@@ -34,8 +34,8 @@ from data.errors import UserError
 from data.storage.files import write_json
 from eval.protocol import Floats
 from eval.results.best_of import best_of, in_group_auc
+from eval.results.intervals import share_interval
 from eval.results.predictions import credits_by, predictions_in, read_predictions
-from eval.results.statistics import crossed_bootstrap
 from train.ablation.steps import keep_settings, run_step, trained
 from train.ablation.variants import alone, end_runs_on_signals
 from train.recipe.parsing import parse_options, read_recipe
@@ -211,9 +211,10 @@ def measured(file: Path) -> dict[str, Any]:
     return {"questions": len(rows), "asked": len(auc), **means}
 
 
-def interval(values: Floats) -> list[float]:
-    """Return a mean over questions with its 95 % interval."""
-    return list(crossed_bootstrap(values[None]))
+def interval(values: Floats) -> list[float | None]:
+    """Return a mean of values from 0 to 1 over questions with its 95 % interval."""
+    found = share_interval(values)
+    return [found.mean, found.low, found.high]
 
 
 def accuracies(run: Path) -> dict[str, float]:

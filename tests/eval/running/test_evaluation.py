@@ -13,7 +13,7 @@ from eval.benchmarks.benchmark import Benchmark, Origin, Record, ScoringRule
 from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from eval.protocol import Example, ProtocolConfig, Verdict
 from eval.results.result import Result, figures, outcomes
-from eval.results.statistics import wilson
+from eval.results.intervals import wilson
 from eval.running.evaluation import evaluate
 from tests.eval.make import example, png, votes
 
