@@ -19,7 +19,8 @@ orders of a judge that disagree, so that guessing is 50 % for every kind of mode
 the means of at least six variants, with Fisher's 95 % intervals, and stand also without each variant in turn. AUC and best-of-N
 gain come from the same answers, so AUC of one half of the questions predicts the gain on the other half.
 
-Into predictors/ of the list's folder go samples and policies, predictors.json, .md and .png. A killed command is continued by the same command.
+Into predictors/ of the list's folder go samples and policies, predictors.json, .md and .png. A killed command is continued by the
+same command.
 """
 
 import argparse

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _INTRODUCTION = """Protocol: {protocol}. Accuracies in percent, each with its own 95 % interval over rows. Distances from the \
-best are paired by row, and their intervals hold at 95 % for all {comparisons} pairs of judges together (Bonferroni), since any of \
+best are paired by row. Their intervals hold at 95 % for all {comparisons} pairs of judges together (Bonferroni), since any of \
 them could have been the best. They speak of these checkpoints: other trainings of the same recipes are in none of them."""
 _HEAD = (
     "| judge | step | accuracy [95 %] | macro | n | ties | ties half | unparsable | behind the best [95 %] |",
@@ -179,6 +179,8 @@ def draw(summary: Summary, path: Path) -> None:
                 _draw_run(axes, run if len(run) <= 40 else f"…{run[-39:]}", own, colour)
             blind, score = best_baseline(standings[0].result)
             axes.axhline(100 * score, color="grey", linestyle=":", linewidth=1.2)
+            for chance in sorted({one.result.chance for one in standings} - {0.5}):
+                axes.axhline(100 * chance, color="grey", linestyle="-.", linewidth=1.2)
             right = axes.get_yaxis_transform()
             axes.text(
                 0.99,

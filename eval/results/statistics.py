@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eval.protocol import Floats, Ints
-from eval.results.intervals import accuracy_interval, student_quantile, sum_of_squares
+from eval.results.intervals import Z95, accuracy_interval, student_quantile, sum_of_squares
 
 DRAWS = 2000
 """Draws of a simulated distribution, by one fixed seed."""
@@ -243,7 +243,8 @@ def _slope(
     squares, count = sum_of_squares(centred * residual, clusters)
     if count < 2:
         return slope, None, None
-    half_width = student_quantile(count - 1) * math.sqrt(squares * (n - 1) / (n - 2)) / spread
+    quantile = Z95 if count == n else student_quantile(count - 1)
+    half_width = quantile * math.sqrt(squares * (n - 1) / (n - 2)) / spread
     return slope, slope - half_width, slope + half_width
 
 

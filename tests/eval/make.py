@@ -28,8 +28,8 @@ def example(
     official_first: Side | None = None,
     **row: Any,
 ) -> Example:
-    """Return an example that asks `what?`."""
-    prompt = user_turn("what?", len(images))
+    """Return an example that asks `what?` about its key: rows of one prompt would be one item."""
+    prompt = user_turn(f"what? {key}", len(images))
     return Example(
         key, images, prompt, responses, f"test:{key}", better, group, "source", row, official_first
     )

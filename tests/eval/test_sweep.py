@@ -219,8 +219,11 @@ def test_the_best_and_what_cannot_be_told_from_it(tmp_path: Path) -> None:
     behind = standings["run/checkpoint-1"].behind
     assert behind is not None
     assert behind.mean == pytest.approx(0.4)
+    assert behind.low is not None
     assert behind.low > 0
+    assert summary.comparisons == 6  # any of the four could have been the best
     text = markdown(summary)
+    assert "hold at 95 % for all 6 pairs of judges together" in text
     assert (
         "Best: run/checkpoint-3, 90.0 [82.6, 94.5]. Not distinguishable from it: all.yaml." in text
     )

@@ -376,9 +376,7 @@ def false_words(
     words = set()
     for _ in range(BENCHMARKS):
         difficulties = generator.beta(1.2, 0.4, ROWS)
-        first, *others = (
-            draw_trainings(generator, difficulties, 3, spread) for spread in spreads
-        )
+        first, *others = (draw_trainings(generator, difficulties, 3, spread) for spread in spreads)
         for credits in others:
             low, high = ends(credits, first)
             if low > 0:

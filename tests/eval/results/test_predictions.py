@@ -7,10 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eval.benchmarks.table import BENCHMARKS
 from eval.protocol import ProtocolConfig, Verdict
+from eval.results.intervals import paired_difference
 from eval.results.predictions import contents, difference, predictions_in, write_predictions
 from tests.eval.make import example, png, votes
 
@@ -145,3 +147,33 @@ def test_predictions_are_found_in_a_file_a_folder_a_checkpoint_and_a_run(tmp_pat
     (tmp_path / "run" / "best").symlink_to("checkpoint-9")
     assert predictions_in(tmp_path / "run")["vl"].resolve() == ninth
     assert predictions_in(tmp_path / "nowhere") == {}
+
+
+def test_rows_of_one_item_count_as_dependent_in_a_comparison(tmp_path: Path) -> None:
+    """Sixty rows of twenty images: the difference is the same, and its interval that of twenty clusters."""
+    examples = [
+        example(
+            str(row), images=(png(size=(8, 6 + row // 3)),), id=str(row), image=f"mcq/{row}.png"
+        )
+        for row in range(60)
+    ]
+    first = [Verdict(scores=(float(row % 12 < 9), 0.5)) for row in range(60)]
+    second = [Verdict(scores=(float(row % 12 < 3), 0.5)) for row in range(60)]
+    files = []
+    for name, verdicts in (("first", first), ("second", second)):
+        write_predictions(examples, verdicts, BENCHMARK, ProtocolConfig(), tmp_path / name)
+        files.append(lines(tmp_path / name / "predictions.jsonl"))
+    assert len({record["item"] for record in files[0]}) == 20
+    found = difference(*files)
+    credits = [np.array([record["credit"] for record in records]) for records in files]
+    expected = paired_difference(*credits, np.arange(60) // 3)
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (expected.mean, expected.low, expected.high)
+    )
+    for records in files:
+        for record in records:
+            del record["item"]  # as earlier versions wrote it
+    earlier = difference(*files)
+    independent = paired_difference(*credits)
+    assert (earlier.low, earlier.high) == pytest.approx((independent.low, independent.high))
+    assert difference(*files, comparisons=10).high > earlier.high  # type: ignore[operator]
