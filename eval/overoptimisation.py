@@ -12,8 +12,9 @@ of a variant are one line. Answers that a run gave to the same questions at its 
 A difference is paired: the same questions. Its interval is over questions for a run with one seed, and then speaks of this policy
 alone; over questions and trainings for three seeds or more; two seeds have none. Intervals of differences hold at 95 % for all of
 them together. "Sharpening" is what a run's last line says where sampled answers became better, and the greedy one did not.
-Into --output (default
-RUN/overoptimisation) go figures.json, picture.png and points/, a file for each checkpoint, which a second call does not repeat.
+
+Into --output (default RUN/overoptimisation) go figures.json, picture.png and points/, a file for each checkpoint, which a second
+call does not repeat.
 """
 
 from __future__ import annotations
@@ -381,14 +382,9 @@ def draw(rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, Any]], 
                     alpha=0.7,
                     label=f"start, {label}",
                 )
-                axes.fill_between(
-                    kl,
-                    [line[f"{name}_low"] for line in curve],
-                    [line[f"{name}_high"] for line in curve],
-                    color="#000000",
-                    alpha=0.08,
-                    linewidth=0,
-                )
+                ends = [(line[f"{name}_low"], line[f"{name}_high"]) for line in curve]
+                low, high = np.array(ends, dtype=float).T
+                axes.fill_between(kl, low, high, color="#000000", alpha=0.08, linewidth=0)
         for axes in (accuracy, score):
             axes.set_xlabel("KL from the start, nats an answer")
 

@@ -173,7 +173,8 @@ BEST_OF = {"best": "best of n", "pass": "pass@n", "majority": "majority of n"}
 
 def score_of(stored: Mapping[str, float | None]) -> Score:
     """Return a stored figure, without an interval if there is none for two seeds."""
-    return tuple(value for key in ("mean", "low", "high") if (value := stored.get(key)) is not None)
+    values = [stored.get(key) for key in ("mean", "low", "high")]
+    return tuple(value for value in values if value is not None)
 
 
 def score_of_line(line: Mapping[str, float | None], name: str) -> Score:

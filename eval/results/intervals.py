@@ -280,19 +280,23 @@ def _half_width(
     answers: float,
     clusters: Ints | None,
     comparisons: int,
+    added_squares: float = 0.0,
 ) -> float:
     """Return half the width of an interval over seeds and rows.
 
     The parts of seeds and of rows are added with their own quantiles, t² · seeds + t² · (rows - answers): the simplest of the
     estimators that the simulation compares which holds with three seeds whether seeds differ much or not at all.
-    Subtracting the chance of single answers keeps it from being counted twice.
+    Subtracting the chance of single answers keeps it from being counted twice. Seeds may be equally accurate by chance,
+    so the interval is at least that over the rows alone, to whose squares `added_squares` are added.
     """
     squares, count = sum_of_squares(rows - rows.mean(), clusters)
     if count < 2:
         return math.inf
-    of_rows = max(0.0, squares / len(rows) ** 2 - answers)
+    row_quantile = student_quantile(count - 1, comparisons)
+    of_rows = max(0.0, squares / len(rows) ** 2 - answers) * row_quantile**2
     of_seeds = seeds * student_quantile(degrees, comparisons) ** 2
-    return math.sqrt(of_seeds + of_rows * student_quantile(count - 1, comparisons) ** 2)
+    over_rows_alone = row_quantile * math.sqrt(squares + added_squares) / len(rows)
+    return max(math.sqrt(of_seeds + of_rows), over_rows_alone)
 
 
 def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: int = 1) -> Estimate:
@@ -317,11 +321,19 @@ def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: i
 
 
 def accuracy_over_seeds(credits: Floats, clusters: Ints | None = None) -> Estimate:
-    """Return `mean_over_seeds` of credits, with its interval inside 0 to 1."""
+    """Return `mean_over_seeds` of credits, with an interval inside 0 to 1 that holds the one over rows alone.
+
+    Three trainings that answer all of 50 rows right may still be wrong on others.
+    """
     found = mean_over_seeds(credits, clusters)
     if found.low is None or found.high is None:
         return found
-    return Estimate(found.mean, max(0.0, found.low), min(1.0, found.high))
+    over_rows = share_interval(credits.mean(axis=0), clusters)
+    assert over_rows.low is not None, "a share has an interval"
+    assert over_rows.high is not None, "a share has an interval"
+    low = min(found.low, over_rows.low)
+    high = max(found.high, over_rows.high)
+    return Estimate(found.mean, max(0.0, low), min(1.0, high))
 
 
 def difference_over_seeds(
@@ -360,6 +372,7 @@ def difference_over_seeds(
         one.answers + other.answers,
         clusters,
         comparisons,
+        added_squares=1.0,
     )
     if math.isinf(half_width):
         return Difference(mean, None, None)

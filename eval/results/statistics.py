@@ -184,7 +184,8 @@ def ece_interval(
     noise = generator.multivariate_normal(np.zeros(bins), covariance, DRAWS, method="eigh")
     reach_down = float(np.quantile(np.abs(noise).sum(axis=1), 0.975))
     signs = np.sign(mean_gaps)
-    reach_up = student_quantile(count - 1) * math.sqrt(signs @ covariance @ signs)
+    variance = max(0.0, float(signs @ covariance @ signs))
+    reach_up = student_quantile(count - 1) * math.sqrt(variance)
     return max(0.0, ece - reach_down), min(1.0, ece + reach_up)
 
 

@@ -31,7 +31,7 @@ EVALUATION = "evaluation: {questions: [{type: shapes, level: demo, split: benchm
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Path:
-    """Write the list, whose folder is `out`; evaluations leave a result there whose accuracy with ties half, 0.125, is replaced."""
+    """Write the list, whose folder is `out`; evaluations leave a result there and replace 0.125, its accuracy with ties half."""
     write(tmp_path, MINIMAL, "base.yaml")
     write(tmp_path, JUDGE, "judge.yaml")
     write(tmp_path, POLICY + EVALUATION, "policy.yaml")
@@ -93,7 +93,7 @@ def test_every_model_is_measured_by_the_same_answers(
     assert "rl_greedy_gain" not in models["good", 1]  # the first seed pays
     assert found["missing"] == [
         f"{figure}: known of 3 variants, a coefficient needs 6"
-        for figure in ("AUC", "vl_rewardbench accuracy")
+        for figure in ("AUC", "vl_rewardbench accuracy", "vl_rewardbench ECE")
     ]
     variants = {
         one["variant"]: one

@@ -278,3 +278,15 @@ def test_the_spread_is_the_sample_standard_deviation() -> None:
 def test_an_estimate_without_interval_is_printed_without() -> None:
     assert Estimate(0.5, None, None).percent == "50.0"
     assert Estimate(0.5, 0.4, 0.6).percent == "50.0 [40.0, 60.0]"
+
+
+def test_trainings_that_are_equally_accurate_by_chance_leave_the_interval_over_rows() -> None:
+    """Three trainings with 30 of 60 right, on other rows each: that they agree in the count proves nothing."""
+    credits = np.array([np.roll(np.arange(60) < 30, shift) for shift in (0, 20, 40)]).astype(float)
+    found = mean_over_seeds(credits)
+    over_rows = mean_interval(credits.mean(axis=0))
+    assert (found.low, found.high) == pytest.approx((over_rows.low, over_rows.high))
+    assert accuracy_over_seeds(np.ones((3, 50))).low == share_interval(np.ones(50)).low
+    equal = difference_over_seeds(np.ones((3, 50)), np.ones((3, 50)))
+    assert (equal.low, equal.high) == pytest.approx((-(equal.high or 0.0), equal.high))
+    assert (equal.high or 0.0) > 0

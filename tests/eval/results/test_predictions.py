@@ -111,15 +111,15 @@ def test_two_copies_of_a_benchmark_are_compared_by_what_their_rows_show(tmp_path
         file.parent.mkdir()
         file.write_bytes(png())
     first = [
-        example("a", 0, images=(one,)),
-        example("b", 1, ("x", "y"), images=(one,)),
-        example("b-2", 1, ("x", "y"), images=(one,)),
+        example("a", 0, images=(one,), question="what?"),
+        example("b", 1, ("x", "y"), images=(one,), question="what?"),
+        example("b-2", 1, ("x", "y"), images=(one,), question="what?"),
     ]
     second = [
-        example("c", 1, ("y", "x")[::-1], images=(two,)),
-        example("d", 1, ("two", "one"), images=(two,)),
+        example("c", 1, ("y", "x")[::-1], images=(two,), question="what?"),
+        example("d", 1, ("two", "one"), images=(two,), question="what?"),
     ]
-    second.append(example("e", 0, ("y", "x"), images=(two,)))
+    second.append(example("e", 0, ("y", "x"), images=(two,), question="what?"))
     assert contents(first) == [contents(second)[row] for row in (1, 0, 2)]
     (tmp_path / "b" / "1.png").write_bytes(png("blue"))
     assert not set(contents(first)) & set(contents(second))
