@@ -382,8 +382,8 @@ def draw(rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, Any]], 
                     alpha=0.7,
                     label=f"start, {label}",
                 )
-                ends = [(line[f"{name}_low"], line[f"{name}_high"]) for line in curve]
-                low, high = np.array(ends, dtype=float).T
+                bounds = [(line[f"{name}_low"], line[f"{name}_high"]) for line in curve]
+                low, high = np.array(bounds, dtype=float).T
                 axes.fill_between(kl, low, high, color="#000000", alpha=0.08, linewidth=0)
         for axes in (accuracy, score):
             axes.set_xlabel("KL from the start, nats an answer")

@@ -158,9 +158,10 @@ def make_predictors(file: Path, variants: Sequence[dict[str, Any]]) -> None:
             "vl_rewardbench ECE": 0.01 * place,
         }
         gain = 0.02 * place - 0.05
-        gains: dict[str, tuple[float, float | None, float | None]] = {
-            "best_of_gain": (gain, gain - 0.02, gain + 0.02)
-        } | ({"rl_greedy_gain": (gain, -0.1, 0.1)} if seed == 0 else {})
+        gains: dict[str, tuple[float, float | None, float | None]] = {}
+        gains["best_of_gain"] = (gain, gain - 0.02, gain + 0.02)
+        if seed == 0:
+            gains["rl_greedy_gain"] = (gain, -0.1, 0.1)
         by_question = {
             AUC: {str(question): figures["AUC"] for question in range(4)},
             GAIN: {str(question): gain + place % 3 * question / 20 for question in range(4)},
