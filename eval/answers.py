@@ -26,7 +26,7 @@ from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import VERDICTS
 from data.synthetic.world import Item, ShapesWorld
 from eval.judges.packed_inference import Packed, run_packed
-from eval.results.statistics import wilson
+from eval.results.intervals import wilson
 from models.backbone import load_encoder, load_language_model
 from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Encoder, Span

@@ -11,9 +11,12 @@ of a variant are one line. Answers that a run gave to the same questions at its 
 compared by content with what the runs, their start and the judge were trained on: those that were trained on are left out and
 counted; if a quarter were, the command ends before any work is done.
 
-A difference is paired: the same questions, with its 95 % interval over them, and over seeds if there are several. "Sharpening" is
-what a run's last line says where sampled answers became better, and the greedy one did not. Into --output (default
-RUN/overoptimisation) go figures.json, picture.png and points/, a file for each checkpoint, which a second call does not repeat.
+A difference is paired: the same questions. Its interval is over questions for a run with one seed, and then speaks of this policy
+alone; over questions and trainings for three seeds or more; two seeds have none. Intervals of differences hold at 95 % for all of
+them together. "Sharpening" is what a run's last line says where sampled answers became better, and the greedy one did not.
+
+Into --output (default RUN/overoptimisation) go figures.json, picture.png and points/, a file for each checkpoint, which a second
+call does not repeat.
 """
 
 from __future__ import annotations
@@ -38,10 +41,18 @@ from data.storage.output_lock import locked_folder
 from eval.cli import add_ranks, command, processes
 from eval.contamination.questions import Question, TrainingPrompts
 from eval.judges.card import RECIPE
-from eval.protocol import Floats
+from eval.protocol import Floats, Ints
 from eval.reporting.charts import colours, panels
 from eval.results.best_of import best_of, best_of_kl, best_score, majority, pass_at
-from eval.results.statistics import Difference, crossed_bootstrap, paired_bootstrap
+from eval.results.intervals import (
+    Difference,
+    Estimate,
+    accuracy_over_seeds,
+    mean_interval,
+    mean_over_seeds,
+    paired_difference,
+    share_interval,
+)
 
 if TYPE_CHECKING:
     from eval.running.divergence import Point
@@ -50,6 +61,8 @@ if TYPE_CHECKING:
 Credits = Mapping[str, Floats]
 """The value of each figure for every question, (questions,)."""
 ACCURACIES = ("greedy", "sampled", "best", "pass", "majority")
+JUDGED = ("greedy", "sampled", "pass", "score")
+"""Figures whose difference from the start is called better or worse."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -88,6 +101,7 @@ def measure(options: argparse.Namespace) -> None:
     with processes() as device, ExitStack() as stack:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
+        from eval.running.answering import items_of_questions
         from eval.running.divergence import Measurement
         from eval.running.fingerprint import shared_digest
         from eval.running.policies import PolicyRun
@@ -136,7 +150,7 @@ def measure(options: argparse.Namespace) -> None:
         title = f"{len(questions):,} questions, {options.samples} answers each, judge {judge}"
         if repeated:
             title += f"; {len(repeated):,} questions left out because they were trained on"
-        report(points, output, title)
+        report(points, output, title, items_of_questions(questions))
 
 
 def trained_questions(
@@ -161,24 +175,35 @@ def trained_questions(
     return trained_on.questions_to_leave_out(compared, "evaluation.questions", remedy)
 
 
-def report(points: Sequence[Point], output: Path, title: str) -> None:
-    """Print the tables and write the figures and the picture."""
-    curve, start = best_of_curve(points[0]), points[0].credits
+def report(points: Sequence[Point], output: Path, title: str, items: Ints | None = None) -> None:
+    """Print the tables and write the figures and the picture; `items` is the number of each question's item."""
+    curve, start = best_of_curve(points[0], items), points[0].credits
     seeds: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         seeds.setdefault((point.run, point.step), []).append(point)
-    rows = [row(same, start) for same in seeds.values()]
+    comparisons = len(JUDGED) * max(1, len(seeds) - 1)
+    rows = [row(same, start, items, comparisons) for same in seeds.values()]
     console = plain_console(width=max(plain_console().width, 150))
-    console.print(policy_table(rows, title), curve_table(curve))
+    console.print(policy_table(rows, title, comparisons), curve_table(curve))
     for line in (conclusion(one) for one in rows if is_last(one, rows)):
         console.print(line, highlight=False, soft_wrap=True)
-    write_json(output / "figures.json", {"title": title, "points": rows, "best_of_n": curve})
+    figures = {"title": title, "comparisons": comparisons, "points": rows, "best_of_n": curve}
+    write_json(output / "figures.json", figures)
     draw(rows, curve, output / "picture.png")
     console.print(f"saved in {output}", soft_wrap=True)
 
 
-def row(points: Sequence[Point], start: Credits) -> dict[str, Any]:
-    """Return the figures of a run's step, of all its seeds, with their intervals, and the paired differences from the start."""
+def row(
+    points: Sequence[Point], start: Credits, items: Ints | None = None, comparisons: int = 1
+) -> dict[str, Any]:
+    """Return the figures of a run's step, of all its seeds, with their intervals, and the paired differences from the start.
+
+    Args:
+        points: The seeds of one run at one step.
+        start: What the start reaches on the same questions.
+        items: The number of each question's item; None if every question is independent.
+        comparisons: Differences from the start that are read together.
+    """
     found: dict[str, Any] = {
         "run": points[0].run,
         "step": points[0].step,
@@ -186,26 +211,56 @@ def row(points: Sequence[Point], start: Credits) -> dict[str, Any]:
     }
     by_seed = [point.credits for point in points]
     for name in by_seed[0]:
-        values = np.array([own[name] for own in by_seed])
-        found[name] = dict(zip(("mean", "low", "high"), crossed_bootstrap(values), strict=True))
+        values = np.array([credits[name] for credits in by_seed])
+        is_share = name in ACCURACIES
+        found[name] = estimate(values, items, is_share).plain
         if points[0].step:
-            difference = paired_bootstrap(values, np.tile(start[name], (len(points), 1)))
-            found[name] |= {"difference": [difference.mean, difference.low, difference.high]}
+            change = change_from_start(values, start[name], items, comparisons, is_share)
+            found[name]["difference"] = [change.mean, change.low, change.high]
     return found
 
 
-def best_of_curve(start: Point) -> list[dict[str, float]]:
-    """Return what n answers of the start reach, for every n up to the number that was sampled."""
-    found = []
+def estimate(values: Floats, items: Ints | None, is_share: bool) -> Estimate:
+    """Return the mean of values of shape (seeds, questions), over questions alone if there is one seed."""
+    if len(values) == 1:
+        return share_interval(values[0], items) if is_share else mean_interval(values[0], items)
+    return accuracy_over_seeds(values, items) if is_share else mean_over_seeds(values, items)
+
+
+def change_from_start(
+    values: Floats, start: Floats, items: Ints | None, comparisons: int, is_share: bool
+) -> Difference:
+    """Return how far values of shape (seeds, questions) are above the start's, of shape (questions,)."""
+    if len(values) == 1 and is_share:
+        return paired_difference(values[0], start, items, comparisons)
+    if len(values) == 1:
+        change = mean_interval(values[0] - start, items, comparisons)
+    else:
+        change = mean_over_seeds(values - start, items, comparisons)
+    return Difference(change.mean, change.low, change.high)
+
+
+def best_of_curve(start: Point, items: Ints | None = None) -> list[dict[str, Any]]:
+    """Return what n answers of the start reach, for every n up to the number that was sampled.
+
+    A line has `n`, `kl_at_most`, and for each of `best`, `score`, `pass` and `majority` its mean under that name and its
+    interval over questions under `NAME_low` and `NAME_high`.
+    """
+    curve = []
     for n in range(1, len(start.answers[0].right)):
-        line: dict[str, float] = {"n": n, "kl_at_most": best_of_kl(n)}
-        scores = [(one.scores[1:], one.right[1:], one.said) for one in start.answers]
-        line["best"] = float(np.mean([best_of(score, right, n) for score, right, _ in scores]))
-        line["score"] = float(np.mean([best_score(score, n) for score, _, _ in scores]))
-        line["pass"] = float(np.mean([pass_at(right, n) for _, right, _ in scores]))
-        line["majority"] = float(np.mean([majority(said, right, n) for _, right, said in scores]))
-        found.append(line)
-    return found
+        values: dict[str, list[float]] = {"best": [], "score": [], "pass": [], "majority": []}
+        for answers in start.answers:
+            scores, right = answers.scores[1:], answers.right[1:]
+            values["best"].append(best_of(scores, right, n))
+            values["score"].append(best_score(scores, n))
+            values["pass"].append(pass_at(right, n))
+            values["majority"].append(majority(answers.said, right, n))
+        line: dict[str, Any] = {"n": n, "kl_at_most": best_of_kl(n)}
+        for name, by_question in values.items():
+            found = estimate(np.array([by_question]), items, name in ACCURACIES)
+            line |= {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
+        curve.append(line)
+    return curve
 
 
 def difference(row: Mapping[str, Any], name: str) -> Difference | None:
@@ -223,14 +278,16 @@ def is_last(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
 
 def conclusion(row: Mapping[str, Any]) -> str:
     """Return what became of a policy, in words that the intervals allow."""
-    changes = {name: difference(row, name) for name in ("greedy", "sampled", "pass", "score")}
+    changes = {name: difference(row, name) for name in JUDGED}
     said = {name: found.words for name, found in changes.items() if found}
     shown = ", ".join(
         f"{name} {found.points if name != 'score' else f'{found.mean:+.2f}'}"
         for name, found in changes.items()
         if found
     )
-    if said["greedy"] == "better":
+    if said["greedy"] == "too few seeds":
+        words = "two trainings are too few to tell"
+    elif said["greedy"] == "better":
         words = "the policy became better"
     elif "worse" in (said["greedy"], said["sampled"]):
         words = (
@@ -245,7 +302,7 @@ def conclusion(row: Mapping[str, Any]) -> str:
     return f"{row['run']}, step {row['step']}: {words} ({shown})"
 
 
-def policy_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+def policy_table(rows: Sequence[Mapping[str, Any]], title: str, comparisons: int) -> Table:
     """Return the table of start and checkpoints: accuracies in percent, differences from the start in points."""
     heads = (
         "run",
@@ -258,16 +315,16 @@ def policy_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
         "pass",
         "majority",
     )
-    table = Table(*heads, "greedy - start", "sampled - start", title=title)
+    caption = (
+        f"intervals of differences: 95 % for all {comparisons} together, over questions; over trainings too with "
+        "three seeds or more; none with two"
+    )
+    table = Table(*heads, "greedy - start", "sampled - start", title=title, caption=caption)
     for one in rows:
-        own = [
-            f"{100 * one[name]['mean']:.1f} [{100 * one[name]['low']:.1f}, {100 * one[name]['high']:.1f}]"
-            for name in ACCURACIES[:2]
-        ]
+        own = [estimate_of(one[name]).percent for name in ACCURACIES[:2]]
         beside = [f"{100 * one[name]['mean']:.1f}" for name in ACCURACIES[2:]]
-        paired = [
-            found.points if (found := difference(one, name)) else "–" for name in ACCURACIES[:2]
-        ]
+        changes = [difference(one, name) for name in ACCURACIES[:2]]
+        paired = ["–" if change is None else change.points for change in changes]
         kl, score = one["kl"]["mean"], one["score"]["mean"]
         seeds = str(len(one["seeds"])) if one["step"] else ""
         table.add_row(
@@ -283,30 +340,37 @@ def policy_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     return table
 
 
-def curve_table(curve: Sequence[Mapping[str, float]]) -> Table:
+def estimate_of(stored: Mapping[str, Any]) -> Estimate:
+    """Return a stored figure."""
+    return Estimate(stored["mean"], stored["low"], stored["high"])
+
+
+def curve_table(curve: Sequence[Mapping[str, Any]]) -> Table:
     """Return the table of what n answers of the start reach; of many n those that double."""
     table = Table(
         "n",
         "KL at most",
         "score",
-        "best of n",
-        "pass@n",
-        "majority of n",
+        "best of n [95 %]",
+        "pass@n [95 %]",
+        "majority of n [95 %]",
         title="the start without training",
+        caption="95 % intervals over questions",
     )
     for line in curve:
         if int(line["n"]).bit_count() == 1 or line["n"] == len(curve):
-            shares = [f"{100 * line[name]:.1f}" for name in ("best", "pass", "majority")]
+            shares = [
+                Estimate(line[name], line[f"{name}_low"], line[f"{name}_high"]).percent
+                for name in ("best", "pass", "majority")
+            ]
             table.add_row(
                 f"{line['n']:.0f}", f"{line['kl_at_most']:.2f}", f"{line['score']:+.2f}", *shares
             )
     return table
 
 
-def draw(
-    rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, float]], path: Path
-) -> None:
-    """Draw true accuracy and score against KL: each run from the start on, and best-of-n."""
+def draw(rows: Sequence[Mapping[str, Any]], curve: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw true accuracy and score against KL: each run from the start on, and best-of-n with a band for its interval."""
     start, runs = rows[0], list(dict.fromkeys(one["run"] for one in rows[1:]))
     with panels(path, ("true accuracy", "score of the reward model")) as (accuracy, score):
         for run, colour in zip(runs, colours(len(runs)), strict=True):
@@ -314,7 +378,8 @@ def draw(
             kl = [max(one["kl"]["mean"], 0.0) for one in own]
             for name, style in (("greedy", "--"), ("sampled", "-")):
                 means = np.array([one[name]["mean"] for one in own])
-                ends = np.array([[one[name]["low"], one[name]["high"]] for one in own]).T
+                # As floats: None, for two seeds, becomes nan, which is not drawn.
+                ends = np.array([[one[name]["low"], one[name]["high"]] for one in own], float).T
                 bars = np.abs(ends - means)
                 accuracy.errorbar(
                     kl,
@@ -349,6 +414,9 @@ def draw(
                     alpha=0.7,
                     label=f"start, {label}",
                 )
+                bounds = [(line[f"{name}_low"], line[f"{name}_high"]) for line in curve]
+                low, high = np.array(bounds, dtype=float).T
+                axes.fill_between(kl, low, high, color="#000000", alpha=0.08, linewidth=0)
         for axes in (accuracy, score):
             axes.set_xlabel("KL from the start, nats an answer")
 

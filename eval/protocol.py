@@ -173,6 +173,11 @@ class ProtocolConfig(Section):
         """The protocol in one line: what is asked for, and by what results are told to be comparable."""
         return self.done("all rows", pairwise=True)
 
+    @property
+    def judgements(self) -> int:
+        """Judgements of a pairwise judge on each row."""
+        return 2 * self.votes if self.order == "both" else self.votes
+
     def done(self, rows: str, pairwise: bool) -> str:
         """Return what was done on `rows`, as it stands beside every figure: only a pairwise judge has orders and votes."""
         order = {

@@ -107,6 +107,10 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
         draw(summary, folder / "sweep.png")
     for name, standings in summary.standings.items():
         console.print(f"{name}: {best_of(standings)}")
+    if summary.comparisons > 1:
+        console.print(
+            f"Intervals of distances hold at 95 % for all {summary.comparisons} pairs of judges together."
+        )
     console.print(f"written: {folder}/sweep.csv, sweep.json, sweep.md, sweep.png and results/")
     if options.wandb and summary.standings:
         log(summary, options.wandb, folder)

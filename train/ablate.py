@@ -27,7 +27,16 @@ from data.errors import UserError
 from data.storage.files import write_json, write_whole
 from eval.results.tables import write_rows
 from train.ablation.costs import Cost, cost_table, costs
-from train.ablation.table import VariantLine, console_table, draw, lines_of, markdown, rows
+from train.ablation.table import (
+    VariantLine,
+    comparisons_in,
+    console_table,
+    draw,
+    lines_of,
+    markdown,
+    rows,
+    statement,
+)
 from train.ablation.variants import (
     LOG,
     Ablation,
@@ -62,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(error, file=sys.stderr)
         sys.exit(2)
     for name, found in lines.items():
-        console.print(console_table(ablation.reference, name, found))
+        console.print(console_table(ablation.reference, name, found, comparisons_in(lines)))
     if spent:
         console.print(cost_table(spent))
     console.print(
@@ -159,6 +168,7 @@ def write(ablation: Ablation) -> tuple[dict[str, list[VariantLine]], dict[str, C
     content = {
         "list": str(ablation.path),
         "reference": ablation.reference,
+        "statement": statement(ablation.reference, comparisons_in(lines)),
         "results": results,
         "costs": {name: asdict(one) for name, one in spent.items()},
         "missing": [

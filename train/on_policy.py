@@ -43,8 +43,8 @@ from eval.contamination.questions import (
 )
 from eval.protocol import Floats
 from eval.results.best_of import best_of, in_group_auc
+from eval.results.intervals import share_interval
 from eval.results.predictions import credits_by, predictions_in, read_predictions
-from eval.results.statistics import crossed_bootstrap
 from eval.verifiers import RECORDED, VERIFIERS
 from train.ablation.steps import keep_settings, model_digest, run_step, trained
 from train.ablation.variants import alone, end_runs_on_signals
@@ -329,9 +329,10 @@ def measured(folder: Path, trained_on: TrainingPrompts) -> dict[str, Any]:
     return {**counts, **means}
 
 
-def interval(values: Floats) -> list[float]:
-    """Return a mean over questions with its 95 % interval."""
-    return list(crossed_bootstrap(values[None]))
+def interval(values: Floats) -> list[float | None]:
+    """Return a mean of values from 0 to 1 over questions with its 95 % interval."""
+    found = share_interval(values)
+    return [found.mean, found.low, found.high]
 
 
 def accuracies(run: Path) -> dict[str, float]:

@@ -14,10 +14,13 @@ judgements a question, those to the first --compared questions. What a model is 
                      term's path) minus the start's, on the recipe's first questions, greedy and sampled
 
 and its figures are accuracy and calibration (ECE) on each benchmark, order consistency of a judge, and AUC: how often a right
-answer has the higher score of a right and a wrong one to the same question. Pearson's and Spearman's coefficients have 95 %
-intervals over the variants of the list, the seeds of one together. Into predictors/ of the list's folder go samples and policies,
-predictors.json, .md and .png. A killed command is continued by the same command; scores of answers that have changed since, or of
-a model that has, are computed again.
+answer has the higher score of a right and a wrong one to the same question. Accuracies count half a point for a tie, or for two
+orders of a judge that disagree, so that guessing is 50 % for every kind of model. Pearson's and Spearman's coefficients are over
+the means of at least six variants, with Fisher's 95 % intervals, and stand also without each variant in turn. AUC and best-of-N
+gain come from the same answers, so AUC of one half of the questions predicts the gain on the other half.
+
+Into predictors/ of the list's folder go samples and policies, predictors.json, .md and .png. A killed command is continued by the
+same command; scores of answers that have changed since, or of a model that has, are computed again.
 
 Questions are compared by content, text and images, with the records that the list's models are trained on, and those of
 --policy-recipe with its own. Questions that are trained on are left out of all figures and counted; if a quarter are, the command
@@ -55,8 +58,20 @@ from eval.protocol import Floats
 from eval.reporting.charts import COLOURS, panels
 from eval.reporting.lists import GAINS
 from eval.results.best_of import best_of, in_group_auc
+from eval.results.correlation import (
+    LEAST_RECIPES,
+    Correlation,
+    correlation,
+    correlation_of_halves,
+)
+from eval.results.intervals import Difference, paired_difference
 from eval.results.result import read_result
-from eval.results.statistics import Correlation, correlation, crossed_bootstrap, paired_bootstrap
+from train.ablation.prediction import (
+    coefficients,
+    has_both_halves,
+    means_of_halves,
+    table_without_each,
+)
 from train.ablation.steps import (
     CLONE,
     checkpoint_of,
@@ -66,7 +81,15 @@ from train.ablation.steps import (
     trained,
 )
 from train.ablation.table import COLUMNS as VARIANT_COLUMNS
-from train.ablation.table import VariantLine, cells, console_table, line, rows
+from train.ablation.table import (
+    VariantLine,
+    cells,
+    comparisons_in,
+    console_table,
+    lines_by_figure,
+    rows,
+    statement,
+)
 from train.ablation.variants import (
     RECIPE,
     Ablation,
@@ -78,7 +101,16 @@ from train.ablation.variants import (
 )
 from train.recipe.parsing import parse_options, read_recipe
 
-AUC, BEST = "AUC inside a question", "best of N"
+AUC, BEST, GAIN = "AUC inside a question", "best of N", "best of N minus a sampled one"
+COEFFICIENT_COLUMNS = (
+    "figure",
+    "models",
+    "Pearson [95 %]",
+    "Spearman [95 %]",
+    "Pearson without one variant",
+)
+COEFFICIENTS = """Coefficients are over the means of the variants, with Fisher's intervals. AUC of one half of the questions \
+predicts the best-of-N gain on the other half. Accuracies count half a point for a tie or for two orders that disagree."""
 PARADIGMS = {
     "naive": "Naive-RM",
     "critic": "critic",
@@ -86,8 +118,6 @@ PARADIGMS = {
     "stable_reinforce": "judge",
 }
 """A method's kind of reward model."""
-LEAST = 3
-"""Variants of which a figure must be known: an interval over two variants says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +127,7 @@ class Model:
     run: Run
     questions: int
     figures: dict[str, float]
-    gains: dict[str, tuple[float, float, float]]
+    gains: dict[str, tuple[float, float | None, float | None]]
     by_question: dict[str, dict[str, float]] = field(default_factory=dict)
     """Figures of the answers to each question, by the content of question and answers (`contents`). AUC is there only if some
     answers are right and some wrong."""
@@ -301,22 +331,23 @@ def of_answers(run: Run, scored: Path, repeated_keys: Set[int] = frozenset()) ->
     rows = [row for row in rows_of(scored) if Question.of_row(row).key not in repeated_keys]
     names = contents(rows)
     best: dict[str, float] = {}
-    gains: list[float] = []
+    sampled: dict[str, float] = {}
     auc: dict[str, float] = {}
     for name, row in zip(names, rows, strict=True):
         scores, right = row["scores"], row["right"]
         best[name] = best_of(scores, right, len(right))
-        gains.append(best[name] - sum(right) / len(right))
+        sampled[name] = sum(right) / len(right)
         in_group = in_group_auc(scores, right)
         if in_group is not None:
             auc[name] = in_group
     figures = {"AUC": float(np.mean(list(auc.values())))} if auc else {}
+    gain = paired_difference(np.array(list(best.values())), np.array(list(sampled.values())))
     return Model(
         run,
         len(rows),
         figures,
-        {"best_of_gain": crossed_bootstrap(np.array(gains)[None])},
-        {AUC: auc, BEST: best},
+        {"best_of_gain": (gain.mean, gain.low, gain.high)},
+        {AUC: auc, BEST: best, GAIN: {name: best[name] - sampled[name] for name in best}},
     )
 
 
@@ -341,7 +372,7 @@ def of_benchmarks(run: Run) -> dict[str, float]:
     for benchmark in run.recipe.evaluation.benchmarks:
         result = read_result(run.folder / "eval" / f"{benchmark.name}.json")
         order = result.votes.order if result.votes else None
-        found[f"{benchmark.name} accuracy"] = result.micro.accuracy
+        found[f"{benchmark.name} accuracy"] = result.micro.half
         found[f"{benchmark.name} ECE"] = result.calibration.ece if result.calibration else None
         found[f"{benchmark.name} order consistency"] = order.rate if order else None
     return {name: value for name, value in found.items() if value is not None}
@@ -353,7 +384,7 @@ def of_policy(
     options: argparse.Namespace,
     lock: int,
     repeated_questions: Set[str],
-) -> dict[str, tuple[float, float, float]]:
+) -> dict[str, tuple[float, float | None, float | None]]:
     """Train a policy by a model, and return what it gained on the questions of its recipe, paired with its start.
 
     The questions with the identities `repeated_questions` are left out: it is trained on them.
@@ -378,7 +409,7 @@ def of_policy(
     for figure in ("greedy", "sampled"):
         before = np.array([start[question][figure] for question in questions])
         now = np.array([after[question][figure] for question in questions])
-        difference = paired_bootstrap(now, before)
+        difference = paired_difference(now, before)
         gains[f"rl_{figure}_gain"] = (difference.mean, difference.low, difference.high)
     return gains
 
@@ -389,26 +420,44 @@ def credits_by_question(file: Path) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
-    """Return for every gain how each figure goes with it, over the models that have both, if they are of LEAST variants.
+    """Return for every gain how each figure goes with it, over the models that have both, if they are of enough variants.
 
-    Where judges are among them, also without these: a judge that compares is right only where both orders agree, so that its
-    accuracy of 50 % is not that of a model that scores.
+    If judges are among them, also without these, as `FIGURE, without judges`: a judge that compares is another kind of model.
     """
     found: dict[str, dict[str, Correlation]] = {gain: {} for gain in GAINS}
     for gain, by_figure in found.items():
         for figure in dict.fromkeys(name for model in models for name in model.figures):
             both = [model for model in models if figure in model.figures and gain in model.gains]
             scoring = [model for model in both if paradigm(model.run) != "judge"]
-            fewer = {f"{figure}, without judges": scoring} if len(scoring) < len(both) else {}
-            for name, those in ({figure: both} | fewer).items():
-                x, y = (
-                    np.array([model.figures[figure] for model in those]),
-                    np.array([model.gains[gain][0] for model in those]),
-                )
-                variants = [model.run.variant for model in those]
-                if len(set(variants)) >= LEAST and (one := correlation(x, y, variants)) is not None:
-                    by_figure[name] = one
+            groups = {figure: both}
+            if len(scoring) < len(both):
+                groups[f"{figure}, without judges"] = scoring
+            for name, members in groups.items():
+                together = correlation_of(members, figure, gain)
+                if together is not None:
+                    by_figure[name] = together
     return found
+
+
+def correlation_of(models: Sequence[Model], figure: str, gain: str) -> Correlation | None:
+    """Return how a figure goes with a gain; None for too few variants, or if one of the two does not vary.
+
+    AUC and the best-of-N gain come from the same answers: AUC of one half of the questions predicts the gain on the other.
+    """
+    if figure == "AUC" and gain == "best_of_gain":
+        questions = sorted({name for model in models for name in model.by_question.get(GAIN, {})})
+        halved = [
+            model
+            for model in models
+            if has_both_halves(model.by_question.get(AUC, {}), questions)
+            and has_both_halves(model.by_question[GAIN], questions)
+        ]
+        aucs = means_of_halves([model.by_question[AUC] for model in halved], questions)
+        gains = means_of_halves([model.by_question[GAIN] for model in halved], questions)
+        return correlation_of_halves(aucs, gains, [model.run.variant for model in halved])
+    x = np.array([model.figures[figure] for model in models])
+    y = np.array([model.gains[gain][0] for model in models])
+    return correlation(x, y, [model.run.variant for model in models])
 
 
 def too_few(models: Sequence[Model]) -> list[str]:
@@ -419,27 +468,24 @@ def too_few(models: Sequence[Model]) -> list[str]:
         for figure in figures
     }
     return [
-        f"{figure}: known of {count} variants, an interval needs {LEAST}"
+        f"{figure}: known of {count} variants, a coefficient needs {LEAST_RECIPES}"
         for figure, count in known.items()
-        if count < LEAST
+        if count < LEAST_RECIPES
     ]
 
 
 def compared(models: Sequence[Model], reference: str) -> dict[str, list[VariantLine]]:
     """Return the variants by each figure of the answers, over their seeds and the questions that all models scored."""
-    found = {}
+    credits_by_figure: dict[str, dict[str, dict[int, Floats]]] = {}
     for figure in (AUC, BEST) if models else ():
         names = sorted(set.intersection(*(set(model.by_question[figure]) for model in models)))
         seeds: dict[str, dict[int, Floats]] = {}
         for model in models:
             credits = np.array([model.by_question[figure][name] for name in names])
             seeds.setdefault(model.run.variant, {})[model.run.seed] = credits
-        first = seeds.get(reference, {})
         if names:
-            found[figure] = [
-                line(name, ours, {} if name == reference else first) for name, ours in seeds.items()
-            ]
-    return found
+            credits_by_figure[figure] = seeds
+    return lines_by_figure(credits_by_figure, reference, {})
 
 
 def report(models: Sequence[Model], ablation: Ablation, folder: Path) -> None:
@@ -461,6 +507,7 @@ def report(models: Sequence[Model], ablation: Ablation, folder: Path) -> None:
                 for gain, by in together.items()
             },
             "variants": rows(ablation, variants),
+            "statement": statement(ablation.reference, comparisons_in(variants)),
             "missing": missing,
         },
     )
@@ -470,22 +517,17 @@ def report(models: Sequence[Model], ablation: Ablation, folder: Path) -> None:
         draw(models, folder / "predictors.png")
     console = plain_console(width=None if sys.stdout.isatty() else 120, highlight=False)
     for gain, by_figure in [one for one in together.items() if one[1]]:
-        table = Table("figure", "models", "Pearson [95 %]", "Spearman [95 %]", title=GAINS[gain])
+        table = Table(*COEFFICIENT_COLUMNS, title=GAINS[gain])
         for name, one in by_figure.items():
             table.add_row(name, str(one.models), *coefficients(one))
         console.print(table)
     for name, found in variants.items():
-        console.print(console_table(ablation.reference, name, found))
+        console.print(console_table(ablation.reference, name, found, comparisons_in(variants)))
     if missing:
         console.print(f"not in the tables: {'; '.join(missing)}", soft_wrap=True)
     console.print(
         f"written: {folder}/predictors.json, predictors.md and predictors.png", soft_wrap=True
     )
-
-
-def coefficients(one: Correlation) -> list[str]:
-    """Return both coefficients with their intervals as texts."""
-    return ["{:+.2f} [{:+.2f}, {:+.2f}]".format(*found) for found in (one.pearson, one.spearman)]
 
 
 def markdown(
@@ -511,10 +553,7 @@ def markdown(
             f"{100 * model.figures[name]:.1f}" if name in model.figures else "–" for name in figures
         ]
         gains = [
-            "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * value for value in model.gains[gain]))
-            if gain in model.gains
-            else "–"
-            for gain in GAINS
+            Difference(*model.gains[gain]).points if gain in model.gains else "–" for gain in GAINS
         ]
         table.append(
             [
@@ -532,12 +571,12 @@ def markdown(
         as_table(table),
     ]
     for gain, by_figure in [one for one in together.items() if one[1]]:
-        rows = [
-            ["figure", "models", "Pearson [95 %]", "Spearman [95 %]"],
-            ["---", "--:", "--:", "--:"],
-        ]
+        rows = [list(COEFFICIENT_COLUMNS), ["---", "--:", "--:", "--:", "---"]]
         rows += [[name, str(one.models), *coefficients(one)] for name, one in by_figure.items()]
-        parts += [f"## {GAINS[gain]}", as_table(rows)]
+        parts += [f"## {GAINS[gain]}", COEFFICIENTS, as_table(rows)]
+        parts += ["Pearson without each variant in turn:", as_table(table_without_each(by_figure))]
+    if variants:
+        parts.append(statement(reference, comparisons_in(variants)))
     for name, found in variants.items():
         rows = [
             [head.format(reference=reference) for head in VARIANT_COLUMNS],
@@ -571,9 +610,8 @@ def draw(models: Sequence[Model], path: Path) -> None:
                     if paradigm(model.run) == kind and figure in model.figures
                 ]
                 if own:
-                    mean, low, high = (
-                        100 * np.array([model.gains["best_of_gain"] for model in own]).T
-                    )
+                    gains_of_own = [model.gains["best_of_gain"] for model in own]
+                    mean, low, high = 100 * np.array(gains_of_own, dtype=float).T
                     x = [100 * model.figures[figure] for model in own]
                     axes.errorbar(
                         x,

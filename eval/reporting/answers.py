@@ -20,7 +20,8 @@ from data.sources.table import AnySource
 from data.storage.content import question_key
 from eval.reporting.content import FIGURES, QuestionSet, Row, spread
 from eval.reporting.figures import TICKS, Score, lines, words_of
-from eval.results.statistics import Difference, paired_bootstrap
+from eval.results.intervals import Difference, paired_difference
+from eval.results.predictions import item_codes
 
 SHOWN = 6
 """Questions shown: the first one, then those with right and wrong answers of which the score prefers the wrong ones most."""
@@ -51,6 +52,8 @@ class ShownQuestions:
     charts: list[Chart]
     changes: dict[int, dict[str, Difference]]
     """By step what it has more than the first one with answers."""
+    comparisons: int = 1
+    """Differences for which the intervals of `changes` hold together."""
     asked: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -73,9 +76,10 @@ def shown_questions(found: QuestionSet, best: int | None) -> ShownQuestions:
         if any(name in one for one in found.steps.values())
     }
     answers = {step: _lines(file) for step, file in sorted(found.files.items())}
-    shown = ShownQuestions(
-        found.name, step, heads, found.steps, _charts(found, heads, samples), _changes(answers)
-    )
+    changes = _changes(answers)
+    comparisons = sum(map(len, changes.values()))
+    charts = _charts(found, heads, samples)
+    shown = ShownQuestions(found.name, step, heads, found.steps, charts, changes, comparisons)
     if rows := answers.get(step, []):
         misled = {
             place: how_far
@@ -99,20 +103,25 @@ def _changes(answers: Mapping[int, Sequence[Row]]) -> dict[int, dict[str, Differ
     """Return the paired differences of the steps with answers to the same questions as the first."""
     if not answers:
         return {}
-    first, *others = answers.items()
-    start = {row["id"]: row for row in first[1]}
-    changes: dict[int, dict[str, Difference]] = {}
+    (_, first_rows), *others = answers.items()
+    start = {row["id"]: row for row in first_rows}
+    items = item_codes([str(row.get("item", row["id"])) for row in first_rows])
+    credits_by_step: dict[int, dict[str, Row]] = {}
     for step, rows in others:
-        by_id = {row["id"]: row for row in rows}
-        if by_id.keys() != start.keys():
+        row_by_id = {row["id"]: row for row in rows}
+        if row_by_id.keys() != start.keys():
             continue
-        if not all(_is_same_question(by_id[name], start[name]) for name in start):
-            continue
+        if all(_is_same_question(row_by_id[name], start[name]) for name in start):
+            credits_by_step[step] = {name: row["credits"] for name, row in row_by_id.items()}
+    figures = ("greedy", "sampled")
+    comparisons = len(figures) * len(credits_by_step)
+    changes: dict[int, dict[str, Difference]] = {}
+    for step, credits_by_id in credits_by_step.items():
         changes[step] = {}
-        for figure in ("greedy", "sampled"):
-            now = np.array([by_id[name]["credits"][figure] for name in start])
+        for figure in figures:
+            after = np.array([credits_by_id[name][figure] for name in start])
             before = np.array([start[name]["credits"][figure] for name in start])
-            changes[step][figure] = paired_bootstrap(now, before)
+            changes[step][figure] = paired_difference(after, before, items, comparisons)
     return changes
 
 
@@ -154,7 +163,7 @@ def _charts(found: QuestionSet, heads: Mapping[str, str], samples: object) -> li
 def _score(value: Any) -> Score:
     """Return a figure with its interval, if it was stored with one."""
     return (
-        tuple(value[name] for name in ("mean", "low", "high") if name in value)
+        tuple(value[name] for name in ("mean", "low", "high") if value.get(name) is not None)
         if isinstance(value, Mapping)
         else (value,)
     )

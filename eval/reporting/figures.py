@@ -19,9 +19,10 @@ import numpy as np
 from data.pages.chart import Axis, Chart, Point, percent, plain
 from eval.protocol import ProtocolConfig
 from eval.reporting.content import Content
-from eval.results.result import WORTH, Accuracy, Result, Votes
+from eval.results.intervals import wilson
+from eval.results.result import WORTH, Accuracy, Result, Votes, chance_of_votes
 from eval.results.run_folder import HELD_OUT
-from eval.results.statistics import Bin, Histogram, LengthBias, wilson
+from eval.results.statistics import Bin, Calibration, Histogram, LengthBias
 
 STYLES = ("s0", "s1", "s2", "s3", "s4", "s5")
 """Distinct lines; the style sheet gives each a colour and a dash pattern of its own."""
@@ -185,19 +186,26 @@ def measured(content: Content) -> dict[str, dict[str, Scores]]:
             ties = known[name].protocol["ties"] if name in known else ProtocolConfig().ties
             credit = line[match[0]] + (0.5 - WORTH[ties]) * line[f"eval_{name}/ties"]
             found[name][content.title][int(line["step"])] = _score(
-                credit, known[name].micro.n if name in known else 0
+                credit, independent_rows(known[name].micro) if name in known else 0
             )
     for checkpoint in content.checkpoints:
         for name, outcome in checkpoint.outcomes.items():
             if checkpoint.step is not None and (half := outcome.result.micro.half) is not None:
-                found[name][checkpoint.run][checkpoint.step] = _score(half, outcome.result.micro.n)
+                rows = independent_rows(outcome.result.micro)
+                found[name][checkpoint.run][checkpoint.step] = _score(half, rows)
     return found
 
 
-def _score(credit: float, n: int) -> Score:
-    return (
-        (credit, *wilson(round(2 * credit * n) / 2, n)) if n else (credit,)
-    )  # credits are whole or half points
+def independent_rows(figure: Accuracy) -> float:
+    """Return how many independent rows tell as much as those of a figure."""
+    return figure.n if figure.effective_n is None else figure.effective_n
+
+
+def _score(credit: float, n: float) -> Score:
+    """Return an accuracy with Wilson's interval for `n` independent rows; without an interval if `n` is 0."""
+    if n == 0:
+        return (credit,)
+    return credit, *wilson(min(credit * n, n), n)
 
 
 def steps(content: Content) -> list[Chart]:
@@ -288,7 +296,9 @@ def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
             "Calibration", Axis.shares((0.5, 1.0), "confidence: sigmoid(|margin|)"), Axis.shares()
         )
         chart.caption = "Expected calibration error: the mean distance from the dashed line, where confidence is what it claims."
-        chart.value = f"ECE {found.ece:.3f}"
+        if found.floor is not None:
+            chart.caption += f" Chance alone gives a perfectly calibrated judge {found.floor:.3f} on as many pairs."
+        chart.value = error_of(found)
         chart.path([(0.5, 0.5), (1.0, 1.0)], "level")
         charts.append(_dots(chart, {bin.mean: bin for bin in found.bins}, percent))
     if result.margins:
@@ -300,7 +310,7 @@ def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
                 "Accuracy by votes", Axis.numbers(rounds, "rounds of votes", rounds), Axis.shares()
             )
             charts.append(_dots(chart, rounds, plain))
-            chart.level(CHANCE, GUESSING)
+            _chance_by_rounds(chart, result)
     sentences.append(_length(result.length))
     if len(bins := {bin.mean: bin for bin in result.length.bins if bin.mean is not None}) > 1:
         around = Axis.numbers(bins)
@@ -319,6 +329,24 @@ def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
         )
         charts[-1].level(CHANCE, GUESSING)
     return charts, sentences
+
+
+def error_of(found: Calibration) -> str:
+    """Return a calibration error with its interval, which results of earlier versions lack."""
+    if found.low is None or found.high is None:
+        return f"ECE {found.ece:.3f}"
+    return f"ECE {found.ece:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def _chance_by_rounds(chart: Chart, result: Result) -> None:
+    """Draw the accuracy of a coin for each judgement, which depends on how many judgements there are."""
+    protocol = ProtocolConfig.model_validate(result.protocol)
+    chances = {}
+    for rounds in range(1, protocol.votes + 1):
+        judgements = rounds * protocol.judgements // protocol.votes
+        chances[rounds] = chance_of_votes(judgements, protocol.ties)
+    chart.path(chances.items(), "level")
+    chart.legend.append(("level", f"chance (ties {protocol.ties}): a coin for each judgement"))
 
 
 def _dots(

@@ -13,7 +13,7 @@ from data.pages.template import render
 from data.storage.files import read_json
 from eval.reporting.content import ABLATION, FIGURES, Row
 from eval.reporting.figures import STYLES, Score, lines, words_of
-from eval.results.statistics import Difference
+from eval.results.intervals import Difference
 
 TEMPLATE = Path(__file__).parent / "list.html"
 OVEROPTIMISATION, PREDICTORS = (
@@ -77,7 +77,12 @@ def benchmark(name: str, rows: Sequence[Row]) -> dict[str, Any]:
         for row in rows
     ]
     axis = Axis.shares(
-        [value for line in lines for value in (line["low"], line["high"], *line["each"])]
+        [
+            value
+            for line in lines
+            for value in (line["low"], line["high"], *line["each"])
+            if value is not None
+        ]
     )
     width = axis.high - axis.low
     ticks = [
@@ -115,17 +120,13 @@ def overoptimisation(found: Row) -> dict[str, Any]:
     def against_kl(title: str, name: str, without: str) -> Chart:
         """Return the chart of a figure: every run from the start on, and the start's best of n answers."""
         series: dict[str, list[tuple[float, Score]]] = {
-            run: [
-                (
-                    max(one["kl"]["mean"], 0.0),
-                    tuple(one[name][key] for key in ("mean", "low", "high")),
-                )
-                for one in own
-            ]
+            run: [(max(one["kl"]["mean"], 0.0), score_of(one[name])) for one in own]
             for run, own in at_start.items()
         }
         if without:
-            series["start, best of n"] = [(line["kl_at_most"], (line[without],)) for line in curve]
+            series["start, best of n"] = [
+                (line["kl_at_most"], score_of_line(line, without)) for line in curve
+            ]
         heights = [value for line in series.values() for _, score in line for value in score]
         is_score = name == "score"
         places = [x for line in series.values() for x, _ in line]
@@ -143,9 +144,10 @@ def overoptimisation(found: Row) -> dict[str, Any]:
         against_kl("Score of the reward model", "score", "score"),
     ]
     of_start = {
-        words: [(line["n"], (line[name],)) for line in curve] for name, words in BEST_OF.items()
+        words: [(line["n"], score_of_line(line, name)) for line in curve]
+        for name, words in BEST_OF.items()
     }
-    heights = [score[0] for line in of_start.values() for _, score in line]
+    heights = [value for line in of_start.values() for _, score in line for value in score]
     charts.append(
         Chart(
             "n answers of the start",
@@ -157,6 +159,7 @@ def overoptimisation(found: Row) -> dict[str, Any]:
     doubled = [line for line in curve if int(line["n"]).bit_count() == 1 or line is curve[-1]]
     return {
         "about": found["title"],
+        "comparisons": found.get("comparisons"),
         "points": points,
         "heads": heads,
         "curve": doubled,
@@ -166,6 +169,18 @@ def overoptimisation(found: Row) -> dict[str, Any]:
 
 BEST_OF = {"best": "best of n", "pass": "pass@n", "majority": "majority of n"}
 """What n answers reach, and how it is called."""
+
+
+def score_of(stored: Mapping[str, float | None]) -> Score:
+    """Return a stored figure, without an interval if there is none for two seeds."""
+    values = [stored.get(key) for key in ("mean", "low", "high")]
+    return tuple(value for value in values if value is not None)
+
+
+def score_of_line(line: Mapping[str, float | None], name: str) -> Score:
+    """Return a figure of n answers; files of earlier versions have no interval."""
+    keys = {"mean": name, "low": f"{name}_low", "high": f"{name}_high"}
+    return score_of({key: line.get(column) for key, column in keys.items()})
 
 
 def scored(score: Score) -> str:
@@ -204,6 +219,10 @@ def predictors_of(found: Row) -> dict[str, Any]:
                     f"{signed(mean)} [{signed(low)}, {signed(high)}]"
                     for mean, low, high in (one["pearson"], one["spearman"])
                 ),
+                [
+                    f"{signed(pearson)} without {recipe}"
+                    for recipe, (pearson, _) in one.get("without", {}).items()
+                ],
             ]
             for name, one in found["correlations"][gain].items()
         }
@@ -219,6 +238,7 @@ def predictors_of(found: Row) -> dict[str, Any]:
             for gain in gains
         },
         "missing": found["missing"],
+        "statement": found.get("statement"),
     }
 
 

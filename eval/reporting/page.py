@@ -1,5 +1,6 @@
 """The page as HTML: what the run is, and for each benchmark its tables, figures and examples."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
@@ -72,6 +73,7 @@ def page(content: Content, *, live: bool = False) -> str:
         charts=charts,
         constant=constant,
         content=content,
+        comparisons=standings_compared(content),
         facts=_facts(content),
         sections=[(anchor, name) for anchor, name, needs in SECTIONS if found[needs]],
         data={
@@ -135,14 +137,30 @@ def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
     evaluated = [checkpoint for checkpoint in content.checkpoints if checkpoint.outcomes]
     if len(evaluated) < 2:
         return []
-    shown = content.shown.outcomes.items()
+    shown = content.shown.outcomes
+    comparisons = standings_compared(content)
     return [
-        (one.name, [_cell(one.outcomes.get(name), best) for name, best in shown])
+        (
+            one.name,
+            [_cell(one.outcomes.get(name), best, comparisons) for name, best in shown.items()],
+        )
         for one in evaluated
     ]
 
 
-def _cell(outcome: Outcome | None, best: Outcome) -> tuple[str, str]:
+def standings_compared(content: Content) -> int:
+    """Return the number of pairs of checkpoints, over the benchmarks of the one that is shown.
+
+    The one that is shown is mostly the best one, and any of them could have been.
+    """
+    counts = [
+        sum(name in checkpoint.outcomes for checkpoint in content.checkpoints)
+        for name in content.shown.outcomes
+    ]
+    return max(1, sum(math.comb(count, 2) for count in counts))
+
+
+def _cell(outcome: Outcome | None, best: Outcome, comparisons: int) -> tuple[str, str]:
     if outcome is None:
         return "–", ""
     if outcome is best:
@@ -151,7 +169,7 @@ def _cell(outcome: Outcome | None, best: Outcome) -> tuple[str, str]:
         words = f"another protocol: {outcome.result.label}"
     else:
         try:
-            found = difference(outcome.records(), best.records())
+            found = difference(outcome.records(), best.records(), comparisons)
             words = f"{found.points.replace('-', '−')}, {found.words}"
         except (UserError, OSError) as error:
             words = f"no comparison: {error}"

@@ -12,15 +12,16 @@ import numpy as np
 
 from eval.reporting.charts import colours, panels
 from eval.reporting.figures import best_baseline
-from eval.results.statistics import Difference
+from eval.results.intervals import Difference
 from eval.results.store import Standing, Summary
 from eval.results.tables import cells, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_INTRODUCTION = """Protocol: {protocol}. Accuracies in percent with 95 % intervals (Wilson); distances from the best by a paired \
-bootstrap over rows. Each interval stands for itself: among many checkpoints one is the best by luck alone."""
+_INTRODUCTION = """Protocol: {protocol}. Accuracies in percent, each with its own 95 % interval over rows. Distances from the \
+best are paired by row. Their intervals hold at 95 % for all {comparisons} pairs of judges together (Bonferroni), since any of \
+them could have been the best. They speak of these checkpoints: other trainings of the same recipes are in none of them."""
 _HEAD = (
     "| judge | step | accuracy [95 %] | macro | n | ties | ties half | unparsable | behind the best [95 %] |",
     "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
@@ -72,12 +73,18 @@ def in_full(summary: Summary) -> dict[str, Any]:
         }
         for one in standings
     ]
-    return {"protocol": summary.label, "best": best, "results": results, "broken": summary.broken}
+    return {
+        "protocol": summary.label,
+        "best": best,
+        "comparisons": summary.comparisons,
+        "results": results,
+        "broken": summary.broken,
+    }
 
 
 def markdown(summary: Summary) -> str:
     """Return a table for each benchmark, and what could not be evaluated."""
-    parts = [_INTRODUCTION.format(protocol=summary.label)]
+    parts = [_INTRODUCTION.format(protocol=summary.label, comparisons=summary.comparisons)]
     for name, standings in summary.standings.items():
         table = [*_HEAD, *(f"| {' | '.join(_cells(standing))} |" for standing in standings)]
         notes = dict.fromkeys(
@@ -105,7 +112,7 @@ def _cells(standing: Standing) -> list[str]:
     found, behind = standing.behind, "**best**"
     if found:
         words = "" if found.distinguishable else ", not distinguishable"
-        behind = f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]{words}"
+        behind = f"{found.points.replace('+', '')}{words}"
     macro = "–" if standing.result.macro is None else f"{100 * standing.result.macro:.1f}"
     accuracy, *others = cells(standing.result.micro)
     return [
@@ -172,6 +179,8 @@ def draw(summary: Summary, path: Path) -> None:
                 _draw_run(axes, run if len(run) <= 40 else f"…{run[-39:]}", own, colour)
             blind, score = best_baseline(standings[0].result)
             axes.axhline(100 * score, color="grey", linestyle=":", linewidth=1.2)
+            for chance in sorted({one.result.chance for one in standings} - {0.5}):
+                axes.axhline(100 * chance, color="grey", linestyle="-.", linewidth=1.2)
             right = axes.get_yaxis_transform()
             axes.text(
                 0.99,

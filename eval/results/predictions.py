@@ -15,9 +15,9 @@ from data.storage.files import content_digest, whole_file
 from eval.benchmarks.benchmark import Benchmark, Record
 from eval.benchmarks.records import is_number, shown
 from eval.benchmarks.rows import content_key, read_json_lines
-from eval.protocol import Example, ProtocolConfig, Verdict
-from eval.results.result import outcomes
-from eval.results.statistics import Difference, paired_bootstrap
+from eval.protocol import Example, Ints, ProtocolConfig, Verdict
+from eval.results.intervals import Difference, cluster_codes, paired_difference
+from eval.results.result import items_of, outcomes
 
 OWN = "predictions.jsonl"
 
@@ -36,10 +36,14 @@ def write_predictions(
     """
     found = outcomes(examples, verdicts, protocol)
     credits = found.credit(protocol.ties)
+    contents_by_row = contents(examples)
+    items = items_of(examples, benchmark.item)
+    first_row_by_item = {int(item): row for row, item in reversed(list(enumerate(items)))}
     own: list[Record] = [
         {
             "key": example.key,
             "content": content,
+            "item": contents_by_row[first_row_by_item[int(items[row])]],
             "identity": example.identity,
             "group": example.group,
             "source": example.source,
@@ -56,7 +60,7 @@ def write_predictions(
             "unparsable": bool(found.unparsable[row]),
         }
         for row, (example, verdict, content) in enumerate(
-            zip(examples, verdicts, contents(examples), strict=True)
+            zip(examples, verdicts, contents_by_row, strict=True)
         )
     ]
     files = {
@@ -74,12 +78,15 @@ def read_predictions(path: Path) -> list[dict[str, Any]]:
 
 
 def difference(
-    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
+    first: Sequence[Mapping[str, Any]],
+    second: Sequence[Mapping[str, Any]],
+    comparisons: int = 1,
 ) -> Difference:
     """Return how much more accurate the first of two `predictions.jsonl` (lists of its lines) is on the same rows.
 
     Rows are matched by what they show, so that two copies of a benchmark in different folders are one; files written before
-    that was noted, by key.
+    that was noted, by key. The interval is at 95 % for as many `comparisons` together, and counts rows of one item as
+    dependent.
     Raises: PredictionsError if they do not hold the same rows, a row twice, or a credit that is none.
     """
     by = (
@@ -94,9 +101,26 @@ def difference(
             "same rows, at least one: the same benchmark, revision and limit."
         )
     keys = sorted(one)
-    return paired_bootstrap(
-        np.array([one[key] for key in keys]), np.array([two[key] for key in keys])
+    items = item_by(first, by)
+    return paired_difference(
+        np.array([one[key] for key in keys]),
+        np.array([two[key] for key in keys]),
+        item_codes([items[key] for key in keys]),
+        comparisons,
     )
+
+
+def item_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, str]:
+    """Return the item of each line of a `predictions.jsonl` by its key, or by what the row shows (`content`).
+
+    A line of an earlier version names none, and is taken for an item of its own.
+    """
+    return {record[by]: str(record.get("item", record[by])) for record in records}
+
+
+def item_codes(items: Sequence[str]) -> Ints:
+    """Return the number of each row's item, shape (rows,)."""
+    return cluster_codes([(item,) for item in items])
 
 
 def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, float]:

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict
 
 from data.errors import UserError
 from data.regular_files import read_text
+from data.storage.files import content_digest
 from eval.protocol import Example, Floats, Ints, ProtocolConfig, Ties, Verdict, presentations
-from eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency, wilson
+from eval.results.intervals import accuracy_interval, cluster_codes, effective_rows
+from eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency
 
 Flags = NDArray[np.bool_]
 WORTH: dict[Ties, float] = {"wrong": 0.0, "half": 0.5, "right": 1.0}
@@ -137,9 +139,14 @@ class Accuracy(Frozen):
     """Credits over all n rows, ties counted as the protocol says (by default wrong); None for n = 0."""
     low: float | None
     high: float | None
-    """Wilson's 95 % interval of `accuracy`."""
+    """The 95 % interval of `accuracy`: Wilson's, for `effective_n` rows if some of them share an item."""
     half: float | None
     """The accuracy with half a point for each tie."""
+    items: int | None = None
+    """Independent items that the rows are of: an image, a prompt or the benchmark's own. None if every row is one of its own,
+    and in results of earlier versions."""
+    effective_n: float | None = None
+    """Independent rows that would tell as much as these; None if `items` is."""
 
 
 class Baseline(Frozen):
@@ -197,6 +204,12 @@ class Result(Frozen):
     """The same verdicts under the official scorer's rules and under other published rules, each labelled by its name."""
 
     @property
+    def chance(self) -> float:
+        """The accuracy of a judge that tosses a coin for each judgement, as `micro.accuracy` counts ties."""
+        protocol = ProtocolConfig.model_validate(self.protocol)
+        return chance_of_votes(protocol.judgements, protocol.ties) if self.votes else 0.5
+
+    @property
     def done(self) -> str:
         """What was really done, in one line; `label` is what the protocol asks of any judge."""
         limited = any(note.startswith(LIMITED) for note in self.notes)
@@ -220,28 +233,74 @@ def read_result(path: Path) -> Result:
     return Result.model_validate_json(read_text(path))
 
 
-def figure(found: Outcomes, ties: Ties, rows: Ints | None = None) -> Accuracy:
-    """Return the figure of all rows, or of the rows whose indices are given."""
+def chance_of_votes(votes: int, ties: Ties) -> float:
+    """Return the accuracy of a judge whose every vote is a coin: 0.25 for two votes, one in each order, with ties wrong."""
+    more_than_half = sum(math.comb(votes, right) for right in range(votes // 2 + 1, votes + 1))
+    equal = math.comb(votes, votes // 2) if votes % 2 == 0 else 0
+    return float(more_than_half + WORTH[ties] * equal) / 2.0**votes
+
+
+def items_of(examples: Sequence[Example], item: Callable[[Example], str] | None = None) -> Ints:
+    """Return the number of each row's item, shape (rows,).
+
+    Rows are of one item if they show the same image, or the same prompt without one, or if the benchmark's own `item` is equal.
+    A judge that misreads an image is wrong in all rows that show it.
+    """
+    names_by_row: list[list[tuple[str, str]]] = []
+    for example in examples:
+        names = [("image", content_digest(image)) for image in example.images]
+        if not example.images:
+            names.append(("prompt", repr(example.prompt)))
+        if item is not None:
+            names.append(("item", item(example)))
+        names_by_row.append(names)
+    return cluster_codes(names_by_row)
+
+
+def figure(
+    found: Outcomes, ties: Ties, rows: Ints | None = None, items: Ints | None = None
+) -> Accuracy:
+    """Return the figure of all rows, or of the rows whose indices are given.
+
+    Args:
+        found: The outcomes of all rows.
+        ties: What a tie counts.
+        rows: Indices of the rows; None takes all of them.
+        items: The number of the item of each of all rows, from `items_of`; None if every row is one of its own.
+    """
     inside = np.arange(len(found)) if rows is None else rows
     n = len(inside)
-    credit = float(found.credit(ties)[inside].sum())
-    half = float(found.credit("half")[inside].sum())
-    low, high = wilson(credit, n) if n else (None, None)
+    counts = {
+        "n": n,
+        "right": int(found.correct[inside].sum()),
+        "ties": int(found.tie[inside].sum()),
+        "unparsable": int(found.unparsable[inside].sum()),
+    }
+    if n == 0:
+        return Accuracy(**counts, accuracy=None, low=None, high=None, half=None)
+    credits = found.credit(ties)[inside]
+    items_inside = None if items is None else items[inside]
+    estimate = accuracy_interval(credits, items_inside)
+    num_items, effective_n = None, None
+    if items_inside is not None and len(np.unique(items_inside)) < n:
+        effective_n, num_items = effective_rows(credits, items_inside)
     return Accuracy(
-        n=n,
-        right=int(found.correct[inside].sum()),
-        ties=int(found.tie[inside].sum()),
-        unparsable=int(found.unparsable[inside].sum()),
-        accuracy=credit / n if n else None,
-        low=low,
-        high=high,
-        half=half / n if n else None,
+        **counts,
+        accuracy=float(credits.sum()) / n,
+        low=estimate.low,
+        high=estimate.high,
+        half=float(found.credit("half")[inside].sum()) / n,
+        items=num_items,
+        effective_n=effective_n,
     )
 
 
-def figures(found: Outcomes, ties: Ties, labels: list[str]) -> dict[str, Accuracy]:
+def figures(
+    found: Outcomes, ties: Ties, labels: list[str], items: Ints | None = None
+) -> dict[str, Accuracy]:
     """Return a figure for each label in `labels` (one label a row), in first-seen order."""
     names = np.array(labels, dtype=object)
     return {
-        name: figure(found, ties, np.flatnonzero(names == name)) for name in dict.fromkeys(labels)
+        name: figure(found, ties, np.flatnonzero(names == name), items)
+        for name in dict.fromkeys(labels)
     }

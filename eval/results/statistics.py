@@ -1,49 +1,20 @@
-"""What right and wrong answers are worth, and what is behind a score.
+"""What is behind a score: agreement of orders and of votes, calibration, margins, and the pull of the longer response.
 
-First intervals, paired differences, agreement of orders and of votes; then calibration, margins, and the pull of the longer
-response. Pure functions on numpy arrays. A *credit* is what a row of the benchmark adds to the accuracy: 1 right, 0 wrong,
-0.5 where ties count half. Credits of several runs of one recipe have the shape (seeds, rows): row i is the same row for every
-seed. A *margin* is score(better response) - score(other response).
+Pure functions on numpy arrays. A *credit* is what a row of the benchmark adds to the accuracy: 1 right, 0 wrong, 0.5 where ties
+count half. A *margin* is score(better response) - score(other response). Intervals are those of `eval.results.intervals`, and
+`clusters` are numbers of rows that share an item, as described there.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from eval.protocol import Floats, Ints
+from eval.results.intervals import Z95, accuracy_interval, student_quantile, sum_of_squares
 
-Z95 = 1.959963984540054
-"""The 97.5 % quantile of the standard normal distribution: two-sided 95 % intervals."""
-RESAMPLES = 2000
-"""Draws of a bootstrap, by one fixed seed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How much more accurate one checkpoint is than another on the same rows, with its 95 % bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def distinguishable(self) -> bool:
-        """False where the interval holds zero: the rows at hand cannot tell the two apart."""
-        return self.low > 0 or self.high < 0
-
-    @property
-    def words(self) -> str:
-        """What the rows say about the first of the two."""
-        if not self.distinguishable:
-            return "not distinguishable"
-        return "better" if self.mean > 0 else "worse"
-
-    @property
-    def points(self) -> str:
-        """The difference and its interval in percentage points."""
-        return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+DRAWS = 2000
+"""Draws of a simulated distribution, by one fixed seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,46 +31,6 @@ class OrderConsistency:
     """Pairs that name the response shown second in both orders."""
     rate: float | None
     """The share of consistent pairs; None without a pair."""
-
-
-def wilson(successes: float, n: int) -> tuple[float, float]:
-    """Return Wilson's score interval of a share `successes / n` (Wilson 1927); (0, 1) for n = 0.
-
-    `successes` may be fractional where ties count half; the interval is then that of the same share of whole successes.
-    """
-    if not 0 <= successes <= n:
-        raise ValueError(f"{successes} successes of {n}: required is 0 <= successes <= n.")
-    if n == 0:
-        return 0.0, 1.0
-    share = successes / n
-    scale = 1 + Z95**2 / n
-    centre = (share + Z95**2 / (2 * n)) / scale
-    half = Z95 / scale * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n * n))
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == n else min(1.0, centre + half)
-    return low, high
-
-
-def paired_bootstrap(first: Floats, second: Floats) -> Difference:
-    """Return mean(first) - mean(second) with the 95 % percentile interval over resampled rows, and seeds if there are several.
-
-    Arguments: the credits of two judges on the same rows in the same order, both of shape (rows,) or (seeds, rows). Exchanged,
-    they give the mirrored interval: the resamples are those of the better one minus the other, or the mean of both ways.
-    """
-    if first.shape != second.shape:
-        raise ValueError(
-            f"the credits have shapes {first.shape} and {second.shape}; required are the same rows and seeds."
-        )
-    values = np.atleast_2d(np.asarray(first, dtype=np.float64) - second)
-    mean, low, high = crossed_bootstrap(values)
-    if mean > 0:
-        return Difference(mean, low, high)
-    mean_, low_, high_ = crossed_bootstrap(-values)
-    return (
-        Difference(-mean_, -high_, -low_)
-        if mean < 0
-        else Difference(0.0, (low - high_) / 2, (high - low_) / 2)
-    )
 
 
 def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> OrderConsistency:
@@ -130,45 +61,6 @@ def agreement(right: Ints, wrong: Ints) -> float | None:
     return float((np.maximum(right, wrong)[read] / total[read]).mean()) if read.any() else None
 
 
-def crossed_bootstrap(values: Floats) -> tuple[float, float, float]:
-    """Return the mean of `values`, of shape (seeds, rows), with its 95 % percentile interval: mean, low, high.
-
-    Each resample draws rows and, independently, seeds with replacement (the pigeonhole bootstrap of Owen 2007), so that the
-    interval covers other rows of this kind and other seeds. A bootstrap over S seeds finds (S - 1) / S of their variance;
-    the seeds' deviations from the mean are stretched by the root of S / (S - 1) to make up for it. With one seed the interval
-    knows of rows only. Counting how often each distinct row of values comes up among n draws is one multinomial draw, so that
-    a resample costs the number of distinct rows (mostly 3), not n.
-    """
-    if values.ndim != 2 or not values.size:
-        raise ValueError(
-            f"the values have shape {values.shape}; required is (seeds, rows), at least one of each."
-        )
-    seeds, rows = values.shape
-    generator = np.random.default_rng(0)
-    patterns, counts = np.unique(np.asarray(values, dtype=np.float64), axis=1, return_counts=True)
-    by_seed = patterns @ counts / rows
-    if seeds > 1:
-        patterns = (
-            patterns + (math.sqrt(seeds / (seeds - 1)) - 1) * (by_seed - by_seed.mean())[:, None]
-        )
-    drawn_rows = generator.multinomial(rows, counts / rows, size=RESAMPLES)
-    drawn_seeds = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES)
-    means = ((drawn_seeds @ patterns) * drawn_rows).sum(axis=1) / (seeds * rows)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(by_seed.mean()), float(low), float(high)
-
-
-def accuracy_over_seeds(credits: Floats) -> tuple[float, float, float]:
-    """Return the mean accuracy of runs with these credits, of shape (seeds, rows), and its 95 % interval inside 0 … 1."""
-    mean, low, high = crossed_bootstrap(credits)
-    return mean, max(0.0, low), min(1.0, high)
-
-
-def spread(accuracies: Floats) -> float | None:
-    """Return the standard deviation of the seeds' accuracies, of shape (seeds,), with S - 1; None for a single seed."""
-    return float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None
-
-
 @dataclass(frozen=True, slots=True)
 class Bin:
     """Rows that lie between two edges: how many, how many credits, and the accuracy's 95 % interval."""
@@ -190,6 +82,11 @@ class Calibration:
     ece: float
     """Expected calibration error: the mean gap between confidence and accuracy, weighted by rows."""
     bins: tuple[Bin, ...]
+    low: float | None = None
+    high: float | None = None
+    """The 95 % interval of `ece`; None in results of earlier versions, or if all rows share one item."""
+    floor: float | None = None
+    """The mean `ece` of a perfectly calibrated judge with the same confidences on as many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +105,8 @@ class LengthBias:
     """Change of accuracy for each doubling of length(better) / length(other), by least squares; None if the ratio is constant."""
     low: float | None
     high: float | None
-    """The slope's 95 % interval, by heteroscedasticity-consistent standard errors (HC1)."""
+    """The slope's 95 % interval, by standard errors that are robust to clusters and unequal variance (CR1, or HC1 without
+    clusters)."""
     prefers_longer: float | None
     """Share of rows of unequal length in which the judge prefers the longer response."""
     longer_is_better: float | None
@@ -217,19 +115,78 @@ class LengthBias:
     """Accuracy by log2(length(better) / length(other)), equally many rows a bin."""
 
 
-def calibration(margins: Floats, bins: int = 10) -> Calibration | None:
+def calibration(
+    margins: Floats, clusters: Ints | None = None, bins: int = 10
+) -> Calibration | None:
     """Return how far sigmoid(|margin|) is from the share of rows whose higher score is the better response's.
 
-    Arguments: finite margins of shape (n,). Bins are equally wide over confidences from 0.5 to 1; a margin of zero has
-    confidence 0.5 and counts as half right. Returns None without rows. Source: Guo et al. 2017, section 2 (ECE).
+    Returns None without rows. Source: Guo et al. 2017, section 2 (ECE).
+
+    Args:
+        margins: Finite margins of shape (n,). A margin of zero has confidence 0.5 and counts as half right.
+        clusters: The number of each row's cluster; None if every row is independent.
+        bins: Equally wide over confidences from 0.5 to 1.
     """
     if not len(margins):
         return None
     confidence = 1 / (1 + np.exp(-np.abs(np.asarray(margins, dtype=np.float64))))
     credit = (np.sign(margins) + 1) / 2
-    filled = _bins(np.linspace(0.5, 1.0, bins + 1), confidence, credit)
+    edges = np.linspace(0.5, 1.0, bins + 1)
+    filled = _bins(edges, confidence, credit, clusters)
     gaps = [abs((entry.mean or 0) - (entry.accuracy or 0)) * entry.n for entry in filled]
-    return Calibration(sum(gaps) / len(margins), filled)
+    ece = sum(gaps) / len(margins)
+    bin_of_row = _bin_of_row(edges, confidence)
+    low, high = ece_interval(ece, credit - confidence, bin_of_row, bins, clusters)
+    return Calibration(ece, filled, low, high, ece_floor(confidence, bin_of_row, bins))
+
+
+def ece_floor(confidence: Floats, bin_of_row: Ints, bins: int) -> float:
+    """Return the mean calibration error of judges that are right exactly as often as their confidence claims.
+
+    An error is a sum of absolute values, so that chance alone makes it positive: about 0.04 for 540 rows in ten bins.
+    The number of right rows in a bin is taken for normal: E|gap| = √(2 / π) · σ, σ² being the sum of p (1 - p).
+    """
+    variances = np.bincount(bin_of_row, weights=confidence * (1 - confidence), minlength=bins)
+    return float(math.sqrt(2 / math.pi) * np.sqrt(variances).sum() / len(confidence))
+
+
+def ece_interval(
+    ece: float, gap: Floats, bin_of_row: Ints, bins: int, clusters: Ints | None
+) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a calibration error; None if there are not two clusters.
+
+    The error is the sum of the absolute values of the bins' mean gaps. Noise in these gaps, normal with their covariance over
+    clusters, changes the sum by its own absolute sum at most, and raises it more often than not. The interval therefore
+    reaches further down, by the 97.5 % quantile of the noise's absolute sum, than up, by the error of the signed sum. A bootstrap
+    of the error itself misses a calibrated judge always: every resample adds noise to noise.
+
+    Args:
+        ece: The calibration error of all rows.
+        gap: Credit minus confidence of each row, shape (n,).
+        bin_of_row: The bin of each row, shape (n,).
+        bins: Number of bins.
+        clusters: The number of each row's cluster; None if every row is independent.
+    """
+    n = len(gap)
+    codes = np.arange(n)
+    if clusters is not None:
+        _, codes = np.unique(clusters, return_inverse=True)
+    count = int(codes.max()) + 1
+    if count < 2:
+        return None, None
+    gaps_by_row = np.zeros((n, bins))
+    gaps_by_row[np.arange(n), bin_of_row] = gap
+    mean_gaps = gaps_by_row.mean(axis=0)
+    sums = np.zeros((count, bins))
+    np.add.at(sums, codes, gaps_by_row - mean_gaps)
+    covariance = sums.T @ sums * count / (count - 1) / n**2
+    generator = np.random.default_rng(0)
+    noise = generator.multivariate_normal(np.zeros(bins), covariance, DRAWS, method="eigh")
+    reach_down = float(np.quantile(np.abs(noise).sum(axis=1), 0.975))
+    signs = np.sign(mean_gaps)
+    variance = max(0.0, float(signs @ covariance @ signs))
+    reach_up = student_quantile(count - 1) * math.sqrt(variance)
+    return max(0.0, ece - reach_down), min(1.0, ece + reach_up)
 
 
 def margin_histogram(margins: Floats, bins: int = 40) -> Histogram | None:
@@ -243,102 +200,71 @@ def margin_histogram(margins: Floats, bins: int = 40) -> Histogram | None:
     return Histogram(tuple(map(float, edges * reach)), tuple(map(int, counts)))
 
 
-def length_bias(better: Ints, other: Ints, credit: Floats, bins: int = 5) -> LengthBias:
+def length_bias(
+    better: Ints, other: Ints, credit: Floats, clusters: Ints | None = None, bins: int = 5
+) -> LengthBias:
     """Return how the credit depends on the lengths of the two responses.
 
-    Arguments, all of shape (n,): length of the better response and of the other one (characters), and the credit of
-    rows with a verdict: 1 if the judge prefers the better response, 0 if the other, 0.5 for a tie.
+    Args:
+        better: Characters of the better response, shape (n,).
+        other: Characters of the other response, shape (n,).
+        credit: Of rows with a verdict, 1 if the judge prefers the better response, 0 if the other, 0.5 for a tie.
+        clusters: The number of each row's cluster; None if every row is independent.
+        bins: Equally many rows each.
     """
     ratio = np.log2((better + 1) / (other + 1))
     unequal = better != other
     longer = (better > other)[unequal]
     prefers = np.where(longer, credit[unequal], 1 - credit[unequal])
     edges = np.quantile(ratio, np.linspace(0, 1, bins + 1)) if len(ratio) else np.zeros(bins + 1)
-    slope, low, high = _slope(ratio, credit) or (None, None, None)
+    slope, low, high = _slope(ratio, credit, clusters) or (None, None, None)
     return LengthBias(
         slope=slope,
         low=low,
         high=high,
         prefers_longer=float(prefers.mean()) if unequal.any() else None,
         longer_is_better=float(longer.mean()) if unequal.any() else None,
-        bins=_bins(edges, ratio, credit),
+        bins=_bins(edges, ratio, credit, clusters),
     )
 
 
-def _slope(x: Floats, y: Floats) -> tuple[float, float, float] | None:
-    """Return the least-squares slope of y on x and its 95 % interval (HC1); None where x does not vary."""
+def _slope(
+    x: Floats, y: Floats, clusters: Ints | None
+) -> tuple[float, float | None, float | None] | None:
+    """Return the least-squares slope of y on x and its 95 % interval over clusters (CR1); None if x does not vary."""
     n = len(x)
-    centred = x - x.mean() if n > 2 else np.zeros(1)
+    if n < 3:
+        return None
+    centred = x - x.mean()
     spread = float((centred**2).sum())
     if spread == 0:
         return None
     slope = float((centred * y).sum() / spread)
     residual = y - y.mean() - slope * centred
-    variance = float((centred**2 * residual**2).sum()) / spread**2 * n / (n - 2)
-    error = math.sqrt(variance)
-    return slope, slope - Z95 * error, slope + Z95 * error
+    squares, count = sum_of_squares(centred * residual, clusters)
+    if count < 2:
+        return slope, None, None
+    quantile = Z95 if count == n else student_quantile(count - 1)
+    half_width = quantile * math.sqrt(squares * (n - 1) / (n - 2)) / spread
+    return slope, slope - half_width, slope + half_width
 
 
-def _bins(edges: Floats, value: Floats, credit: Floats) -> tuple[Bin, ...]:
-    """Return the rows by where their value lies between the edges, the last bin with its upper edge."""
-    place = np.clip(np.searchsorted(edges, value, side="right") - 1, 0, len(edges) - 2)
+def _bin_of_row(edges: Floats, values: Floats) -> Ints:
+    """Return the index of the bin of each value; the last bin includes its upper edge."""
+    return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+
+
+def _bins(edges: Floats, values: Floats, credit: Floats, clusters: Ints | None) -> tuple[Bin, ...]:
+    """Return the rows by the bin of their value, with the accuracy of each bin."""
+    bin_of_row = _bin_of_row(edges, values)
     found = []
     for index in range(len(edges) - 1):
-        inside = place == index
-        n = int(inside.sum())
-        mean, accuracy = (float(of[inside].mean()) if n else None for of in (value, credit))
-        low, high = wilson(float(credit[inside].sum()), n) if n else (None, None)
-        found.append(
-            Bin(float(edges[index]), float(edges[index + 1]), n, mean, accuracy, low, high)
-        )
+        low_edge, high_edge = float(edges[index]), float(edges[index + 1])
+        inside = np.flatnonzero(bin_of_row == index)
+        if not len(inside):
+            found.append(Bin(low_edge, high_edge, 0, None, None, None, None))
+            continue
+        share = accuracy_interval(credit[inside], None if clusters is None else clusters[inside])
+        mean = float(values[inside].mean())
+        found.append(Bin(low_edge, high_edge, len(inside), mean, share.mean, share.low, share.high))
     return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Correlation:
-    """How two figures of the same models go together, each with its 95 % interval."""
-
-    models: int
-    pearson: tuple[float, float, float]
-    """The coefficient, low, high."""
-    spearman: tuple[float, float, float]
-    """Of the ranks, equal values sharing their mean rank."""
-
-
-def correlation(x: Floats, y: Floats, clusters: Sequence[str]) -> Correlation | None:
-    """Return how x and y, both of shape (models,), go together; None where one of them is the same for all models.
-
-    The interval is that of a bootstrap over `clusters`, models that are alike (seeds of one recipe): they are drawn together.
-    Draws in which a figure does not vary say nothing and are left out.
-    """
-    point = _coefficients(x, y)
-    if point is None:
-        return None
-    names = sorted(set(clusters))
-    members = [np.flatnonzero(np.array(clusters) == name) for name in names]
-    generator = np.random.default_rng(0)
-    drawn = [
-        np.concatenate([members[i] for i in generator.integers(len(names), size=len(names))])
-        for _ in range(RESAMPLES)
-    ]
-    found = [one for rows in drawn if (one := _coefficients(x[rows], y[rows])) is not None]
-    low, high = np.percentile(found, [2.5, 97.5], axis=0)
-    pearson, spearman = (
-        (float(a), float(b), float(c)) for a, b, c in zip(point, low, high, strict=True)
-    )
-    return Correlation(len(x), pearson, spearman)
-
-
-def _coefficients(x: Floats, y: Floats) -> tuple[float, float] | None:
-    """Return Pearson's and Spearman's coefficient; None where a figure does not vary."""
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return None
-    return float(np.corrcoef(x, y)[0, 1]), float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
-
-
-def _ranks(values: Floats) -> Floats:
-    """Return the rank of each value; equal ones share the mean of their ranks."""
-    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = counts.cumsum()
-    shared: Floats = ((last - counts + last - 1) / 2)[group]
-    return shared

@@ -1,5 +1,6 @@
 """Results of a sweep on disk, each in a folder named by its fingerprint, and what stands out: the best of each benchmark."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +9,9 @@ from typing import Any
 
 from data.storage.files import write_json
 from eval.journal import JOURNAL
+from eval.results.intervals import Difference
 from eval.results.predictions import OWN, difference, read_predictions
 from eval.results.result import Result, read_result
-from eval.results.statistics import Difference
 
 ABOUT = "about.json"
 STEP = re.compile(r"checkpoint-(\d+)")
@@ -101,21 +102,26 @@ class Summary:
     """By benchmark, in the order in which the judges were given."""
     broken: dict[str, str]
     """Judges that could not be loaded, and why."""
+    comparisons: int = 1
+    """Pairs of judges, over all benchmarks, for which the intervals of the distances hold together."""
 
 
 def summarise(
     entries: Sequence[Standing], broken: dict[str, str], store: Store, label: str
 ) -> Summary:
-    """Return the summary of all entries, each now beside the best; every entry of a benchmark must be of the same rows."""
+    """Return the summary of all entries, each now beside the best; every entry of a benchmark must be of the same rows.
+
+    Intervals hold for all pairs of judges on all benchmarks together: the best is known only after looking at every pair.
+    """
     standings: dict[str, list[Standing]] = {}
     for entry in entries:
         standings.setdefault(entry.benchmark, []).append(entry)
+    comparisons = sum(math.comb(len(found), 2) for found in standings.values())
     for name, found in standings.items():
         best = max(found, key=lambda entry: entry.result.micro.accuracy or 0.0)
         first = store.predictions(best.fingerprint, name)
         for place, entry in enumerate(found):
             if entry is not best:
-                found[place] = replace(
-                    entry, behind=difference(first, store.predictions(entry.fingerprint, name))
-                )
-    return Summary(label, standings, broken)
+                others = store.predictions(entry.fingerprint, name)
+                found[place] = replace(entry, behind=difference(first, others, comparisons))
+    return Summary(label, standings, broken, comparisons)

@@ -13,6 +13,7 @@ from rich.text import Text
 from data.errors import PredictionsError
 from data.storage.files import write_whole
 from eval.protocol import Images
+from eval.results.intervals import Estimate
 from eval.results.predictions import difference, predictions_in, read_predictions
 from eval.results.predictions_protocol import protocol_of, result_beside
 from eval.results.result import Accuracy, Result
@@ -26,10 +27,10 @@ ABLATIONS: dict[Images, str] = {
 
 
 def percent(figure: Accuracy) -> str:
-    """Return an accuracy and its 95 % interval in percent, or a dash where there are no rows."""
-    if figure.accuracy is None or figure.low is None or figure.high is None:
+    """Return an accuracy and its 95 % interval in percent, or a dash if there are no rows."""
+    if figure.accuracy is None:
         return "–"
-    return f"{100 * figure.accuracy:.1f} [{100 * figure.low:.1f}, {100 * figure.high:.1f}]"
+    return Estimate(figure.accuracy, figure.low, figure.high).percent
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -64,7 +65,10 @@ def results_table(
     ]
     columns += [Column(name, justify="right", style="dim") for name in names]
     table = Table(
-        "benchmark", *columns, title=title, caption=f"{caption}; half: with half a point for a tie"
+        "benchmark",
+        *columns,
+        title=title,
+        caption=f"{caption}; half: with half a point for a tie{_chances(results)}",
     )
     for name, result in results.items():
         overall = [shown(result.baselines[blind].micro) for blind in names]
@@ -80,6 +84,14 @@ def results_table(
             table.add_row(Text(f"  {ABLATIONS[images]}", "italic"), *cells(ablated[name].micro))
         table.add_section()
     return table
+
+
+def _chances(results: Mapping[str, Result]) -> str:
+    """Return the accuracy of coins, if it is not the 50 % of judges that score."""
+    chances = dict.fromkeys(result.chance for result in results.values())
+    if list(chances) == [0.5]:
+        return ""
+    return f"; chance: {', '.join(f'{100 * chance:.0f} %' for chance in chances)}, with half 50 %"
 
 
 def comparison_table(first: Path, second: Path) -> Table:
@@ -100,15 +112,19 @@ def comparison_table(first: Path, second: Path) -> Table:
         )
     columns = [Column(name, justify="right") for name in ("rows", "points", "[95 %]")]
     table = Table("benchmark", *columns, "", title=f"{first}  minus  {second}")
-    table.caption = "the same rows of both, paired bootstrap over them, 95 %"
+    together = f" for the {len(common)} benchmarks together" if len(common) > 1 else ""
+    table.caption = (
+        "the same rows of both, paired; rows that share an item are not independent; "
+        f"95 %{together}, of these two checkpoints and not of their recipes"
+    )
     for name, files in common.items():
         rows = read_predictions(files[0])
         others = read_predictions(files[1])
         try:
-            found = difference(rows, others)
+            found = difference(rows, others, comparisons=len(common))
         except PredictionsError as error:
             raise PredictionsError(f"{name}: {error}") from error
-        mean, low, high = (f"{100 * value:+.1f}" for value in (found.mean, found.low, found.high))
+        mean, _, interval = found.points.partition(" ")
         words = {"better": "the first is better", "worse": "the second is better"}.get(
             found.words, found.words
         )
@@ -116,7 +132,7 @@ def comparison_table(first: Path, second: Path) -> Table:
         other = _comparable_label(files[1], others)
         if label != other:
             words += f"; PROTOCOLS DIFFER: {label} / {other}"
-        table.add_row(name, str(len(rows)), mean, f"[{low}, {high}]", words)
+        table.add_row(name, str(len(rows)), mean, interval, words)
         taken = [
             f"\n{place}: {file}"
             for place, file in zip((first, second), files, strict=True)

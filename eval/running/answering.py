@@ -21,13 +21,13 @@ from data.images import decode
 from data.markers import MARKERS, stray_marker
 from data.preference import Preference
 from data.storage.content import question_key, record_key
-from data.storage.files import write_json, write_json_lines
+from data.storage.files import content_digest, write_json, write_json_lines
 from eval.journal import SILENT, Journal
 from eval.judges.packed_inference import Packed, run_packed
 from eval.judges.ranking import Ranker, candidates_of
-from eval.protocol import Candidates, Floats
+from eval.protocol import Candidates, Floats, Ints
 from eval.results.best_of import best_of, majority, pass_at
-from eval.results.statistics import crossed_bootstrap
+from eval.results.intervals import cluster_codes, share_interval
 from eval.verifiers import final_answer, states
 from models.config import SamplingConfig
 from models.distributed import rank
@@ -234,12 +234,24 @@ def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def summary(answers: Sequence[Answers]) -> dict[str, Any]:
-    """Return the figures as they are stored: n, N, and each with its 95 % interval over questions."""
-    credits_by_name = credits_of(answers)
+def items_of_questions(questions: Sequence[Preference]) -> Ints:
+    """Return the number of each question's item, shape (questions,): questions about one image are of one item."""
+    return cluster_codes(
+        [[content_digest(image) for image in question.images] for question in questions]
+    )
+
+
+def summary(answers: Sequence[Answers], items: Ints | None = None) -> dict[str, Any]:
+    """Return the figures as they are stored: n, N, and each with its 95 % interval over questions.
+
+    The interval speaks of this policy, not of other trainings by its recipe.
+
+    Args:
+        answers: The answers to each question.
+        items: The number of each question's item, from `items_of_questions`; None if every question is independent.
+    """
     intervals = {
-        name: dict(zip(("mean", "low", "high"), crossed_bootstrap(found[None]), strict=True))
-        for name, found in credits_by_name.items()
+        name: share_interval(credits, items).plain for name, credits in credits_of(answers).items()
     }
     written = [ids for one in answers for ids in one.ids[1:]]
     more: dict[str, Any] = {"tokens": float(np.mean(list(map(len, written))))}
@@ -276,16 +288,19 @@ def write_answers(
     """Write `NAME.json`, the figures, and `NAME.jsonl`, a line a question with what it adds to each, on the first rank."""
     if rank():
         return
+    items = items_of_questions(questions)
+    first_row_by_item = {int(item): row for row, item in reversed(list(enumerate(items)))}
     rows = [
         {
             "id": question.identity,
             "key": question_key(question),
             "category": question.category,
+            "item": questions[first_row_by_item[int(item)]].identity,
             **asdict(found),
             "credits": found.figures(),
         }
-        for question, found in zip(questions, answers, strict=True)
+        for question, found, item in zip(questions, answers, items, strict=True)
     ]
     folder.mkdir(parents=True, exist_ok=True)
     write_json_lines(folder / f"{name}.jsonl", rows)
-    write_json(folder / f"{name}.json", summary(answers))
+    write_json(folder / f"{name}.json", summary(answers, items))

@@ -20,7 +20,7 @@ from data.storage.files import content_digest, write_json
 from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Origin, macro
 from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
 from eval.journal import JOURNAL, SILENT, Journal
-from eval.protocol import Example, Images, Judge, ProtocolConfig, Verdict, draw
+from eval.protocol import Example, Images, Ints, Judge, ProtocolConfig, Verdict, draw
 from eval.results.predictions import write_predictions
 from eval.results.result import (
     Accuracy,
@@ -30,6 +30,7 @@ from eval.results.result import (
     Votes,
     figure,
     figures,
+    items_of,
     outcomes,
     worst_mistakes,
 )
@@ -147,9 +148,11 @@ def evaluate(
     Raises: UserError if the verdicts do not fit the examples or the protocol.
     """
     found = outcomes(examples, verdicts, protocol)
-    whole = _accuracies(examples, found, protocol)
-    items, item_groups = _clusters(examples, found, benchmark)
-    margins = found.margin[np.isfinite(found.margin)]
+    items = items_of(examples, benchmark.item)
+    whole = _accuracies(examples, found, protocol, items)
+    whole_items, item_groups = _clusters(examples, found, benchmark, items)
+    has_margin = np.isfinite(found.margin)
+    margins = found.margin[has_margin]
     read = np.flatnonzero(found.unparsable == 0)
     lengths = [
         (len(example.responses[example.better]), len(example.responses[1 - example.better]))
@@ -166,23 +169,24 @@ def evaluate(
         micro=whole.micro,
         macro=whole.macro,
         groups=whole.groups,
-        sources=figures(found, protocol.ties, [example.source for example in examples]),
-        clusters=items,
+        sources=figures(found, protocol.ties, [example.source for example in examples], items),
+        clusters=whole_items,
         cluster_groups=item_groups,
         baselines={
             name: _accuracies(
                 examples,
                 outcomes(examples, baseline(name, examples, protocol.seed), protocol),
                 protocol,
+                items,
             )
             for name in BASELINES
         },
-        votes=_votes(examples, verdicts, found, protocol)
+        votes=_votes(examples, verdicts, found, protocol, items)
         if any(verdict.votes for verdict in verdicts)
         else None,
-        calibration=calibration(margins),
+        calibration=calibration(margins, items[has_margin]),
         margins=margin_histogram(margins),
-        length=length_bias(better, other, found.credit("half")[read]),
+        length=length_bias(better, other, found.credit("half")[read], items[read]),
         worst=tuple(examples[row].key for row in worst_mistakes(found)),
         published=published(examples, verdicts, benchmark),
     )
@@ -213,29 +217,35 @@ def baseline(name: str, examples: Sequence[Example], seed: int = 0) -> list[Verd
     return [Verdict(scores=BASELINES[name](example, seed)) for example in examples]
 
 
-def _accuracies(examples: Sequence[Example], found: Outcomes, protocol: ProtocolConfig) -> Baseline:
-    groups = figures(found, protocol.ties, [example.group for example in examples])
+def _accuracies(
+    examples: Sequence[Example], found: Outcomes, protocol: ProtocolConfig, items: Ints
+) -> Baseline:
+    groups = figures(found, protocol.ties, [example.group for example in examples], items)
     return Baseline(
-        micro=figure(found, protocol.ties),
+        micro=figure(found, protocol.ties, items=items),
         macro=macro([group.accuracy for group in groups.values()]),
         groups=groups,
     )
 
 
 def _clusters(
-    examples: Sequence[Example], found: Outcomes, benchmark: Benchmark
+    examples: Sequence[Example], found: Outcomes, benchmark: Benchmark, items: Ints
 ) -> tuple[Accuracy | None, dict[str, Accuracy]]:
-    """Return the share of items with all rows right, of all and by the group of an item's first row."""
+    """Return the share of the benchmark's items with all rows right, of all and by the group of an item's first row."""
     if benchmark.item is None:
         return None, {}
-    items: dict[str, tuple[str, bool]] = {}
-    for example, correct in zip(examples, found.correct, strict=True):
-        group, right = items.get(name := benchmark.item(example), (example.group, True))
-        items[name] = group, right and bool(correct)
-    right_items = np.array([right for _, right in items.values()], dtype=np.int64)
-    none = np.zeros_like(right_items)
-    whole = Outcomes(right_items, 1 - right_items, none, none + np.nan)
-    return figure(whole, "wrong"), figures(whole, "wrong", [group for group, _ in items.values()])
+    first_rows: dict[str, int] = {}
+    right_by_item: dict[str, bool] = {}
+    for row, example in enumerate(examples):
+        name = benchmark.item(example)
+        first_rows.setdefault(name, row)
+        right_by_item[name] = right_by_item.get(name, True) and bool(found.correct[row])
+    right = np.array(list(right_by_item.values()), dtype=np.int64)
+    none = np.zeros_like(right)
+    whole = Outcomes(right, 1 - right, none, none + np.nan)
+    groups = [examples[row].group for row in first_rows.values()]
+    shared = items[list(first_rows.values())]  # two of the benchmark's items may show one image
+    return figure(whole, "wrong", items=shared), figures(whole, "wrong", groups, shared)
 
 
 def _votes(
@@ -243,6 +253,7 @@ def _votes(
     verdicts: Sequence[Verdict],
     found: Outcomes,
     protocol: ProtocolConfig,
+    items: Ints,
 ) -> Votes:
     cast = [vote for verdict in verdicts for vote in verdict.votes]
     read = [vote for vote in cast if vote.names is not None]
@@ -262,7 +273,8 @@ def _votes(
         names_first=sum(vote.names == vote.first for vote in read) / len(read) if read else None,
         order=order,
         accuracy_at={
-            n: figure(outcomes(examples, verdicts, protocol, n), protocol.ties) for n in rounds
+            n: figure(outcomes(examples, verdicts, protocol, n), protocol.ties, items=items)
+            for n in rounds
         },
     )
 

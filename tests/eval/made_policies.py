@@ -20,9 +20,9 @@ from eval.running.divergence import Point
 from eval.running.policies import load_questions
 from tests.eval.made_run import HOSTILE
 from train.ablation.costs import Cost
-from train.ablation.table import line, rows
+from train.ablation.table import line, rows, statement
 from train.ablation.variants import Ablation, Run
-from train.predictors import AUC, Model, correlations
+from train.predictors import AUC, GAIN, Model, correlations
 from train.recipe.recipe import STAND_IN, Recipe
 
 SOURCE = {
@@ -92,12 +92,12 @@ def json_recipe() -> dict[str, object]:
 
 
 def make_list(folder: Path) -> Path:
-    """Write a list of three variants, two seeds each, with what was measured of its policies and reward models."""
+    """Write a list of three variants, three seeds each but one of two, with what was measured of its policies and models."""
     made = Ablation(Path("recipes/made.yaml"), folder, VARIANTS, ())
     credits = {
         name: {
             seed: np.array([float((number * 7 + seed) % 10 < 5 + place) for number in range(40)])
-            for seed in (0, 1)
+            for seed in ((0, 1) if name == "reward-model" else (0, 1, 2))
         }
         for place, name in enumerate(VARIANTS)
     }
@@ -110,6 +110,7 @@ def make_list(folder: Path) -> Path:
         {
             "list": str(made.path),
             "reference": made.reference,
+            "statement": statement(made.reference, 4),
             "results": rows(made, {"scenes/greedy": lines, "scenes/sampled": lines}),
             "costs": {"shuffled": asdict(Cost(25_600.0, 110.4, 0.0125, 320.0, 0.007, 0.0))},
             "missing": [{"variant": "reward-model", "seed": 2, "folder": "elsewhere"}],
@@ -147,18 +148,25 @@ def make_predictors(file: Path, variants: Sequence[dict[str, Any]]) -> None:
     recipe = Recipe.model_validate(STAND_IN)
     models = []
     for place, (name, seed) in enumerate(
-        (name, seed) for name in ("few", "many", "judge", "critic") for seed in (0, 1)
+        (name, seed)
+        for name in ("few", "many", "judge", "critic", "grey", "short")
+        for seed in (0, 1)
     ):
         figures = {
-            "AUC": 0.5 + place / 20,
+            "AUC": 0.4 + place / 20,
             "vl_rewardbench accuracy": 0.6 + place % 3 / 10,
             "vl_rewardbench ECE": 0.01 * place,
         }
         gain = 0.02 * place - 0.05
-        gains = {"best_of_gain": (gain, gain - 0.02, gain + 0.02)} | (
-            {"rl_greedy_gain": (gain, -0.1, 0.1)} if seed == 0 else {}
-        )
-        models.append(Model(Run(name, seed, recipe), 1000, figures, gains))
+        gains: dict[str, tuple[float, float | None, float | None]] = {}
+        gains["best_of_gain"] = (gain, gain - 0.02, gain + 0.02)
+        if seed == 0:
+            gains["rl_greedy_gain"] = (gain, -0.1, 0.1)
+        by_question = {
+            AUC: {str(question): figures["AUC"] for question in range(4)},
+            GAIN: {str(question): gain + place % 3 * question / 20 for question in range(4)},
+        }
+        models.append(Model(Run(name, seed, recipe), 1000, figures, gains, by_question))
     together = {
         gain: {name: asdict(one) for name, one in by.items()}
         for gain, by in correlations(models).items()

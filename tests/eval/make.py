@@ -26,10 +26,11 @@ def example(
     group: str = "group",
     images: tuple[EncodedImage, ...] = (),
     official_first: Side | None = None,
+    question: str | None = None,
     **row: Any,
 ) -> Example:
-    """Return an example that asks `what?`."""
-    prompt = user_turn("what?", len(images))
+    """Return an example that asks a `question`, or one of its own: rows of one prompt are one item."""
+    prompt = user_turn(question or f"what? {key}", len(images))
     return Example(
         key, images, prompt, responses, f"test:{key}", better, group, "source", row, official_first
     )

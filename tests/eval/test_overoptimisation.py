@@ -225,3 +225,26 @@ def test_the_start_without_training() -> None:
     )  # the third sample always scores higher
     assert two["pass"] > two["best"]
     assert (one["score"], two["score"]) == (0.5, 1.0)
+    for line in (one, two):
+        for name in ("best", "pass", "majority", "score"):
+            assert line[f"{name}_low"] <= line[name] <= line[f"{name}_high"]
+    assert two["best_high"] - two["best_low"] > 0.05
+
+
+def test_two_seeds_have_no_interval_and_three_include_their_spread() -> None:
+    start = point(0, 0.7, 0.6, 0.0)
+    policies = [point(5, greedy, 0.6, 1.0) for greedy in (0.95, 0.8, 0.65)]
+    one = row(policies[:1], start.credits)
+    two = row(policies[:2], start.credits)
+    three = row(policies, start.credits)
+    assert conclusion(one).startswith("run, step 5: the policy became better")
+    assert (two["greedy"]["low"], two["greedy"]["difference"][1]) == (None, None)
+    assert "two trainings are too few to tell" in conclusion(two)
+    assert three["greedy"]["low"] < 0.65  # over questions alone it would be above 0.75
+    assert "no difference" in conclusion(three)
+
+
+def test_many_differences_need_wider_intervals() -> None:
+    start = point(0, 0.7, 0.6, 0.0)
+    alone, many = (row([point(5, 0.77, 0.6, 1.0)], start.credits, None, n) for n in (1, 40))
+    assert many["greedy"]["difference"][1] < alone["greedy"]["difference"][1]

@@ -24,8 +24,8 @@ from eval.reporting.content import Content, read_run, read_sweep
 from eval.reporting.examples import location, shown_rows
 from eval.reporting.figures import measured
 from eval.reporting.page import page
+from eval.results.intervals import wilson
 from eval.results.result import Result
-from eval.results.statistics import wilson
 from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run, make_sweep
 
 CLONE = Path(__file__).resolve().parents[2]

@@ -19,7 +19,13 @@ import pytest
 from data.errors import PredictionsError
 from tests.train.ablation.test_variants import listed
 from train import ablate
-from train.ablation.table import VariantLine, line, lines_of
+from train.ablation.table import (
+    VariantLine,
+    comparisons_in,
+    line,
+    lines_by_figure,
+    lines_of,
+)
 from train.ablation.variants import alone, read_ablation
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -59,9 +65,11 @@ def await_calls(path: Path, count: int) -> None:
 def test_a_list_is_run_once_and_its_table_says_what_it_found(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ablate.main(command(runs, "--seeds", "0", "1"))
-    assert calls(runs) == [f"rm layers-{n}/{seed} begun" for seed in (0, 1) for n in (2, 1, 5)]
-    assert "not distinguishable" not in capsys.readouterr().out
+    ablate.main(command(runs, "--seeds", "0", "1", "2"))
+    assert calls(runs) == [f"rm layers-{n}/{seed} begun" for seed in (0, 1, 2) for n in (2, 1, 5)]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "not distinguishable" not in shown
+    assert "hold at 95 % for all 2 comparisons together" in shown
     out = runs.parent / "out"
     found = json.loads((out / "ablation.json").read_text())
     assert [row["variant"] for row in found["results"]] == ["layers-2", "layers-1", "layers-5"]
@@ -70,7 +78,7 @@ def test_a_list_is_run_once_and_its_table_says_what_it_found(
     one = found["results"][1]
     assert (one["n"], one["seeds"], one["words"], one["changes"]) == (
         60,
-        2,
+        3,
         "worse",
         "head.layers=1",
     )
@@ -82,11 +90,29 @@ def test_a_list_is_run_once_and_its_table_says_what_it_found(
         )
     table = (out / "ablation.md").read_text()
     assert "| layers-5 | head.layers=5 | 90.0 [" in table
+    assert "hold at 95 % for all 2 comparisons together" in table
+    assert "hold at 95 % for all 2 comparisons together" in found["statement"]
     assert "| layers-5 | 128 | 200 | 0.0312 | 4 | 0.2500 | 9.5 |" in table
     assert found["costs"]["layers-1"]["seconds"] == 4.0
     assert (out / "ablation.png").stat().st_size > 1000
+    ablate.main(command(runs, "--seeds", "0", "1", "2"))
+    assert len(calls(runs)) == 9
+
+
+def test_two_seeds_are_printed_without_interval_and_word(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ablate.main(command(runs, "--seeds", "0", "1"))
-    assert len(calls(runs)) == 6
+    assert "too few seeds" in capsys.readouterr().out
+    out = runs.parent / "out"
+    assert (
+        "| layers-5 | head.layers=5 | 90.0 | 0.0 | 90.0 90.0 | +15.0 | too few seeds |"
+        in (out / "ablation.md").read_text()
+    )
+    row = json.loads((out / "ablation.json").read_text())["results"][1]
+    assert (row["low"], row["high"], row["difference_low"]) == (None, None, None)
+    assert row["difference"] == pytest.approx(-0.25)
+    assert (out / "ablation.png").stat().st_size > 1000
 
 
 def test_what_only_serves_to_resume_is_removed_and_the_table_outlives_the_checkpoints(
@@ -246,10 +272,31 @@ def test_runs_on_other_rows_are_not_compared(runs: Path) -> None:
         lines_of(ablation.runs, "layers-2")
 
 
-def test_only_seeds_of_both_are_paired() -> None:
+def test_all_seeds_of_both_count() -> None:
     right, wrong = np.ones(50), np.zeros(50)
     found: VariantLine = line("b", {0: right, 1: wrong}, {1: wrong, 2: right})
     assert found.difference is not None
-    assert (found.accuracy, found.difference.mean, found.words) == (0.5, 0.0, "not distinguishable")
+    assert (found.accuracy, found.difference.mean, found.words) == (0.5, 0.0, "too few seeds")
     assert found.seeds == {0: 1.0, 1: 0.0}
-    assert line("b", {0: right}, {1: right}).difference is None
+    assert line("b", {0: right}, {}).difference is None
+    three = dict.fromkeys(range(3), right)
+    assert line("b", three, dict.fromkeys(range(5, 9), wrong)).words == "better"
+
+
+def test_intervals_hold_for_all_differences_of_a_list_together() -> None:
+    generator = np.random.default_rng(0)
+    variants = {
+        name: {seed: (generator.random(200) < 0.7).astype(float) for seed in range(3)}
+        for name in "abc"
+    }
+    alone = line("b", variants["b"], variants["a"]).difference
+    lines = lines_by_figure({"one": variants, "two": variants}, "a", {})
+    together = lines["one"][1].difference
+    assert alone is not None
+    assert together is not None
+    expected = line("b", variants["b"], variants["a"], comparisons=4).difference
+    assert together == expected
+    assert together.low is not None
+    assert alone.low is not None
+    assert together.low < alone.low
+    assert comparisons_in(lines) == 4

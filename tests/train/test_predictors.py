@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,14 @@ EVALUATION = "evaluation: {questions: [{type: shapes, level: demo, split: benchm
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Path:
-    """Write the list, whose folder is `out`; evaluations leave a result there in which 0.125 is replaced."""
+    """Write the list, whose folder is `out`; evaluations leave a result there and replace 0.125, its accuracy with ties half."""
     write(tmp_path, MINIMAL, "base.yaml")
     write(tmp_path, JUDGE, "judge.yaml")
     write(tmp_path, POLICY + EVALUATION, "policy.yaml")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "stub").touch()
     result = made({})
-    micro = result.micro.model_copy(update={"accuracy": 0.125})
+    micro = result.micro.model_copy(update={"accuracy": 0.3, "half": 0.125})
     (tmp_path / "out" / "result.json").write_text(
         result.model_copy(update={"micro": micro}).model_dump_json()
     )
@@ -97,7 +98,10 @@ def test_every_model_is_measured_by_the_same_answers(
     assert models["good", 0]["rl_greedy_gain"][0] == 0.25
     assert models["good", 0]["rl_sampled_gain"][0] == 0
     assert "rl_greedy_gain" not in models["good", 1]  # the first seed pays
-    assert found["missing"] == []
+    assert found["missing"] == [
+        f"{figure}: known of 3 variants, a coefficient needs 6"
+        for figure in ("AUC", "vl_rewardbench accuracy", "vl_rewardbench ECE")
+    ]
     variants = {
         one["variant"]: one
         for one in found["variants"]
@@ -127,7 +131,7 @@ def test_what_failed_is_missing_and_told_and_a_killed_command_ends_the_same(
 ) -> None:
     (listed.parent / "out" / "fail").write_text("rm good/1")
     partly = run(listed)
-    assert partly["missing"] == ["good, seed 1"]
+    assert partly["missing"][0] == "good, seed 1"
     assert "not in the tables: good, seed 1" in capfd.readouterr().out
     (listed.parent / "out" / "fail").write_text("rl predictors/policies/good")
     for file in (listed.parent / "out" / "predictors" / "policies" / "good").glob("*.json"):
@@ -277,26 +281,40 @@ def test_what_cannot_be_asked_is_said(listed: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_coefficient_is_over_the_models_that_have_both() -> None:
-    """Five models of three variants: AUC goes with the gain; of two variants, the other figure's are too few."""
-    known = [(0.5, 0.0, None), (0.6, 0.1, 0.2), (0.7, 0.2, 0.3), (0.8, 0.3, 0.3), (0.9, 0.4, 0.4)]
+    """Seven models of six variants: AUC goes with the gain; of five variants, the other figure's are too few."""
+    others = [None, 0.2, 0.3, 0.3, 0.4, 0.5, 0.6]
     runs = [
-        model_of(auc, gain, other, "abbcc"[place]) for place, (auc, gain, other) in enumerate(known)
+        model_of(0.5 + place / 20, place / 10, other, "aabcdef"[place])
+        for place, other in enumerate(others)
     ]
+    runs[1] = model_of(0.55, 0.1, None, "a")
     found = predictors.correlations(runs)["best_of_gain"]
     assert list(found) == ["AUC"]  # no judge is among them
-    assert predictors.too_few(runs) == ["other: known of 2 variants, an interval needs 3"]
-    assert found["AUC"].models == 5
+    assert predictors.too_few(runs) == ["other: known of 5 variants, a coefficient needs 6"]
+    assert (found["AUC"].models, found["AUC"].recipes) == (7, 6)
     assert [found["AUC"].pearson[0], found["AUC"].spearman[0]] == pytest.approx([1.0, 1.0])
+    assert list(found["AUC"].without) == list("abcdef")
 
 
 def test_judges_that_compare_are_also_left_out() -> None:
-    """Their accuracy, for which both orders must agree, hides how the others' goes with the gain."""
-    scoring = [model_of(0.6 + gain, gain, None, str(gain)) for gain in (0.0, 0.1, 0.2)]
-    judges = [model_of(0.2, 0.1, None, "judge", {"type": "language_model", "target": "judgement"})]
+    scoring = [model_of(0.6 + place / 20, place / 10, None, str(place)) for place in range(6)]
+    judges = [model_of(0.2, 0.5, None, "judge", {"type": "language_model", "target": "judgement"})]
     found = predictors.correlations([*scoring, *judges])["best_of_gain"]
-    assert {name: one.models for name, one in found.items()} == {"AUC": 4, "AUC, without judges": 3}
+    assert {name: one.models for name, one in found.items()} == {"AUC": 7, "AUC, without judges": 6}
     assert found["AUC"].pearson[0] < 0.5
     assert found["AUC, without judges"].pearson[0] == pytest.approx(1.0)
+
+
+def test_auc_of_one_half_of_the_questions_predicts_the_gain_on_the_other() -> None:
+    """Models whose answers to the even questions were lucky by chance: the same answers make a coefficient of 1, halves of -1."""
+    models = []
+    for place in range(6):
+        model = model_of(0.5 + place / 20, place / 10, None, str(place))
+        lucky = {str(number): place / 10 * (-1) ** number for number in range(4)}
+        by_question = {predictors.AUC: lucky, predictors.GAIN: lucky}
+        models.append(replace(model, by_question=by_question))
+    found = predictors.correlations(models)["best_of_gain"]["AUC"]
+    assert found.pearson[0] == pytest.approx(-1.0)
 
 
 def model_of(
@@ -305,5 +323,12 @@ def model_of(
     figures = {"AUC": auc} | ({} if other is None else {"other": other})
     recipe = Recipe.model_validate(STAND_IN | ({"method": method} if method else {}))
     return predictors.Model(
-        Run(variant, 0, recipe), 10, figures, {"best_of_gain": (gain, 0.0, 0.0)}
+        Run(variant, 0, recipe),
+        10,
+        figures,
+        {"best_of_gain": (gain, 0.0, 0.0)},
+        {
+            predictors.AUC: dict.fromkeys(("0", "1"), auc),
+            predictors.GAIN: dict.fromkeys(("0", "1"), gain),
+        },
     )

@@ -13,18 +13,29 @@ import numpy as np
 from rich.table import Column, Table
 
 from data.errors import PredictionsError
-from eval.protocol import Floats
+from eval.protocol import Floats, Ints
 from eval.reporting.charts import COLOURS, panels
-from eval.results.predictions import credits_by, predictions_in, read_predictions
-from eval.results.statistics import Difference, accuracy_over_seeds, paired_bootstrap, spread
+from eval.results.intervals import (
+    LEAST_SEEDS,
+    Difference,
+    Estimate,
+    accuracy_over_seeds,
+    difference_over_seeds,
+    spread,
+)
+from eval.results.predictions import (
+    credits_by,
+    item_by,
+    item_codes,
+    predictions_in,
+    read_predictions,
+)
 from train.ablation.costs import COST, COST_COLUMNS, Cost
 from train.ablation.variants import Ablation, Run, compared_on
 from train.recipe.methods import PolicyConfig
 
-_INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. 95 % intervals by a \
-bootstrap over rows and seeds together; with one seed they know of rows only. Spread: the standard deviation over seeds. \
-Differences from {reference} are paired by row and by seed. Each interval stands for itself: among many variants one is the best \
-by luck alone."""
+_INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. Spread: the standard \
+deviation over seeds. {statement}"""
 COLUMNS = ("variant", "mean [95 %]", "spread", "each seed", "minus {reference} [95 %]", "")
 
 
@@ -39,12 +50,13 @@ class VariantLine:
     """Each complete run's accuracy by its seed."""
     accuracy: float
     """The mean over the seeds."""
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+    """The 95 % interval over trainings and rows; None with fewer than three seeds."""
     spread: float | None
     """None with one seed."""
     difference: Difference | None
-    """The variant minus the first one, over the seeds of both; None for the first one and where no seed is complete for both."""
+    """The variant minus the first one; None for the first one, and if no seed of the first one is complete."""
 
     @property
     def words(self) -> str:
@@ -52,9 +64,33 @@ class VariantLine:
         return self.difference.words if self.difference else ""
 
 
+def statement(reference: str, comparisons: int) -> str:
+    """Return what the intervals of a table mean, as it stands on the console, in Markdown and on the page."""
+    return (
+        f"95 % intervals over trainings and rows, none below {LEAST_SEEDS} seeds. Intervals of differences from {reference} "
+        f"are paired by row and hold at 95 % for all {comparisons} comparisons together (Bonferroni): `better` and `worse` are "
+        "said where they exclude 0."
+    )
+
+
+def comparisons_in(lines: Mapping[str, Sequence[VariantLine]]) -> int:
+    """Return how many differences from the first variant tables have together, at least 1."""
+    return max(1, sum(line.difference is not None for found in lines.values() for line in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Credits:
+    """Credits of a run on one benchmark, or for one figure of a policy."""
+
+    by_row: dict[str, float]
+    item_by_row: dict[str, str]
+    """Rows of one item are not independent."""
+
+
 def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
     """Return the lines of complete runs by benchmark, or figure of a policy, variants in the order of the list."""
-    lines = {}
+    credits_by_figure: dict[str, dict[str, dict[int, Floats]]] = {}
+    items_by_figure: dict[str, Ints] = {}
     refuse_other_questions(runs)
     credits_of_runs = [credits_in(run) for run in runs]
     for figure in credits_of_runs[0] if runs else ():
@@ -63,8 +99,11 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
         for run, by_figure in zip(runs, credits_of_runs, strict=True):
             if figure not in by_figure:  # the best by a judge, where the reward has none
                 continue
-            by_key = by_figure[figure]
-            keys = keys or sorted(by_key)
+            credits = by_figure[figure]
+            by_key = credits.by_row
+            if not keys:
+                keys = sorted(by_key)
+                items_by_figure[figure] = item_codes([credits.item_by_row[key] for key in keys])
             if by_key.keys() != set(keys):
                 raise PredictionsError(
                     f"{figure}: {run} was evaluated on {len(by_key)} rows and the first run on {len(keys)}, "
@@ -72,26 +111,54 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
                     "limits: take that change out, or train all runs again"
                 )
             variants.setdefault(run.variant, {})[run.seed] = np.array([by_key[key] for key in keys])
+        credits_by_figure[figure] = variants
+    return lines_by_figure(credits_by_figure, reference, items_by_figure)
+
+
+def lines_by_figure(
+    credits_by_figure: Mapping[str, Mapping[str, Mapping[int, Floats]]],
+    reference: str,
+    items_by_figure: Mapping[str, Ints],
+) -> dict[str, list[VariantLine]]:
+    """Return the lines of each figure; the intervals of all their differences hold together.
+
+    Args:
+        credits_by_figure: Credits of shape (rows,) by figure, variant and seed.
+        reference: The variant from which the others differ.
+        items_by_figure: The number of each row's item, shape (rows,); a figure that is missing has independent rows.
+    """
+    comparisons = 0
+    for variants in credits_by_figure.values():
+        if reference in variants:
+            comparisons += len(variants) - 1
+    lines: dict[str, list[VariantLine]] = {}
+    for figure, variants in credits_by_figure.items():
+        items = items_by_figure.get(figure)
         first = variants.get(reference, {})
         lines[figure] = [
-            line(name, seeds, {} if name == reference else first)
+            line(name, seeds, {} if name == reference else first, items, max(1, comparisons))
             for name, seeds in variants.items()
         ]
     return lines
 
 
-def credits_in(run: Run) -> dict[str, dict[str, float]]:
-    """Return each figure's credits by row: of a judge on every benchmark, of a policy `NAME/greedy` and the like."""
+def credits_in(run: Run) -> dict[str, Credits]:
+    """Return the credits of each figure: of a judge on every benchmark, of a policy `NAME/greedy` and the like."""
+    credits: dict[str, Credits] = {}
     if not isinstance(run.recipe.method, PolicyConfig):
         files = predictions_in(run.folder)
-        return {name: credits_by(read_predictions(files[name])) for name in compared_on(run.recipe)}
-    found: dict[str, dict[str, float]] = {}
+        for name in compared_on(run.recipe):
+            records = read_predictions(files[name])
+            credits[name] = Credits(credits_by(records), item_by(records))
+        return credits
     for name in run.recipe.question_sets:
         with (run.folder / "answers" / f"{name}.jsonl").open(encoding="utf-8") as file:
             for row in map(json.loads, file):
                 for figure, credit in row["credits"].items():
-                    found.setdefault(f"{name}/{figure}", {})[row["id"]] = credit
-    return found
+                    of_figure = credits.setdefault(f"{name}/{figure}", Credits({}, {}))
+                    of_figure.by_row[row["id"]] = credit
+                    of_figure.item_by_row[row["id"]] = row.get("item", row["id"])
+    return credits
 
 
 def refuse_other_questions(runs: Sequence[Run]) -> None:
@@ -118,18 +185,38 @@ def refuse_other_questions(runs: Sequence[Run]) -> None:
                         )
 
 
-def line(variant: str, seeds: Mapping[int, Floats], first: Mapping[int, Floats]) -> VariantLine:
-    """Return one line; `first` holds the first variant's credits, empty for its own line."""
+def line(
+    variant: str,
+    seeds: Mapping[int, Floats],
+    first: Mapping[int, Floats],
+    items: Ints | None = None,
+    comparisons: int = 1,
+) -> VariantLine:
+    """Return the line of one variant.
+
+    Args:
+        variant: Its name.
+        seeds: Its credits of shape (rows,) by seed.
+        first: The first variant's credits; empty for its own line.
+        items: The number of each row's item, shape (rows,); None if every row is independent.
+        comparisons: Differences that are read together.
+    """
     credits = np.array(list(seeds.values()))
-    both = [seed for seed in seeds if seed in first]
     difference = None
-    if both:
-        difference = paired_bootstrap(
-            np.array([seeds[seed] for seed in both]), np.array([first[seed] for seed in both])
-        )
-    accuracies = {seed: float(np.mean(one)) for seed, one in seeds.items()}
-    over_seeds = (*accuracy_over_seeds(credits), spread(credits.mean(axis=1)))
-    return VariantLine(variant, credits.shape[1], accuracies, *over_seeds, difference)
+    if first:
+        reference = np.array(list(first.values()))
+        difference = difference_over_seeds(credits, reference, items, comparisons)
+    estimate = accuracy_over_seeds(credits, items)
+    return VariantLine(
+        variant,
+        n=credits.shape[1],
+        seeds={seed: float(np.mean(of_seed)) for seed, of_seed in seeds.items()},
+        accuracy=estimate.mean,
+        low=estimate.low,
+        high=estimate.high,
+        spread=spread(credits.mean(axis=1)),
+        difference=difference,
+    )
 
 
 def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list[dict[str, Any]]:
@@ -159,7 +246,8 @@ def markdown(
     missing: Sequence[Run],
 ) -> str:
     """Return a table for each benchmark, one of the costs, and the runs that are in none."""
-    parts = [f"# {ablation.path.stem}", _INTRODUCTION.format(reference=ablation.reference)]
+    said = statement(ablation.reference, comparisons_in(lines))
+    parts = [f"# {ablation.path.stem}", _INTRODUCTION.format(statement=said)]
     variant, *figures = (name.format(reference=ablation.reference) for name in COLUMNS)
     for benchmark, found in lines.items():
         table = [[variant, "changes", *figures], ["---", "---", "--:", "--:", "--:", "--:", "---"]]
@@ -182,11 +270,14 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def console_table(reference: str, benchmark: str, lines: Sequence[VariantLine]) -> Table:
-    """Return the lines of one benchmark for the console."""
+def console_table(
+    reference: str, benchmark: str, lines: Sequence[VariantLine], comparisons: int
+) -> Table:
+    """Return the lines of one benchmark for the console; `comparisons` are those of all tables together."""
     variant, *figures, words = (name.format(reference=reference) for name in COLUMNS)
     numbers = (Column(name, justify="right") for name in figures)
-    title, caption = f"{benchmark}, {lines[0].n} rows", "bootstrap over rows and seeds, 95 %"
+    title = f"{benchmark}, {lines[0].n} rows"
+    caption = statement(reference, comparisons)
     table = Table(variant, *numbers, words, title=title, caption=caption)
     for line in lines:
         table.add_row(*cells(line))
@@ -195,7 +286,7 @@ def console_table(reference: str, benchmark: str, lines: Sequence[VariantLine]) 
 
 def cells(line: VariantLine) -> list[str]:
     """Return a line as texts in the order of the columns, in percent and percentage points."""
-    accuracy = f"{100 * line.accuracy:.1f} [{100 * line.low:.1f}, {100 * line.high:.1f}]"
+    accuracy = Estimate(line.accuracy, line.low, line.high).percent
     spread = "–" if line.spread is None else f"{100 * line.spread:.1f}"
     seeds = " ".join(f"{100 * accuracy:.1f}" for accuracy in line.seeds.values())
     difference = line.difference.points if line.difference else ""
@@ -211,9 +302,9 @@ def draw(lines: Mapping[str, Sequence[VariantLine]], path: Path) -> None:
     with panels(path, titles, 1.6 + 0.38 * max(map(len, lines.values()))) as drawn:
         for axes, found in zip(drawn, lines.values(), strict=True):
             names = [line.variant for line in found]
-            mean, low, high = (
-                100 * np.array([(line.accuracy, line.low, line.high) for line in found]).T
-            )
+            # As floats: None, for fewer than three seeds, becomes nan, which is not drawn.
+            ends = [(line.accuracy, line.low, line.high) for line in found]
+            mean, low, high = 100 * np.array(ends, dtype=float).T
             axes.axvline(mean[0], color="lightgrey", zorder=0)
             axes.errorbar(
                 mean,

@@ -11,7 +11,13 @@ from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
 from eval.judges.ranking import Ranker
 from eval.results.run_folder import HELD_OUT
-from eval.running.answering import Answerer, scored, summary, write_answers
+from eval.running.answering import (
+    Answerer,
+    items_of_questions,
+    scored,
+    summary,
+    write_answers,
+)
 from eval.running.policies import load_questions
 from models.config import SamplingConfig
 from models.distributed import rank
@@ -78,7 +84,7 @@ class PolicyMethod(ReinforceMethod):
                 if ranker is not None:
                     answers = scored(questions, answers, ranker, journal.of("scored"))
                 write_answers(folder, name, questions, answers)
-                found = summary(answers)
+                found = summary(answers, items_of_questions(questions))
                 shown = {figure: found[figure] for figure in QUESTION_FIGURES if figure in found}
                 figures |= {f"{name}/{figure}": value["mean"] for figure, value in shown.items()}
                 intervals = "  ".join(

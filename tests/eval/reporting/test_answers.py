@@ -15,7 +15,7 @@ from eval.report import states
 from eval.reporting.answers import shown_questions
 from eval.reporting.content import Content, read_run
 from eval.reporting.page import page
-from eval.results.statistics import paired_bootstrap
+from eval.results.intervals import paired_difference
 from tests.eval.made_policies import make_policy
 from tests.eval.made_run import HOSTILE, rollout_table
 from tests.eval.test_report import Elements
@@ -81,7 +81,9 @@ def test_the_difference_is_paired_with_the_first_answers_of_the_run(
             for line in (run / place / "answers" / "scenes.jsonl").read_text().splitlines()
         ]
         credits[place] = [row["credits"]["sampled"] for row in rows]
-    expected = paired_bootstrap(np.array(credits["checkpoint-30"]), np.array(credits["start"]))
+    expected = paired_difference(
+        np.array(credits["checkpoint-30"]), np.array(credits["start"]), comparisons=4
+    )
     assert shown.changes[30]["sampled"] == expected
     assert expected.words == "better"
     assert list(shown.changes) == [10, 30]

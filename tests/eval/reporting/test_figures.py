@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from eval.reporting.figures import POINTS, curves, diagnosis, series
 from eval.results.result import Accuracy, Result
 from eval.running.evaluation import evaluate
 from tests.eval.made_run import log
+from tests.eval.make import votes
 from tests.eval.running.test_evaluation import EXAMPLES, ORIGIN, PLAIN, SCORES
 
 NAMES = st.sampled_from(["loss", "kl", "x/y", "margin", "learning_rate/a", "learning_rate/b"])
@@ -127,3 +130,29 @@ def test_one_value_is_no_chart_and_every_sentence_is_there() -> None:
     assert [chart.legend for chart in charts] == [[], [], [("level", "chance (ties half): 50 %")]]
     assert len(sentences) == 1
     assert "for each doubling" in sentences[0] or "do not vary" in sentences[0]
+
+
+def test_calibration_stands_with_its_interval_and_floor() -> None:
+    result = made({})
+    calibration = result.calibration
+    assert calibration is not None
+    chart = next(chart for chart in diagnosis(result)[0] if chart.title == "Calibration")
+    assert (
+        chart.value == f"ECE {calibration.ece:.3f} [{calibration.low:.3f}, {calibration.high:.3f}]"
+    )
+    assert f"a perfectly calibrated judge {calibration.floor:.3f} on as many pairs" in chart.caption
+    before = replace(calibration, low=None, high=None, floor=None)  # as earlier versions stored it
+    older = result.model_copy(update={"calibration": before})
+    chart = next(chart for chart in diagnosis(older)[0] if chart.title == "Calibration")
+    assert chart.value == f"ECE {calibration.ece:.3f}"
+
+
+def test_chance_of_a_judge_by_votes_is_below_half_where_ties_are_wrong() -> None:
+    verdicts = [votes(0, 1, 0, 0)] * 4
+    result = evaluate(EXAMPLES, verdicts, PLAIN, ProtocolConfig(votes=2), ORIGIN)
+    chart = next(chart for chart in diagnosis(result)[0] if chart.title == "Accuracy by votes")
+    assert chart.legend == [("level", "chance (ties wrong): a coin for each judgement")]
+    level = next(mark for mark in chart.marks if 'class="level"' in mark)
+    heights = [float(height) for height in re.findall(r",([0-9.]+)", level)]
+    low, high = chart._place(1, 0.25)[1], chart._place(2, 5 / 16)[1]
+    assert heights == [pytest.approx(low, abs=0.1), pytest.approx(high, abs=0.1)]

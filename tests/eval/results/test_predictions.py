@@ -7,10 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eval.benchmarks.table import BENCHMARKS
 from eval.protocol import ProtocolConfig, Verdict
+from eval.results.intervals import paired_difference
 from eval.results.predictions import contents, difference, predictions_in, write_predictions
 from tests.eval.make import example, png, votes
 
@@ -109,15 +111,15 @@ def test_two_copies_of_a_benchmark_are_compared_by_what_their_rows_show(tmp_path
         file.parent.mkdir()
         file.write_bytes(png())
     first = [
-        example("a", 0, images=(one,)),
-        example("b", 1, ("x", "y"), images=(one,)),
-        example("b-2", 1, ("x", "y"), images=(one,)),
+        example("a", 0, images=(one,), question="what?"),
+        example("b", 1, ("x", "y"), images=(one,), question="what?"),
+        example("b-2", 1, ("x", "y"), images=(one,), question="what?"),
     ]
     second = [
-        example("c", 1, ("y", "x")[::-1], images=(two,)),
-        example("d", 1, ("two", "one"), images=(two,)),
+        example("c", 1, ("y", "x")[::-1], images=(two,), question="what?"),
+        example("d", 1, ("two", "one"), images=(two,), question="what?"),
     ]
-    second.append(example("e", 0, ("y", "x"), images=(two,)))
+    second.append(example("e", 0, ("y", "x"), images=(two,), question="what?"))
     assert contents(first) == [contents(second)[row] for row in (1, 0, 2)]
     (tmp_path / "b" / "1.png").write_bytes(png("blue"))
     assert not set(contents(first)) & set(contents(second))
@@ -145,3 +147,31 @@ def test_predictions_are_found_in_a_file_a_folder_a_checkpoint_and_a_run(tmp_pat
     (tmp_path / "run" / "best").symlink_to("checkpoint-9")
     assert predictions_in(tmp_path / "run")["vl"].resolve() == ninth
     assert predictions_in(tmp_path / "nowhere") == {}
+
+
+def test_rows_of_one_item_count_as_dependent_in_a_comparison(tmp_path: Path) -> None:
+    """Sixty rows of twenty images: the difference is the same, and its interval that of twenty clusters."""
+    examples = [
+        example(
+            str(row), images=(png(size=(8, 6 + row // 3)),), id=str(row), image=f"mcq/{row}.png"
+        )
+        for row in range(60)
+    ]
+    first = [Verdict(scores=(float(row % 12 < 9), 0.5)) for row in range(60)]
+    second = [Verdict(scores=(float(row % 12 < 3), 0.5)) for row in range(60)]
+    for name, verdicts in (("first", first), ("second", second)):
+        write_predictions(examples, verdicts, BENCHMARK, ProtocolConfig(), tmp_path / name)
+    one, other = (lines(tmp_path / name / "predictions.jsonl") for name in ("first", "second"))
+    assert len({record["item"] for record in one}) == 20
+    found = difference(one, other)
+    credits = [np.array([record["credit"] for record in records]) for records in (one, other)]
+    expected = paired_difference(credits[0], credits[1], np.arange(60) // 3)
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (expected.mean, expected.low, expected.high)
+    )
+    for record in [*one, *other]:
+        del record["item"]  # as earlier versions wrote it
+    earlier = difference(one, other)
+    independent = paired_difference(credits[0], credits[1])
+    assert (earlier.low, earlier.high) == pytest.approx((independent.low, independent.high))
+    assert (difference(one, other, 10).high or 0.0) > (earlier.high or 0.0)

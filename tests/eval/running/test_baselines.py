@@ -39,7 +39,7 @@ def test_without_images_the_prompt_has_no_place_for_one() -> None:
     (bare,) = ablate([example("a", images=(png(), png()))], "none")
     assert bare.images == ()
     assert placeholders(bare.prompt) == 0
-    assert bare.prompt[0]["content"] == [{"type": "text", "text": "what?"}]
+    assert bare.prompt[0]["content"] == [{"type": "text", "text": f"what? {bare.key}"}]
     assert bare.key == "a"
 
 

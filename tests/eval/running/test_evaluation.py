@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from data.errors import PredictionsError
 from eval.benchmarks.benchmark import Benchmark, Origin, Record, ScoringRule
 from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from eval.protocol import Example, ProtocolConfig, Verdict
+from eval.results.intervals import share_interval, wilson
 from eval.results.result import Result, figures, outcomes
-from eval.results.statistics import wilson
 from eval.running.evaluation import evaluate
 from tests.eval.make import example, png, votes
 
@@ -57,7 +59,14 @@ def test_every_figure_by_hand() -> None:
         0,
     )
     assert (result.micro.accuracy, result.micro.half) == (0.5, 0.625)
-    assert (result.micro.low, result.micro.high) == wilson(2, 4)
+    # The rows are of two items: right are one of the first and one of the second.
+    assert (result.micro.items, result.micro.n) == (2, 4)
+    credits, items = np.array([1.0, 0.0, 0.0, 1.0]), np.array([0, 0, 1, 1])
+    expected = share_interval(credits, items)
+    assert (result.micro.low, result.micro.high) == (expected.low, expected.high)
+    independent = evaluate(EXAMPLES, SCORES, replace(PLAIN, item=None), ProtocolConfig(), ORIGIN)
+    assert (independent.micro.low, independent.micro.high) == wilson(2, 4)
+    assert (independent.micro.items, independent.micro.effective_n) == (None, None)
     assert {name: group.accuracy for name, group in result.groups.items()} == {"x": 1 / 3, "y": 1.0}
     assert result.macro == pytest.approx((1 / 3 + 1) / 2)
     assert list(result.sources) == ["source"]
@@ -203,3 +212,67 @@ def test_five_thousand_rows_take_a_moment() -> None:
 def test_figures_come_in_first_seen_order() -> None:
     found = outcomes(EXAMPLES, SCORES, ProtocolConfig())
     assert list(figures(found, "wrong", ["z", "a", "z", "m"])) == ["z", "a", "m"]
+
+
+def test_rows_that_show_one_image_or_prompt_are_one_item() -> None:
+    """Forty rows of ten questions: as many right, and an interval of ten observations."""
+    shared = [
+        example(str(row // 4), images=(png(size=(8, 6 + row // 4)),) if row < 20 else ())
+        for row in range(40)
+    ]
+    verdicts = [Verdict(scores=(float(row // 4 < 7), 0.5)) for row in range(40)]
+    benchmark = replace(PLAIN, item=None)
+    found = evaluate(shared, verdicts, benchmark, ProtocolConfig(), ORIGIN)
+    assert (found.micro.n, found.micro.accuracy, found.micro.items) == (40, 0.7, 10)
+    assert found.micro.effective_n == pytest.approx(9, abs=0.1)
+    apart = evaluate(
+        [example(str(row)) for row in range(40)], verdicts, benchmark, ProtocolConfig(), ORIGIN
+    )
+    assert apart.micro.low is not None
+    assert found.micro.low is not None
+    assert found.micro.low < apart.micro.low - 0.1
+    assert found.calibration is not None
+    assert apart.calibration is not None
+    assert (found.calibration.ece, found.calibration.floor) == (
+        apart.calibration.ece,
+        apart.calibration.floor,
+    )
+    assert (found.calibration.high or 0) > (apart.calibration.high or 0)
+
+
+def test_items_that_share_an_image_are_not_independent() -> None:
+    """Acc+ of four items, two of which show one picture."""
+    shared = [
+        example(str(row), images=(png(size=(8, 6 + row // 2)),), item=row) for row in range(4)
+    ]
+    verdicts = [Verdict(scores=(float(row < 2), 0.5)) for row in range(4)]
+    found = evaluate(shared, verdicts, PLAIN, ProtocolConfig(), ORIGIN)
+    assert found.clusters is not None
+    assert (found.clusters.n, found.clusters.items) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("judged", "protocol", "chance"),
+    [
+        (Verdict(scores=(1.0, 0.0)), ProtocolConfig(), 0.5),
+        (votes(0, 0), ProtocolConfig(), 0.25),
+        (votes(0, 0), ProtocolConfig(ties="half"), 0.5),
+        (votes(0, 0), ProtocolConfig(ties="right"), 0.75),
+        (votes(0, 0, 0, 0), ProtocolConfig(votes=2), 5 / 16),
+        (votes(0), ProtocolConfig(order="winner_first"), 0.5),
+    ],
+)
+def test_the_chance_of_a_judge_is_that_of_a_coin_for_each_judgement(
+    judged: Verdict, protocol: ProtocolConfig, chance: float
+) -> None:
+    found = evaluate([example("a")], [judged], replace(PLAIN, item=None), protocol, ORIGIN)
+    assert found.chance == chance
+
+
+def test_coins_reach_the_chance_that_is_shown() -> None:
+    generator = np.random.default_rng(0)
+    examples = [example(str(row)) for row in range(4000)]
+    judged = [votes(*(int(side) for side in generator.integers(2, size=2))) for _ in examples]  # type: ignore[arg-type]
+    found = evaluate(examples, judged, replace(PLAIN, item=None), ProtocolConfig(), ORIGIN)
+    assert found.micro.accuracy == pytest.approx(found.chance, abs=0.025)
+    assert found.micro.half == pytest.approx(0.5, abs=0.025)
