@@ -87,7 +87,7 @@ def compute_in_float64() -> None:
     torch.set_default_dtype(torch.float64)
     # A dtype is pickled by its name, which `pickle` looks up in `torch`. Pictures are in float32
     # and are sent by loader workers. After an error there, the receiver would wait for ever.
-    copyreg.pickle(torch.dtype, _reduce_dtype)  # type: ignore[arg-type]
+    copyreg.pickle(torch.dtype, _reduce_dtype)
 
 
 def _reduce_dtype(dtype: torch.dtype) -> tuple[Any, tuple[str]]:
