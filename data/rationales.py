@@ -82,7 +82,7 @@ HARMLESS_FORMS = tuple(
 OBSTACLES = tuple(
     re.compile(pattern, flags)
     for pattern, flags in (
-        (r"<\s*/?\s*(?:think|answer)[^>]*>?", re.IGNORECASE),
+        (r"<\s*+(?:/\s*+)?(?:think|answer)[^>]*+>?", re.IGNORECASE),
         (
             r"\b(?:first|second|third|initial|previous|preced|subsequent|respectiv|alternat)\w*"
             r"|\b(?:former|latter|last|prior|above|below|earlier|later|next|following)\b"
@@ -249,8 +249,11 @@ def _scores_in_order(sentence: str) -> bool:
 
 
 def _with_context(text: str, match: re.Match[str]) -> str:
-    """Return what was matched with up to two words on either side."""
-    before = text[: match.start()].split()[-2:]
-    after = text[match.end() :].split()[:2]
+    """Return what was matched with up to two words on either side.
+
+    Words are looked for within 80 characters, so that the time does not grow with the text.
+    """
+    before = text[max(0, match.start() - 80) : match.start()].split()[-2:]
+    after = text[match.end() : match.end() + 80].split()[:2]
     words = " ".join([*before, match[0].strip(), *after])
     return words.replace(REFERENCE, "[response]").replace(HARMLESS, "[…]")

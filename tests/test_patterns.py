@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from data import images, prompts
+from data import images, markers, prompts, rationales
 from data.errors import RecordError
 from data.preparation import faults, row_index
 from data.scanning import contents_between
@@ -57,6 +57,20 @@ def finding(pattern: str, flags: int = 0) -> Read:
 
 def matching(pattern: re.Pattern[str]) -> Read:
     return pattern.match
+
+
+def every_obstacle(text: str) -> list[str]:
+    """Return all that keeps a rationale from being rewritten, so that every pattern sees the text.
+
+    A rationale without a reference, or with a control character, is not looked at any further.
+    """
+    readable = text.replace("\0", "~")
+    return list(rationales._obstacles(f"Response 1 is better. {readable}"))
+
+
+def swapped(text: str) -> str | None:
+    """Return `rationales.swapped` of a text without the control character that ends hostile texts."""
+    return rationales.swapped(text.replace("\0", "~"))
 
 
 def released_verdict(text: str) -> int | None:
@@ -262,8 +276,16 @@ PATTERNS: dict[str, Pattern] = {
         released_conclusion,
         ("Response 1 is better.", "so, answer # 2 is worse!", "better: option\n#1"),
     ),
-    "data.prompts.NAMED": Pattern(
-        prompts.NAMED.findall, ("Response", "Answer", " ", "1", "2", "response 1")
+    "data.markers.MARKERS": Pattern(
+        markers.MARKERS.findall, ("<image>", "<|", "image", "vision", "_pad", "|>", "<", "x")
+    ),
+    "data.rationales.LABELLED": Pattern(
+        swapped,
+        ("Response 1", "Answer B", " #", "_", "1", " is right. ", " says 2. ", "x"),
+    ),
+    "data.rationales.OBSTACLES": Pattern(
+        every_obstacle,
+        ("<", " ", "response", "row 1 column ", "“", "draw("),
     ),
     "data.sources.llava_critic.BRACKETS": Pattern(
         matching(llava_critic.BRACKETS),
@@ -432,6 +454,18 @@ PATTERNS: dict[str, Pattern] = {
 """Patterns that meet a text of a model, of a record, of a client or of a file made elsewhere."""
 
 COVERED = {
+    "data.rationales.LABELLED_PAIR": "data.rationales.LABELLED",
+    "data.rationales.VERDICT": "data.rationales.LABELLED",
+    "data.rationales.ORDINAL": "data.rationales.LABELLED",
+    "data.rationales.IN_TURN": "data.rationales.LABELLED",
+    "data.rationales.REFERS_BACK": "data.rationales.LABELLED",
+    "data.rationales.HARMLESS_FORMS": "data.rationales.OBSTACLES",
+    "data.rationales.RESPONSE": "data.rationales.OBSTACLES",
+    "data.rationales.QUOTED": "data.rationales.OBSTACLES",
+    "data.rationales.SENTENCE_END": "data.rationales.OBSTACLES",
+    "data.rationales.SCORE": "data.rationales.OBSTACLES",
+    "data.rationales.CONTROL": "data.rationales.OBSTACLES",
+    "data.rationales._scores_in_order": "data.rationales.OBSTACLES",
     "data.prompts.FORM": "data.prompts.TAG_LIKE",
     "data.prompts.ANSWERED": "data.prompts.TAG_LIKE",
     "data.prompts.CHOICE": "data.prompts.CLAUSE",
@@ -453,13 +487,13 @@ COVERED = {
 """Patterns that the reader of another row calls."""
 
 OWN_TEXTS = {
+    "train.supervised.critic.CONTENT_KEY": "keys of a file that the run itself wrote",
     "data.config.layers.NOT_TEXT": "a recipe's value",
     "data.config.validation._requirement": "a message of pydantic about a recipe",
     "data.errors.URL": "a recipe's value",
     "data.preparation.filters.read_fingerprints": "16 digits of a file that overlap.py wrote",
     "data.preparation.inspection._recipe": "a file's name",
     "data.preparation.recognition.in_yaml": "a path on the command line",
-    "data.prompts.IN_TURN": "rewritten elsewhere",
     "data.prompts.filled": "a template of this project",
     "data.sources.shared.files.FilesConfig.locate": "fnmatch's own patterns on file names",
     "eval.cli.SETTING": "the command line",

@@ -267,7 +267,7 @@ def _asked(
         raise Refused(
             422,
             "invalid_request",
-            f"the request holds {num_values:,} JSON values; this server allows {most_values:,}. Send "
+            f"the request holds up to {num_values:,} JSON values; this server allows {most_values:,}. Send "
             "several requests, or start with `--max-values N`.",
         )
     try:

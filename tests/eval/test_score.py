@@ -477,6 +477,7 @@ def test_a_critic_writes_a_critique_of_each_response(world: Path, tmp_path: Path
     critic = load_critic(backbone, HeadConfig(), critique=CritiqueConfig(max_new_tokens=4))
     critic.save_pretrained(tmp_path / "critic")
     tiny.encoder().save_pretrained(tmp_path / "critic")
+    tiny.call_float32(tmp_path / "critic")
     source = write(tmp_path / "in.jsonl", [GOOD[0] | {"reference": "A blue circle."}])
     arguments = [
         str(tmp_path / "critic"),

@@ -228,3 +228,24 @@ def test_a_small_request_does_not_wait_for_all_groups_of_a_large_one(
         assert encoded.index("small") < 50
 
     serving(replace(judging, ranker=replace(judging.ranker, encode=slow)), use)
+
+
+def test_a_prompt_beyond_the_limit_is_tokenised_once_and_not_for_each_response(
+    judges: dict[str, ServedRanker],
+) -> None:
+    judging = judges["scalar"]
+    num_responses: list[int] = []
+
+    def counting(candidates: Candidates) -> Any:
+        num_responses.append(len(candidates.responses))
+        return judging.ranker.encode(candidates)
+
+    async def use(client: httpx.AsyncClient, service: Service) -> None:
+        asked = group("x" * 3000, *"abcdefgh")
+        answer = await client.post("/v1/rewards", json={"groups": [asked]})
+        assert "allows 900" in answer.json()["error"]["message"]
+        assert num_responses == [1]
+
+    limits = RequestLimits(tokens=900)
+    counted = replace(judging, ranker=replace(judging.ranker, encode=counting))
+    serving(counted, use, limits=limits)
