@@ -236,10 +236,10 @@ def _clusters(
         return None, {}
     first_rows: dict[str, int] = {}
     right_by_item: dict[str, bool] = {}
-    for row, example in enumerate(examples):
+    for row, (example, is_right) in enumerate(zip(examples, found.correct, strict=True)):
         name = benchmark.item(example)
         first_rows.setdefault(name, row)
-        right_by_item[name] = right_by_item.get(name, True) and bool(found.correct[row])
+        right_by_item[name] = right_by_item.get(name, True) and bool(is_right)
     right = np.array(list(right_by_item.values()), dtype=np.int64)
     none = np.zeros_like(right)
     whole = Outcomes(right, 1 - right, none, none + np.nan)
