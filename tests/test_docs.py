@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 import shlex
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
@@ -244,3 +246,65 @@ def test_the_commands_run(world: Path) -> None:
     finally:
         server.terminate()
         assert server.wait(60) == 0
+
+
+SIGNED = re.compile(r"[+−]?\d+\.\d+")
+
+
+def table_rows(page: str, first_cell: str) -> dict[str, list[str]]:
+    """Return the rows of all tables of a page whose first cell matches, as their other cells."""
+    rows = {}
+    for line in (CLONE / "docs" / page).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and re.fullmatch(first_cell, cells[0]):
+            rows[cells[0]] = cells[1:]
+    return rows
+
+
+def signed_numbers(cell: str) -> list[float]:
+    """Return the decimal numbers of a cell, without those in brackets."""
+    without_intervals = re.sub(r"\[[^]]*\]", "", cell)
+    return [float(number.replace("−", "-")) for number in SIGNED.findall(without_intervals)]
+
+
+def with_fishers_interval(x: list[float], y: list[float]) -> str:
+    """Return Pearson's coefficient with its 95 % interval by Fisher's z, as docs/policy.md prints it."""
+    coefficient = float(np.corrcoef(x, y)[0, 1])
+    half_width = 1.959964 / math.sqrt(len(x) - 3)
+    low = math.tanh(math.atanh(coefficient) - half_width)
+    high = math.tanh(math.atanh(coefficient) + half_width)
+    return f"{coefficient:+.2f} [{low:+.2f}, {high:+.2f}]".replace("-", "−")
+
+
+@pytest.mark.parametrize("without", [None, "naive-200-grey"])
+def test_coefficients_of_the_policy_page_follow_from_its_table(without: str | None) -> None:
+    """Accuracies are the mean of both seeds beside the best-of-8 gain, and seed 0's beside RL gains."""
+    models = table_rows("policy.md", r"(naive|critic)-\d+(-\w+)?")
+    models.pop(without or "", None)
+    paid = [cells for cells in models.values() if cells[4] != "–"]
+    printed = []
+    for column in (1, 2):
+        means = [float(np.mean(signed_numbers(cells[column])[:2])) for cells in models.values()]
+        gains = [float(np.mean(signed_numbers(cells[3]))) for cells in models.values()]
+        row = [with_fishers_interval(means, gains)]
+        accuracies = [signed_numbers(cells[column])[0] for cells in paid]
+        for gain_column in (4, 5):
+            rl_gains = [signed_numbers(cells[gain_column])[0] for cells in paid]
+            row.append(with_fishers_interval(accuracies, rl_gains))
+        printed.append(row)
+
+    text = (CLONE / "docs" / "policy.md").read_text(encoding="utf-8")
+    names = ["vl_rewardbench accuracy", "multimodal_rewardbench accuracy"]
+    if without is not None:
+        names = [f"the same without {without}"] * 2
+    for name, row in zip(names, printed, strict=True):
+        assert f"| {name} | {' | '.join(row)} |" in text
+
+
+def test_calibration_coefficients_of_the_policy_page_follow_from_its_table() -> None:
+    models = table_rows("policy.md", r"(naive|critic)-\d+(-\w+)?")
+    text = (CLONE / "docs" / "policy.md").read_text(encoding="utf-8")
+    gains = [float(np.mean(signed_numbers(cells[3]))) for cells in models.values()]
+    for column in (1, 2):
+        errors = [float(np.mean(signed_numbers(cells[column])[2:])) for cells in models.values()]
+        assert with_fishers_interval(errors, gains) in text
