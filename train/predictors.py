@@ -1,4 +1,4 @@
-r"""What reward models are worth to a policy, and which of their figures predicts it.
+r"""What reward models are worth to a policy, and which of their figures go with it.
 
 python train/predictors.py recipes/ablations/shapes_reward_models.yaml --seeds 0 1 --policy embedded --max-new-tokens 48 \
     --questions '{type: shapes, level: demo, split: benchmark, rows: 1000, seed: 2, text_only: 0.0}' \
