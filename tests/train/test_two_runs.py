@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from train.runs.environment import SINGLE_PROCESS
+
 CLONE = Path(__file__).resolve().parents[2]
 RECIPE = """\
 backbone: {{path: embedded, dtype: float32}}
@@ -39,10 +41,13 @@ start(sys.argv[1:], "rm", "")
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
+    """Start a process that is a run of its own: a test before may have left its process group here."""
+    of_a_launcher = (*SINGLE_PROCESS, "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in of_a_launcher}
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=CLONE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**environment, "OMP_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

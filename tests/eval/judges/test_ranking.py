@@ -209,7 +209,7 @@ def test_control_tokens_and_scores_that_are_no_numbers_are_refused(
     ):
         with pytest.raises(RecordError, match="control token"):
             loaded.score([{"role": "user", "content": content}], ["a"])
-    with pytest.raises(RecordError, match="control token"):
+    with pytest.raises(RecordError, match=r"response 1 holds '<\|image_pad\|>'"):
         loaded.score("x", ["fine", "<|image_pad|>"])
     assert isinstance(loaded.ranker, PackedRanker)
     with torch.no_grad():

@@ -412,7 +412,8 @@ def test_a_hub_id_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     file.write_text("type: released\nmodel: r1_reward\ncheckpoint: yifanzhang114/R1-Reward\n")
     found = loaded(file).ranker
-    assert asked == [("yifanzhang114/R1-Reward", ["*.safetensors", "*.json", "*.jinja", "*.txt"])]
+    patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "complete"]
+    assert asked == [("yifanzhang114/R1-Reward", patterns)]
     assert found.encode.encoder.config == expected.encode.encoder.config  # type: ignore[attr-defined]
 
 

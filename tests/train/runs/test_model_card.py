@@ -348,6 +348,7 @@ KEPT = {
     "processor.py",
     "images.py",
     "decoding.py",
+    "markers.py",
     "judge.json",
     "tokenizer.json",
     "tokenizer_config.json",

@@ -308,15 +308,15 @@ WORKER = "Caught UserError in DataLoader worker process 0.\nOriginal Traceback (
     ],
 )
 def test_a_run_that_cannot_go_on_says_so_without_a_traceback(
-    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def train(**_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(run, "assemble", lambda _: (SimpleNamespace(train=train), None, None))
-    launch: Any = None
+    nothing: Any = None
+    trainer: Any = SimpleNamespace(train=train)
     with pytest.raises(SystemExit) as end:
-        run.run(launch)
+        run.train(nothing, trainer, None, nothing)
     assert end.value.code == 1
     assert capsys.readouterr().err == f"rank 0: {said}\n"
 
