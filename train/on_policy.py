@@ -41,11 +41,12 @@ from eval.contamination.questions import (
     read_questions,
     rows_of,
 )
-from eval.protocol import Floats
+from eval.protocol import Floats, Ints
 from eval.results.best_of import best_of, in_group_auc
 from eval.results.intervals import share_interval
 from eval.results.predictions import credits_by, predictions_in, read_predictions
 from eval.verifiers import RECORDED, VERIFIERS
+from train.ablation.prediction import items_of_rows
 from train.ablation.steps import keep_settings, model_digest, run_step, trained
 from train.ablation.variants import alone, end_runs_on_signals
 from train.recipe.parsing import parse_options, read_recipe
@@ -313,25 +314,35 @@ def measured(folder: Path, trained_on: TrainingPrompts) -> dict[str, Any]:
     unseen = [row for index, row in enumerate(rows) if index not in repeated]
     right = [sum(row["right"]) / len(row["right"]) for row in unseen]
     best = [best_of(row["scores"], row["right"], len(row["right"])) for row in unseen]
-    aucs = [in_group_auc(row["scores"], row["right"]) for row in unseen]
-    values_by_name = {
-        "right": right,
-        "best": best,
-        "auc": [auc for auc in aucs if auc is not None],
-    }
+    auc_by_index: dict[int, float] = {}
+    for index, row in enumerate(unseen):
+        auc = in_group_auc(row["scores"], row["right"])
+        if auc is not None:
+            auc_by_index[index] = auc
+    items = items_of_rows(unseen)
     counts = {
         "questions": len(unseen),
         "repeated": len(repeated),
         "unjudged": num_asked - len(rows),
-        "asked": len(values_by_name["auc"]),
+        "asked": len(auc_by_index),
     }
-    means = {name: interval(np.array(values)) for name, values in values_by_name.items() if values}
+    means: dict[str, list[float | None]] = {}
+    if unseen:
+        means["right"] = interval(np.array(right), items)
+        means["best"] = interval(np.array(best), items)
+    if auc_by_index:
+        means["auc"] = interval(np.array(list(auc_by_index.values())), items[list(auc_by_index)])
     return {**counts, **means}
 
 
-def interval(values: Floats) -> list[float | None]:
-    """Return a mean of values from 0 to 1 over questions with its 95 % interval."""
-    found = share_interval(values)
+def interval(values: Floats, items: Ints) -> list[float | None]:
+    """Return a mean of values from 0 to 1 over questions with its 95 % interval.
+
+    Args:
+        values: a value of each question, shape (questions,).
+        items: the number of each question's item, shape (questions,).
+    """
+    found = share_interval(values, items)
     return [found.mean, found.low, found.high]
 
 

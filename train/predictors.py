@@ -65,10 +65,12 @@ from eval.results.correlation import (
     correlation_of_halves,
 )
 from eval.results.intervals import Difference, paired_difference
+from eval.results.predictions import item_codes
 from eval.results.result import read_result
 from train.ablation.prediction import (
     coefficients,
     has_both_halves,
+    items_of_rows,
     means_of_halves,
     table_without_each,
 )
@@ -341,7 +343,9 @@ def of_answers(run: Run, scored: Path, repeated_keys: Set[int] = frozenset()) ->
         if in_group is not None:
             auc[name] = in_group
     figures = {"AUC": float(np.mean(list(auc.values())))} if auc else {}
-    gain = paired_difference(np.array(list(best.values())), np.array(list(sampled.values())))
+    gain = paired_difference(
+        np.array(list(best.values())), np.array(list(sampled.values())), items_of_rows(rows)
+    )
     return Model(
         run,
         len(rows),
@@ -405,11 +409,13 @@ def of_policy(
             "Remove that folder to train the policy again."
         )
     questions = [question for question in start if question[0] not in repeated_questions]
+    item_by_question = items_by_question(folder / "start" / "answers" / f"{name}.jsonl")
+    items = item_codes([item_by_question[question] for question in questions])
     gains = {}
     for figure in ("greedy", "sampled"):
         before = np.array([start[question][figure] for question in questions])
         now = np.array([after[question][figure] for question in questions])
-        difference = paired_difference(now, before)
+        difference = paired_difference(now, before, items)
         gains[f"rl_{figure}_gain"] = (difference.mean, difference.low, difference.high)
     return gains
 
@@ -417,6 +423,13 @@ def of_policy(
 def credits_by_question(file: Path) -> dict[tuple[str, str], dict[str, float]]:
     """Return the credits of a policy's answers by identity and content of the question."""
     return {(row["id"], row.get("key", "")): row["credits"] for row in rows_of(file)}
+
+
+def items_by_question(file: Path) -> dict[tuple[str, str], str]:
+    """Return the item of each question, by its identity and content; questions of one item share an image."""
+    return {
+        (row["id"], row.get("key", "")): str(row.get("item", row["id"])) for row in rows_of(file)
+    }
 
 
 def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:

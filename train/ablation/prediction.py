@@ -1,11 +1,27 @@
 """Which figures of reward models go with what the models gain: the arithmetic of train/predictors.py."""
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from eval.protocol import Floats
+from eval.protocol import Floats, Ints
 from eval.results.correlation import Correlation
+from eval.results.intervals import cluster_codes
+
+
+def items_of_rows(rows: Sequence[Mapping[str, Any]]) -> Ints:
+    """Return the number of each row's item, shape (rows,), for rows of eval/sample.py.
+
+    Questions about one image are not independent, so they are of one item. A question without an
+    image is of an item with the same prompt.
+    """
+    names_by_row = []
+    for row in rows:
+        images = [("image", json.dumps(image)) for image in row.get("images") or []]
+        names_by_row.append(images or [("prompt", json.dumps(row["prompt"]))])
+    return cluster_codes(names_by_row)
 
 
 def means_of_halves(by_question: Sequence[Mapping[str, float]], questions: Sequence[str]) -> Floats:
