@@ -1,10 +1,12 @@
 """The arithmetic of predictors: which questions are independent."""
 
+from typing import Any
+
 from train.ablation.prediction import items_of_rows
 
 
 def test_questions_about_one_image_are_of_one_item() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": "how many?", "images": ["data:one"]},
         {"prompt": "which colour?", "images": ["data:one"]},
         {"prompt": "which colour?", "images": ["data:two"]},
