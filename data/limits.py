@@ -1,4 +1,4 @@
-"""How large a record may be, the same in training, in scoring files and in the server.
+"""Limits on the size of a record, the same in training, in scoring files and in the server.
 
 A larger one was made to break something, or it is no record: it is refused before it costs time, and
 counted as unusable.
@@ -17,7 +17,7 @@ from data.preference import Preference, texts
 
 
 class Limits(Section):
-    """What one record of a source may hold at most; no record of a released data set comes near the defaults."""
+    """Upper limits on the contents of one record of a source; no record of a released data set comes near the defaults."""
 
     characters: int = Field(default=500_000, ge=1, le=100_000_000)
     """Of all its texts together: about the 128,000 tokens that Qwen2.5-VL reads. To tokenise as many takes a second or two."""

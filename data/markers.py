@@ -1,4 +1,4 @@
-"""What `<image>` in a text means: the place of an image; a marker that is none is refused.
+"""Markers in texts: `<image>` is the place of an image, and any other marker is refused.
 
 Data sources, scoring, the server and released checkpoints all decide by `place_images` and
 `stray_marker`, so that a text has the same meaning in all of them. Official benchmarks follow the
@@ -40,7 +40,7 @@ def stray_marker(text: str) -> str | None:
 
 
 def marker_in_response(name: str, text: str) -> str | None:
-    """Return why a response, a critique or a rationale cannot be used; None if it holds no marker.
+    """Return the reason that a response, a critique or a rationale cannot be used; None if it holds no marker.
 
     Args:
         name: What the text is, for the message, such as "the chosen response".
@@ -56,7 +56,7 @@ def marker_in_response(name: str, text: str) -> str | None:
 
 
 def marker_in_prompt(text: str) -> str | None:
-    """Return why a turn's text cannot be used after `place_images`; None if it holds no marker."""
+    """Return the reason that a turn's text cannot be used after `place_images`; None if it holds no marker."""
     marker = stray_marker(text)
     if marker is None:
         return None

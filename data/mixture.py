@@ -266,7 +266,7 @@ class Mixture:
         return found
 
     def card(self, together: int = 1) -> DataCard:
-        """Return what went into the mixture, what did not and why, and the order of an epoch.
+        """Return the data card: rows that went in, rows left out by reason, and the order of an epoch.
 
         `together` is that of `order`.
         """
@@ -335,7 +335,7 @@ class _Seen(BaseModel):
 
 
 class _Sets(BaseModel):
-    """What decides how many pairs of one prompt are trained together."""
+    """The settings that decide how many pairs of one prompt are trained together."""
 
     type: str = "naive"
     pairs_together: Count = PAIRS_TOGETHER
@@ -358,7 +358,7 @@ def section_of(recipe: Path) -> MixtureConfig:
 
 
 def pairs_together_of(recipe: Path) -> int:
-    """Return how many pairs of one prompt a recipe trains together at most."""
+    """Return the largest number of pairs of one prompt that a recipe trains together."""
     method = read_section(recipe, _DataOfRecipe).method
     return method.pairs_together if method.type in METHODS_WITH_SETS else 1
 

@@ -249,7 +249,7 @@ def _scores_in_order(sentence: str) -> bool:
 
 
 def _with_context(text: str, match: re.Match[str]) -> str:
-    """Return what was matched with up to two words on either side.
+    """Return the matched text with up to two words on either side.
 
     Words are looked for within 80 characters, so that the time does not grow with the text.
     """

@@ -70,7 +70,7 @@ def read_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> st
 
 
 def kind_of_file(mode: int) -> str:
-    """Return what a file with the status `mode` is, for a message: "a FIFO (a named pipe)"."""
+    """Return the kind of a file with the status `mode`, for a message: "a FIFO (a named pipe)"."""
     names = (
         (stat.S_ISREG, "a regular file"),
         (stat.S_ISDIR, "a folder"),

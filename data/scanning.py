@@ -15,7 +15,7 @@ LONG_RUN = 32
 
 
 def contents_between(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> list[str]:
-    """Return what stands between each `opening` and the next `closing`, from left to right.
+    """Return the texts between each `opening` and the next `closing`, from left to right.
 
     The result is that of `re.findall(opening + "(.*?)" + closing, text, re.DOTALL)`. Each pattern by
     itself has to run in linear time.

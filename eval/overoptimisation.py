@@ -177,7 +177,8 @@ def trained_questions(
 
 def report(points: Sequence[Point], output: Path, title: str, items: Ints | None = None) -> None:
     """Print the tables and write the figures and the picture; `items` is the number of each question's item."""
-    curve, start = best_of_curve(points[0], items), points[0].credits
+    curve = best_of_curve(points[0], items)
+    start = points[0].credits
     seeds: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         seeds.setdefault((point.run, point.step), []).append(point)
@@ -230,7 +231,7 @@ def estimate(values: Floats, items: Ints | None, is_share: bool) -> Estimate:
 def change_from_start(
     values: Floats, start: Floats, items: Ints | None, comparisons: int, is_share: bool
 ) -> Difference:
-    """Return how far values of shape (seeds, questions) are above the start's, of shape (questions,)."""
+    """Return the mean of values of shape (seeds, questions) minus the start's, of shape (questions,)."""
     if len(values) == 1 and is_share:
         return paired_difference(values[0], start, items, comparisons)
     if len(values) == 1:
@@ -250,7 +251,8 @@ def best_of_curve(start: Point, items: Ints | None = None) -> list[dict[str, Any
     for n in range(1, len(start.answers[0].right)):
         values: dict[str, list[float]] = {"best": [], "score": [], "pass": [], "majority": []}
         for answers in start.answers:
-            scores, right = answers.scores[1:], answers.right[1:]
+            scores = answers.scores[1:]
+            right = answers.right[1:]
             values["best"].append(best_of(scores, right, n))
             values["score"].append(best_score(scores, n))
             values["pass"].append(pass_at(right, n))

@@ -102,7 +102,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
-    """Return how large a record may be; raises UserError for impossible limits."""
+    """Return the limits on a record's size; raises UserError for impossible limits."""
     values = {name: vars(options)[f"max_{name}"] for name in Limits.model_fields}
     try:
         return Limits(**values)

@@ -69,7 +69,7 @@ def assistant_turn(tokenizer: Any) -> dict[str, Any]:
 
 
 def _written_after_answer(tokenizer: Any) -> str:
-    """Return what the chat template writes after the text of an assistant's turn."""
+    """Return the text that the chat template writes after an assistant's turn."""
     opened = _template(tokenizer, ANSWERED[:1], True)
     closed = _template(tokenizer, ANSWERED, False)
     return closed[len(opened) + len(joined_text(ANSWERED[1])) :]

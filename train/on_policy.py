@@ -244,7 +244,8 @@ def answer_and_score(
     models: Models, folder: Path, number: int, options: argparse.Namespace
 ) -> None:
     """Have the policy answer the questions of a round, and the reward model score the answers."""
-    samples, scored = folder / "samples.jsonl", folder / "scored.jsonl"
+    samples = folder / "samples.jsonl"
+    scored = folder / "scored.jsonl"
     arguments = [models.policy, str(samples), "--source", source_of_round(options, number)]
     arguments += ["--samples", str(options.samples)]
     arguments += ["--max-new-tokens", str(options.max_new_tokens)]
@@ -262,10 +263,12 @@ def score(judge: str, samples: Path, scored: Path, options: argparse.Namespace) 
 
 def make_pairs(folder: Path, options: argparse.Namespace) -> None:
     """Make the pairs of a round, by the recorded verdicts or by the scores of --judge."""
-    labelled, pairs = folder / "scored.jsonl", folder / "pairs.jsonl"
+    labelled = folder / "scored.jsonl"
+    pairs = folder / "pairs.jsonl"
     labels = ["--verifier", options.verifier or RECORDED, "--all"]
     if options.judge is not None:
-        labelled, labels = folder / "judged.jsonl", []
+        labelled = folder / "judged.jsonl"
+        labels = []
         score(options.judge, folder / "samples.jsonl", labelled, options)
     arguments = ["pairs", str(labelled), str(pairs), *labels]
     made_from = {"labelled answers": content_digest(labelled)}

@@ -1,4 +1,4 @@
-r"""What reward models are worth to a policy, and which of their figures go with it.
+r"""Measure the gain of reward models for a policy, and the figures that go with it.
 
 python train/predictors.py recipes/ablations/shapes_reward_models.yaml --seeds 0 1 --policy embedded --max-new-tokens 48 \
     --questions '{type: shapes, level: demo, split: benchmark, rows: 1000, seed: 2, text_only: 0.0}' \
@@ -336,7 +336,8 @@ def of_answers(run: Run, scored: Path, repeated_keys: Set[int] = frozenset()) ->
     sampled: dict[str, float] = {}
     auc: dict[str, float] = {}
     for name, row in zip(names, rows, strict=True):
-        scores, right = row["scores"], row["right"]
+        scores = row["scores"]
+        right = row["right"]
         best[name] = best_of(scores, right, len(right))
         sampled[name] = sum(right) / len(right)
         in_group = in_group_auc(scores, right)
@@ -453,7 +454,7 @@ def correlations(models: Sequence[Model]) -> dict[str, dict[str, Correlation]]:
 
 
 def correlation_of(models: Sequence[Model], figure: str, gain: str) -> Correlation | None:
-    """Return how a figure goes with a gain; None for too few variants, or if one of the two does not vary.
+    """Return the correlation of a figure with a gain; None for too few variants, or if one of the two does not vary.
 
     AUC and the best-of-N gain come from the same answers: AUC of one half of the questions predicts the gain on the other.
     """

@@ -29,7 +29,7 @@ written."""
 
 @dataclass(frozen=True)
 class RationaleCounts:
-    """How many records of a source have rationales, and in which orders these can be shown."""
+    """Counts of a source's rationales, by the orders in which they can be shown."""
 
     rationales: int
     one_order: int

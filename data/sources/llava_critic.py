@@ -78,7 +78,8 @@ class LlavaCriticConfig(FilesConfig):
         asked, *responses = (str(shown[name]).strip() for name in ("question", "one", "two"))
         rationale, first = with_chosen_first(judgement, winner)
         if "Response 1: [" not in prompt:  # the template has other names for the responses
-            rationale, first = "", "chosen"
+            rationale = ""
+            first = "chosen"
         return Preference(
             row.identity,
             question(asked, 1),

@@ -17,7 +17,7 @@ from data.sources.shared.files import ImageFilesConfig, SourceRow
 from data.storage.archives import Folder
 
 VIDEO = "<video>"
-"""How this data set writes the place of a video inside a text."""
+"""The marker by which this data set writes the place of a video in a text."""
 FRAME_KINDS = (".jpg", ".jpeg", ".png", ".webp")
 
 

@@ -64,7 +64,7 @@ class ProjectConfig(FormatConfig):
 
 
 def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
-    """Return which response the rationale of a row calls Response 1."""
+    """Return the response that the rationale of a row calls Response 1."""
     first = row.optional("first_in_rationale", str)
     if first not in (None, "chosen", "rejected"):
         raise RecordError(

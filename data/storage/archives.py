@@ -130,7 +130,8 @@ class Archive(IndexedFiles):
         wanted_name = extracted_name(name)
         if wanted_name is None:
             return None
-        names, wanted = self.index["name"], hash64(wanted_name)
+        names = self.index["name"]
+        wanted = hash64(wanted_name)
         position = bisect_left(names, wanted)
         return self.index[position] if position < len(names) and names[position] == wanted else None
 

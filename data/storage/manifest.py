@@ -202,7 +202,7 @@ def _changes(folder: Path, noted: dict[str, FileEntry]) -> list[str]:
 
 
 def change_of(path: Path, noted: FileEntry) -> str:
-    """Return how the file at `path` differs from what was noted; an empty text if it does not."""
+    """Return the difference of the file at `path` from its noted entry, in words; an empty text if there is none."""
     try:
         size = require_regular(path).st_size
         if size != noted.size:

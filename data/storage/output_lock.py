@@ -24,7 +24,7 @@ from data.errors import InUseError, UserError
 FOLDER_LOCK = "lock"
 """The name of the lock file inside a folder that is locked."""
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
-"""What `flock` answers on a file system that cannot lock files."""
+"""Error numbers of `flock` on a file system that cannot lock files."""
 
 _held_descriptors: set[int] = set()
 """The file descriptors of the locks that this process holds."""

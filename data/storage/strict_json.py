@@ -20,7 +20,7 @@ BLANKS = re.compile(r"[ \t\n\r]*")
 
 
 def count_values(content: bytes) -> int:
-    """Return how many values a JSON text holds at most, without reading it: one more than its separators.
+    """Return an upper bound on the values in a JSON text, without parsing it: one more than its separators.
 
     A few million small values take a hundred times their text in memory.
     """

@@ -214,7 +214,8 @@ def score_file(
 
     Returns the keys of the records' lines in the order of the file, on the first rank alone.
     """
-    total, chunk_size = len(file.rows), CHUNK * world_size()
+    total = len(file.rows)
+    chunk_size = CHUNK * world_size()
     keys: list[str] = []
     num_judged = 0
     chunk_file = journal.path.with_name(f"{journal.path.name}.chunk")

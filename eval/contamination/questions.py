@@ -75,7 +75,7 @@ class TrainingPrompts:
     keys_by_source: dict[str, Keys] = field(default_factory=dict)
     """Distinct keys, by the name of the source in messages."""
     notes: dict[str, None] = field(default_factory=dict)
-    """What could not be compared, and why, each once and in order."""
+    """Models and sources that could not be compared, each with its reason, once and in order."""
     _seen: set[str] = field(default_factory=set)
     """Digests of the `data` sections that were added."""
 
@@ -156,7 +156,7 @@ class TrainingPrompts:
     def questions_to_leave_out(
         self, questions: Sequence[Question], name: str, remedy: str
     ) -> dict[int, str]:
-        """Return what `repeated` returns, to be left out of a figure on unseen questions.
+        """Return the repeated questions, which a figure on unseen questions leaves out.
 
         The message of the error begins with `name` and ends with the sentence `remedy`.
 
@@ -213,7 +213,7 @@ class _Backbone(BaseModel):
 
 
 class _RecipePart(BaseModel):
-    """What is read of the recipe of a model."""
+    """The settings that are read from the recipe of a model."""
 
     data: MixtureConfig | None = None
     backbone: _Backbone = _Backbone()

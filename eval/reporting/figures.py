@@ -197,7 +197,7 @@ def measured(content: Content) -> dict[str, dict[str, Scores]]:
 
 
 def independent_rows(figure: Accuracy) -> float:
-    """Return how many independent rows tell as much as those of a figure."""
+    """Return the number of independent rows that would tell as much as those of a figure."""
     return figure.n if figure.effective_n is None else figure.effective_n
 
 

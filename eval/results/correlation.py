@@ -1,4 +1,4 @@
-"""How figures of reward models go together with what the models are worth, over recipes.
+"""Correlations, over recipes, of reward models' figures with the models' gains.
 
 The unit is the recipe: seeds of one recipe are averaged first, as they are more alike than recipes are.
 """
@@ -33,7 +33,7 @@ class Correlation:
 
 
 def correlation(x: Floats, y: Floats, recipes: Sequence[str]) -> Correlation | None:
-    """Return how x and y, both of shape (models,), go together over recipes.
+    """Return the correlation over recipes of x and y, both of shape (models,).
 
     Returns None for fewer than `LEAST_RECIPES` recipes, or if x or y is the same for all of them.
     Intervals are Fisher's z (Fisher 1921) for Pearson's coefficient, and for Spearman's with the variance of Bonett and
@@ -50,7 +50,7 @@ def correlation(x: Floats, y: Floats, recipes: Sequence[str]) -> Correlation | N
 def correlation_of_halves(
     x_by_half: Floats, y_by_half: Floats, recipes: Sequence[str]
 ) -> Correlation | None:
-    """Return how x of one half of the questions predicts y of the other half, as the mean of both directions.
+    """Return the correlation of x on one half of the questions with y on the other half, the mean of both directions.
 
     A figure and a gain that are computed from the same answers go together by the chance of these answers alone. Arrays have
     the shape (2, models). Coefficients are averaged as Fisher's z; otherwise the same as `correlation`.

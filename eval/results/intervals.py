@@ -48,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far the mean of one judge, policy or recipe is above that of another one on the same rows.
+    """The mean of one judge, policy or recipe minus that of another one on the same rows.
 
     The interval is at 95 % for all comparisons of a table together. Both ends are None if there are fewer than `LEAST_SEEDS`
     trainings of either recipe.
@@ -359,7 +359,8 @@ def difference_over_seeds(
     mean = float(first.mean() - second.mean())
     if min(len(first), len(second)) < LEAST_SEEDS or first.shape[1] < 2:
         return Difference(mean, None, None)
-    one, other = _parts(first, clusters), _parts(second, clusters)
+    one = _parts(first, clusters)
+    other = _parts(second, clusters)
     seeds = one.seeds + other.seeds
     degrees = float(one.num_seeds + other.num_seeds - 2)
     if seeds > 0:

@@ -19,7 +19,7 @@ from eval.results.result import Result, read_result
 
 @dataclass(frozen=True, slots=True)
 class PredictionsProtocol:
-    """How the predictions of a file were made."""
+    """The protocol under which the predictions of a file were made."""
 
     label: str
     """The protocol in one line; predictions with different labels are not comparable."""
@@ -27,7 +27,7 @@ class PredictionsProtocol:
     """Sentences on what differs from the default protocol and changes what the figures mean."""
 
     def lines(self) -> list[str]:
-        """Return what must be printed beside the figures."""
+        """Return the lines that must be printed beside the figures."""
         return [f"protocol: {self.label}", *self.deviations]
 
 
@@ -73,7 +73,7 @@ DESCRIPTION = {
     "one": "in one order each",
     "scores": "one response at a time",
 }
-"""What each value of `order_of_votes` means, to follow the word "shown"."""
+"""The meaning of each value of `order_of_votes`, to follow the word "shown"."""
 
 
 def order_of_votes(records: Sequence[Record]) -> str:

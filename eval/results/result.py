@@ -281,7 +281,8 @@ def figure(
     credits = found.credit(ties)[inside]
     items_inside = None if items is None else items[inside]
     estimate = accuracy_interval(credits, items_inside)
-    num_items, effective_n = None, None
+    num_items = None
+    effective_n = None
     if items_inside is not None and len(np.unique(items_inside)) < n:
         effective_n, num_items = effective_rows(credits, items_inside)
     return Accuracy(

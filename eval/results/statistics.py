@@ -259,7 +259,8 @@ def _bins(edges: Floats, values: Floats, credit: Floats, clusters: Ints | None) 
     bin_of_row = _bin_of_row(edges, values)
     found = []
     for index in range(len(edges) - 1):
-        low_edge, high_edge = float(edges[index]), float(edges[index + 1])
+        low_edge = float(edges[index])
+        high_edge = float(edges[index + 1])
         inside = np.flatnonzero(bin_of_row == index)
         if not len(inside):
             found.append(Bin(low_edge, high_edge, 0, None, None, None, None))

@@ -189,7 +189,7 @@ def cells(figure: Accuracy) -> tuple[str, ...]:
 
 
 def _comparable_label(predictions: Path, records: Sequence[dict[str, Any]]) -> str:
-    """Return what two predictions files must have in common to be compared.
+    """Return the label that two predictions files must share to be compared.
 
     That is what the protocol asks of any judge, so that a judge that scores can be compared with one
     that compares. Without the result beside the file only the order of its votes is known.

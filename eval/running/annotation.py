@@ -34,7 +34,7 @@ class Annotation:
     """What came of a record."""
 
     rationale: str | None
-    """What the model wrote about the right response; None if no try named it."""
+    """The rationale of the try that named the right response; None if no try did."""
     tries: int
     first: Literal["chosen", "rejected"] = "chosen"
     """Which response the rationale calls Response 1."""
@@ -102,7 +102,9 @@ def read_journal(path: Path, records: Mixture) -> list[dict[str, Any]]:
     for number, text in enumerate(whole.splitlines(), start=1):
         try:
             line = json.loads(text)
-            index, identity, key = line["index"], line["identity"], line.get("record")
+            index = line["index"]
+            identity = line["identity"]
+            key = line.get("record")
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise UserError(
                 f"{path}, line {number}: this is no line of a journal ({type(error).__name__}: {error}). Restore the file, or "

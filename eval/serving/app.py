@@ -30,9 +30,9 @@ OPEN = ("/health", "/ready")
 KEEP_ALIVE_SECONDS = 75
 """Longer than clients and load balancers keep an idle connection, so that none sends a request into a closing one."""
 HEADER_SECONDS = 20
-"""How long a new connection may take to send the headers of its first request, or of a further one."""
+"""Seconds that a connection may take to send the headers of a request."""
 CLOSE_SECONDS = 5
-"""How long answers that are being written may take once the server closes."""
+"""Seconds that answers that are being written may take once the server closes."""
 
 
 @dataclass(frozen=True, slots=True)

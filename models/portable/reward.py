@@ -148,7 +148,8 @@ def weight_files(path: Any, **hub: Any) -> list[Path]:
         return Path(cached) if isinstance(cached, str) else None
 
     for name in WEIGHT_FILES:
-        whole, index = local(name), local(f"{name}.index.json")
+        whole = local(name)
+        index = local(f"{name}.index.json")
         if whole is not None:
             return [whole]
         if index is not None:

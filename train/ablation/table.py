@@ -65,7 +65,7 @@ class VariantLine:
 
 
 def statement(reference: str, comparisons: int) -> str:
-    """Return what the intervals of a table mean, as it stands on the console, in Markdown and on the page."""
+    """Return the sentence on the intervals of a table that console, Markdown and page print."""
     return (
         f"95 % intervals over trainings and rows, none below {LEAST_SEEDS} seeds. Intervals of differences from {reference} "
         f"are paired by row and hold at 95 % for all {comparisons} comparisons together (Bonferroni): `better` and `worse` are "
@@ -74,7 +74,7 @@ def statement(reference: str, comparisons: int) -> str:
 
 
 def comparisons_in(lines: Mapping[str, Sequence[VariantLine]]) -> int:
-    """Return how many differences from the first variant tables have together, at least 1."""
+    """Return the number of differences from the first variant in all tables together, at least 1."""
     return max(1, sum(line.difference is not None for found in lines.values() for line in found))
 
 

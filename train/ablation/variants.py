@@ -197,7 +197,7 @@ def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequenc
 
 
 def _held_out_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
-    """Return what keeps a variant from holding out the records that the first variant holds out."""
+    """Return the settings that keep a variant from holding out the records of the first variant."""
     problems = []
     own = recipe.data.model_dump()
     shared = base.data.model_dump()

@@ -227,7 +227,7 @@ def set_placement_of_run(checkpoint: Path) -> SetPlacement:
 
 
 def order_note(recipe: Recipe, mixture: Mixture) -> str:
-    """Return what to print about the order of a resumed run; nothing if new runs have the same."""
+    """Return a note on the order of a resumed run; an empty text if new runs have the same order."""
     method = recipe.method
     has_sets = isinstance(method, NaiveConfig | CriticConfig) and method.pairs_together > 1
     if mixture.set_placement == "random_member" or not has_sets or not mixture.has_shared_prompts:

@@ -47,7 +47,7 @@ from train.supervised.steps import (
 from train.supervised.whole_weights import whole_weights
 
 CONTENT_KEY = re.compile(r"[0-9a-f]{64}")
-"""What `record_key` returns."""
+"""A key as `record_key` returns it."""
 Critiques = Callable[[Preference], Sequence[str] | None]
 """The critiques on which a record is scored; None for a record that has none."""
 

@@ -81,7 +81,7 @@ def _entry(path: Path) -> FileEntry:
 
 
 def _compare(path: Path, noted: FileEntry) -> str:
-    """Return how the file at `path` differs from what was noted; an empty text if it does not."""
+    """Return the difference of the file at `path` from its noted entry, in words; an empty text if there is none."""
     try:
         size = path.stat().st_size
         if size != noted.size:
