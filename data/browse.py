@@ -23,13 +23,14 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.display.chart import Axis, Chart
+from data.display.console import plain_console
+from data.display.page import TINY, render, thumbnail
 from data.errors import LeftOut, RecordError, UserError
 from data.images import decode, image_size
-from data.mixture import Mixture, pairs_together_of, section_of
-from data.pages.chart import Axis, Chart
-from data.pages.template import TINY, render, thumbnail
 from data.preference import Preference, validate
+from data.preparation.mixing import Mixture
+from data.preparation.recipe_section import pairs_together_of, section_of
 from data.preparation.row_index import ORDER, ROW, RowIndex, normalised
 from data.preparation.scan import BadRecordConfig
 from data.preparation.split import SourceSplit

@@ -24,7 +24,7 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.display.console import plain_console
 from data.errors import InUseError, UserError
 from data.regular_files import require_regular
 from data.storage.files import mapped

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from data.decoding import ImageModeError, orientation, upright_rgb
 from data.errors import ImageError, SpecialFileError, UserError
+from data.image_decoding import ImageModeError, orientation, upright_rgb
 from data.preference import EncodedImage
 from data.regular_files import open_regular, read_bytes, require_regular
 from data.video import ADVICE, is_video, is_video_name

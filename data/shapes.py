@@ -14,7 +14,7 @@ from textwrap import wrap
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.synthetic.benchmark_files import write_all
-from data.synthetic.questions import QUESTION_TYPES
+from data.synthetic.scene_questions import QUESTION_TYPES
 from data.synthetic.scenes import LEVELS
 from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.world import Item, ShapesWorld

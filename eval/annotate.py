@@ -17,14 +17,15 @@ from rich.progress import track
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.config.validation import read_section
-from data.console import plain_console
-from data.mixture import Mixture, section_of
+from data.display.console import plain_console
+from data.preparation.mixing import Mixture
+from data.preparation.recipe_section import section_of
 from data.prompts import TEMPLATES
 from data.storage.output_lock import locked_file
+from eval.annotation.annotator import Annotator, annotate, journal_of, read_journal
 from eval.cli import command
-from eval.judges.config import EndpointConfig
-from eval.judges.endpoint import open_client
-from eval.running.annotation import Annotator, annotate, journal_of, read_journal
+from eval.judges.endpoint.client import open_client
+from eval.judges.endpoint.config import EndpointConfig
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.display.console import plain_console
 from data.preference import text
 from data.storage.files import write_json
 from data.storage.output_lock import locked_file

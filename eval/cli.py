@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
+import torch
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -20,16 +21,13 @@ from safetensors import SafetensorError
 
 from data.config.validation import format_validation_error
 from data.errors import InUseError, UserError
-from eval.benchmarks.table import BenchmarkConfig
-from eval.judges.card import recorded
+from eval.benchmarks.registry import BenchmarkConfig
+from eval.judges.judge_card import recorded
 from eval.protocol import Images, ProtocolConfig
-from eval.verifiers import RECORDED, VERIFIERS, Verifying
-
-if TYPE_CHECKING:
-    import torch
 
 SETTING = re.compile(r",(?=(?:revision|image_root|type|limit|frames)=)")
 """Separates the settings of a benchmark; a comma inside a path stays one."""
+
 TIMEOUT = timedelta(hours=12)
 """How long ranks wait for one another: one of them may be downloading a benchmark, or waiting for an endpoint."""
 
@@ -134,36 +132,6 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
         "--local_rank",
         type=int,
         help="given by the deepspeed launcher and ignored; the environment says it",
-    )
-
-
-def add_verifier(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which responses are verified."""
-    parser.add_argument(
-        "--verifier",
-        choices=[*VERIFIERS, RECORDED],
-        help="how responses are verified: by a rule of eval/verifiers.py, or `recorded`, which takes "
-        "the verdicts that the records hold (`right`); a rule that contradicts these is refused",
-    )
-    parser.add_argument(
-        "--answer",
-        default="answer",
-        metavar="COLUMN",
-        help="where the known answer stands; default: answer",
-    )
-    parser.add_argument(
-        "--tolerance",
-        type=float,
-        help="of --verifier numeric, as a share of the known answer; default: 1e-6",
-    )
-
-
-def verifying(options: argparse.Namespace) -> Verifying | None:
-    """Return what `add_verifier`'s options say; raise UserError for a tolerance of another verifier."""
-    if options.tolerance is not None and options.verifier != "numeric":
-        raise UserError("--tolerance is for --verifier numeric.")
-    return (
-        Verifying(options.verifier, options.answer, options.tolerance) if options.verifier else None
     )
 
 

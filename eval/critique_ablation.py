@@ -22,21 +22,22 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.display.console import plain_console
 from data.storage.files import write_json
 from data.storage.output_lock import locked_file
 from data.synthetic.scenes import LEVELS
 from data.synthetic.wording import CritiqueTruth, read_critique
 from data.synthetic.world import Item, ShapesWorld
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from eval.candidates import Example, Verdict, as_example
 from eval.cli import add_ranks, command, processes
 from eval.judges.checkpoint import Runtime, load_checkpoint
-from eval.judges.config import CriticJudgeConfig
-from eval.judges.critic import as_example, critic_judge
+from eval.judges.critic.config import CriticJudgeConfig
+from eval.judges.critic.judge import critic_judge
 from eval.judges.loading import load_judge
-from eval.protocol import Example, ProtocolConfig, Verdict
+from eval.protocol import ProtocolConfig
 from eval.results.result import Accuracy, figure, outcomes
-from eval.results.tables import percent
+from eval.results.summary_table import percent
 from models.backbone import load_critic
 from models.distributed import locked_by_first_rank, rank
 

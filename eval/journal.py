@@ -59,10 +59,7 @@ class Journal:
         Several items may belong to one row, and several may have equal contents. All ranks must call together; each gets
         what was found before.
         """
-        from models.distributed import (
-            gather,
-            rank,
-        )  # imports torch, and the protocol is read without
+        from models.distributed import gather, rank
 
         writes = rank() == 0 and self.file is not None
         names = [self.part + key for key in numbered(keys)]

@@ -10,7 +10,7 @@ Prints counts by source and kind of match with some examples, and writes
 Every row of the recipe's sources is looked at, whatever its filters, caps and weights draw from them. What counts as equal
 and nearly equal: eval/contamination/index.py. A record is left out if one of its images occurs in a
 benchmark, or one of its questions or its pair of responses, unless that text is a common one (COMMON in
-eval/contamination/report.py).
+eval/contamination/overlap_report.py).
 A question inside a long instruction of a source's own is not recognised as the question; its image and responses are.
 
 Memory does not grow with the training data. A run that was stopped continues where it was if it is started again.
@@ -27,20 +27,21 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
-from data.mixture import CACHE, section_of
+from data.display.console import plain_console
 from data.preparation.filters import WRITER
+from data.preparation.mixing import CACHE
+from data.preparation.recipe_section import section_of
 from data.preparation.scan import code
-from data.sources.shared.base import Source
-from data.storage.code import code_digest
+from data.sources.shared.source import Source
+from data.storage.code_digest import code_digest
 from data.storage.files import digest
 from data.storage.output_lock import locked_file
-from eval.benchmarks.table import load
+from eval.benchmarks.registry import load
+from eval.candidates import Example
 from eval.cli import add_benchmarks, command
 from eval.contamination.index import OverlapIndex
-from eval.contamination.report import Overlap, report
+from eval.contamination.overlap_report import Overlap, report
 from eval.contamination.search import Search, run
-from eval.protocol import Example
 
 
 def find(

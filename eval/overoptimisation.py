@@ -33,17 +33,16 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.arrays import Floats, Ints
+from data.display.console import plain_console
+from data.display.png import colours, panels
 from data.errors import UserError
 from data.preference import Preference
 from data.storage.files import write_json
 from data.storage.output_lock import locked_folder
 from eval.cli import add_ranks, command, processes
 from eval.contamination.questions import Question, TrainingPrompts
-from eval.judges.card import RECIPE
-from eval.protocol import Floats, Ints
-from eval.reporting.charts import colours, panels
-from eval.results.best_of import best_of, best_of_kl, best_score, majority, pass_at
+from eval.policies.best_of import best_of, best_of_kl, best_score, majority, pass_at
 from eval.results.intervals import (
     Difference,
     Estimate,
@@ -53,10 +52,11 @@ from eval.results.intervals import (
     paired_difference,
     share_interval,
 )
+from eval.results.run_folder import RECIPE
 
 if TYPE_CHECKING:
-    from eval.running.divergence import Point
-    from eval.running.policies import PolicyRun
+    from eval.policies.divergence import Point
+    from eval.policies.policy_runs import PolicyRun
 
 Credits = Mapping[str, Floats]
 """The value of each figure for every question, (questions,)."""
@@ -101,10 +101,10 @@ def measure(options: argparse.Namespace) -> None:
     with processes() as device, ExitStack() as stack:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
-        from eval.running.answering import items_of_questions
-        from eval.running.divergence import Measurement
-        from eval.running.fingerprint import shared_digest
-        from eval.running.policies import PolicyRun
+        from eval.policies.answering import items_of_questions
+        from eval.policies.divergence import Measurement
+        from eval.policies.policy_runs import PolicyRun
+        from eval.suite.fingerprint import shared_digest
         from models.distributed import gather, locked_by_first_rank, rank
 
         output = options.output or options.runs[0] / "overoptimisation"

@@ -18,114 +18,19 @@ The default protocol:
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from data.config.section import Section
-from data.preference import EncodedImage, Message
 from data.storage.content import shown_key
-from eval.journal import SILENT, Journal
+from eval.candidates import Candidates, Example, Side
 
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.integer[Any]]
-Side = Literal[0, 1]
-"""An index into `Example.responses`."""
 Order = Literal["both", "official", "winner_first"]
+
 Images = Literal["real", "none", "grey", "shuffled"]
+
 Ties = Literal["wrong", "half", "right"]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """A multimodal prompt and any number of responses to it."""
-
-    key: str
-    """The label from which judgements are drawn, together with the seed: mostly a digest of prompt, responses and image
-    reference. Rows of equal content get the suffixes -2, -3 … in file order. Never the key of a store: see `journal_key`."""
-    images: tuple[EncodedImage, ...]
-    prompt: tuple[Message, ...]
-    """The question as a conversation; one image part for each of `images`."""
-    responses: tuple[str, ...]
-    identity: str
-    """Where they come from (benchmark and row), for messages to people; never a key, ids repeat."""
-
-
-@dataclass(frozen=True, slots=True)
-class Example(Candidates):
-    """A row of a benchmark: a multimodal prompt and two responses, one of them known to be better."""
-
-    responses: tuple[str, str]
-    better: Side
-    group: str
-    """The benchmark's own category."""
-    source: str
-    """The data set the row was drawn from."""
-    row: dict[str, Any]
-    """The row's columns without its image: what the official predictions file needs."""
-    official_first: Side | None = None
-    """The response that the benchmark's own script shows first; None where that script draws it for each judgement."""
-    unavailable: str = ""
-    """Why the row cannot be shown to a judge; such a row is in no figure."""
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """One judgement of a pairwise judge."""
-
-    text: str
-    """What the judge wrote."""
-    first: Side
-    """The response that it was shown first."""
-    names: Side | None
-    """The response that it names as the better one; None where the text cannot be read."""
-
-    @classmethod
-    def at(cls, text: str, first: Side, position: Side | None) -> Vote:
-        """Return the vote for the response that stood at `position` (0 first, 1 second)."""
-        shown: tuple[Side, Side] = (0, 1) if first == 0 else (1, 0)
-        return cls(text, first, None if position is None else shown[position])
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a judge says of an example: two scores (scalar judges and critics), or votes (pairwise judges)."""
-
-    scores: tuple[float, ...] | None = None
-    """Scores of the responses, in their order."""
-    votes: tuple[Vote, ...] = ()
-    """In the order of `presentations`."""
-    critiques: tuple[str, ...] | None = None
-    """What a critic wrote of each response before scoring it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """What a judge says of the responses to one prompt."""
-
-    scores: tuple[float, ...]
-    """In the order of the responses; higher is better."""
-    texts: tuple[str, ...] = ()
-    """A critic's critique of each response, or a judge's judgements, pair by pair in both orders."""
-    judgements: int = 0
-    """Comparisons of two responses, or written scores; 0 where a head scored each response."""
-    unread: int = 0
-    """Of these, the ones that name no response, or no score, which is then 0."""
-
-    @property
-    def order(self) -> list[int]:
-        """Places of the responses, best first; equal scores keep the order of the responses."""
-        return sorted(range(len(self.scores)), key=lambda place: -self.scores[place])
-
-    @property
-    def margin(self) -> float | None:
-        """Best score minus second best: 0 is a tie; None for a single response."""
-        best = [self.scores[place] for place in self.order[:2]]
-        return best[0] - best[1] if len(best) == 2 else None
 
 
 def journal_key(candidates: Candidates) -> str:
@@ -135,22 +40,6 @@ def journal_key(candidates: Candidates) -> str:
     names: the prompt, the bytes of the images, the responses in their order, and the label from which judgements are drawn.
     """
     return shown_key(candidates.prompt, candidates.images, candidates.responses, candidates.key)
-
-
-class Judge(Protocol):
-    """Anything that compares two responses."""
-
-    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
-        """Return one verdict for each example, in order; the journal shows the progress, and holds what need not be judged."""
-        ...
-
-
-class NotedJudge(Judge, Protocol):
-    """A judge that knows what must be said beside its figures."""
-
-    def notes(self) -> tuple[str, ...]:
-        """Return it; asked after judging."""
-        ...
 
 
 class ProtocolConfig(Section):

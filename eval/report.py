@@ -18,9 +18,10 @@ from data.errors import UserError
 from data.storage.files import write_whole
 from data.storage.output_lock import locked_file
 from eval.cli import command
-from eval.reporting.content import ABLATION, LOG, SWEEP, read_run, read_sweep
-from eval.reporting.lists import list_page
+from eval.reporting.comparison_page import list_page
 from eval.reporting.page import page
+from eval.reporting.run_content import read_run, read_sweep
+from eval.results.run_folder import ABLATION, LOG, SWEEP
 
 SECONDS, REST = 10.0, 4.0
 """Between two looks at a run; and how many times as long as a page took to write there is none."""

@@ -9,8 +9,8 @@ python eval/run.py --score predictions.jsonl --benchmark vl_rewardbench --rules 
 python eval/run.py --score official.jsonl --benchmark vl_rewardbench=hub --k 5      # also compared with the hub's rows
 python eval/run.py --compare runs/a/checkpoint-200 runs/b/checkpoint-200
 
-A judge is a checkpoint folder, or a YAML file as eval/judges/ensemble.py and eval/judges/config.py describe it. Results lie
-beside it: CHECKPOINT/eval/<benchmark>.json, CHECKPOINT/eval/<benchmark>/predictions.jsonl and the official predictions
+A judge is a checkpoint folder, or a YAML file as the files eval/judges/*/config.py describe it. Results lie beside
+it: CHECKPOINT/eval/<benchmark>.json, CHECKPOINT/eval/<benchmark>/predictions.jsonl and the official predictions
 files; those of judge.yaml in judge/eval. A killed evaluation is continued by the same command, on any number of ranks:
 what was judged stands in <benchmark>/journal.jsonl until the command is done.
 """
@@ -30,23 +30,23 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.display.console import plain_console
 from data.errors import PredictionsError, UserError
 from data.storage.files import write_json
 from data.storage.output_lock import locked_folder
 from eval.benchmarks.benchmark import EMBEDDED, Location
-from eval.benchmarks.table import BENCHMARKS
+from eval.benchmarks.registry import BENCHMARKS
 from eval.cli import add_shared, benchmark, command, processes, task_of
 from eval.journal import Journal
 from eval.protocol import Images
+from eval.results.official_scores import readers, score_file
 from eval.results.result import LIMITED, Result, read_result
-from eval.results.scoring import readers, score_file
-from eval.results.tables import comparison_table, results_table, score_table
+from eval.results.summary_table import comparison_table, results_table, score_table
 from models.config import checkpoint_at
 
 if TYPE_CHECKING:
     from eval.judges.loaded import JudgeFor
-    from eval.running.evaluation import Suite
+    from eval.suite.suite import Suite
 
 REAL, *ABLATED = get_args(Images)
 Results = dict[str, Result]
@@ -194,8 +194,8 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
     with processes() as device, ExitStack() as stack:
         from eval.judges.checkpoint import Runtime
         from eval.judges.loading import load_judge
-        from eval.running.evaluation import Suite
-        from eval.running.fingerprint import shared_digest
+        from eval.suite.fingerprint import shared_digest
+        from eval.suite.suite import Suite
         from models.distributed import locked_by_first_rank, rank
 
         for folder in folders_of_results(options, judges):
@@ -283,8 +283,8 @@ def evaluate(
     An ablation's files lie in `ablations/<images>`, so that they never stand where the score is looked for. `digest` is the
     judge's, as `judge_digest` returns it.
     """
-    from eval.running.evaluation import journal_in
-    from eval.running.fingerprint import fingerprint, rows_digest
+    from eval.suite.fingerprint import fingerprint, rows_digest
+    from eval.suite.suite import journal_in
 
     found: dict[Images, Results] = {}
     for images in dict.fromkeys([suite.protocol.images, *(ABLATED if ablations else [])]):

@@ -17,7 +17,7 @@ OUT has the record's own columns (an image stays what it was, a path a path) and
     order       places of the responses, best first; equal scores keep the order of the responses
     margin      best minus second best score; null for one response
     normalised  (score - mean) / std, where the checkpoint's config.json has reference_scores
-    rewards     the scores in another --form (eval/score_forms.py)
+    rewards     the scores in another --form (eval/selection/score_forms.py)
     right       what the --verifier says of each response, by the known answer in the column --answer. Verdicts
                 that a record holds (eval/sample.py's `right`) are kept; a rule that contradicts them is refused
     judgements, unread    comparisons of a judge, and those that name no response;    critiques    of a critic
@@ -41,15 +41,16 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from data.config.validation import format_validation_error
-from data.console import plain_console
+from data.display.console import plain_console
 from data.errors import UserError
 from data.limits import DEFAULTS, Limits
 from data.storage.files import write_json_lines
 from data.storage.output_lock import locked_file
-from eval.candidates.records import open_records
-from eval.candidates.tables import check_kind, schema_for, write_with
-from eval.cli import add_ranks, add_verifier, command, processes, refuse_existing, verifying
-from eval.score_forms import FORMS
+from eval.cli import add_ranks, command, processes, refuse_existing
+from eval.selection.candidate_files import check_kind, schema_for, write_with
+from eval.selection.candidate_records import open_records
+from eval.selection.score_forms import FORMS
+from eval.selection.verifier_options import add_verifier, verifying
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -113,7 +114,9 @@ def limits_of(options: argparse.Namespace) -> Limits:
 def score(options: argparse.Namespace, console: Console) -> None:
     """Score the records of a file on all ranks; the first one writes, and holds the output's lock."""
     with processes() as device, ExitStack() as stack:
-        from eval.candidates.scoring import (
+        from eval.judges.checkpoint import Runtime
+        from eval.judges.loading import load_judge
+        from eval.selection.candidate_scores import (
             LineJournal,
             Scoring,
             added,
@@ -122,8 +125,6 @@ def score(options: argparse.Namespace, console: Console) -> None:
             reference_of,
             score_file,
         )
-        from eval.judges.checkpoint import Runtime
-        from eval.judges.loading import load_judge
         from models.distributed import locked_by_first_rank, rank
 
         stack.enter_context(locked_by_first_rank(locked_file(options.output)))

@@ -38,7 +38,7 @@ from data.config.validation import format_validation_error
 from data.errors import UserError
 from data.regular_files import read_text
 from eval.cli import add_ranks, command, processes
-from eval.serving.limits import RequestLimits
+from eval.serving.request_limits import RequestLimits
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

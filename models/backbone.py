@@ -20,7 +20,7 @@ from models.compatibility import EXPECTED, check_transformers
 from models.config import HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import Encoder, assistant_turn
 from models.families.family import Family
-from models.families.table import BACKBONES, family_of
+from models.families.registry import BACKBONES, family_of
 from models.packing.attention import TEXT, VISION, Kernel, PatchProjection, register
 from models.portable.critic import Critic
 from models.portable.language_model import LabelModel

@@ -27,7 +27,7 @@ from data.storage.files import read_json, write_json
 from data.video import ADVICE, TOKEN
 from models.cancellation import stop_if_abandoned
 from models.config import BackboneConfig, StoredRead
-from models.families.table import family_of
+from models.families.registry import family_of
 from models.packing.groups import Continuation, Group, PackedBatch, pack
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from transformers import DynamicCache
 
 from models.config import SamplingConfig
 from models.distributed import max_over_ranks
-from models.families.table import family_of
-from models.packing.decoding import DecodePlan
-from models.packing.groups import Group, PackedBatch, as_taken
+from models.families.registry import family_of
+from models.packing.decode_attention import DecodePlan
+from models.packing.groups import Group, PackedBatch
+from models.packing.positions import as_taken
 
 
 @dataclass(frozen=True, slots=True)

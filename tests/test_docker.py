@@ -14,7 +14,7 @@ import pytest
 
 from data.storage.files import read_json
 from tests.train import worker
-from train.supervised.checkpoints import whole_checkpoints
+from train.checkpoints.rotation import whole_checkpoints
 
 CLONE = Path(__file__).resolve().parents[1]
 DOCKER = CLONE / "docker"

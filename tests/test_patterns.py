@@ -22,14 +22,15 @@ from data.errors import RecordError
 from data.preparation import faults, row_index
 from data.scanning import contents_between
 from data.sources import llava_critic, r1_reward
-from data.sources.shared import files
+from data.sources.shared import file_source as files
 from data.storage import strict_json
 from data.synthetic import wording
 from eval import verifiers
 from eval.adapters import slime_reward
-from eval.benchmarks import records, vl_rewardbench_scoring
+from eval.benchmarks import prediction_records as records
+from eval.benchmarks import vl_rewardbench_scoring
 from eval.contamination import index
-from eval.judges import released_templates
+from eval.judges.released import templates as released_templates
 from eval.serving import dialects
 from models.portable import conversations
 
@@ -232,31 +233,31 @@ PATTERNS: dict[str, Pattern] = {
             "THEREFORE Answer 12isbetter",
         ),
     ),
-    "eval.judges.released_templates.OPENING_TAG": Pattern(
+    "eval.judges.released.templates.OPENING_TAG": Pattern(
         released_templates.answer_tag,
         TAGS,
         released_answer_tag,
         ("<answer>1</answer>", "<answer> 2\n</answer>"),
     ),
-    "eval.judges.released_templates.IS_BETTER": Pattern(
+    "eval.judges.released.templates.IS_BETTER": Pattern(
         released_templates.answer_is_better,
         (*TAGS, "Answer ", "Answer 2 is better"),
         released_better_answer,
         ("Answer 1 is better", "<answer>Answer 2 is better</answer>"),
     ),
-    "eval.judges.released_templates.OVERALL": Pattern(
+    "eval.judges.released.templates.OVERALL": Pattern(
         released_templates.OVERALL.findall,
         ("Overall Judgment", " ", ":", "*", "\n", "Answer ", "1", " is better", "Answer 2"),
         finding(r"Overall Judgment\W*Answer ([12]) is better"),
         ("Overall Judgment: Answer 1 is better", "Overall JudgmentAnswer 2 is better"),
     ),
-    "eval.judges.released_templates.POSITION": Pattern(
+    "eval.judges.released.templates.POSITION": Pattern(
         released_templates.boxed, ("\\boxed{", "}", "1", "2", " ", "x", "Overall Judgment")
     ),
-    "eval.judges.released_templates.DIGITS": Pattern(
+    "eval.judges.released.templates.DIGITS": Pattern(
         released_templates.final_score, ("Final Score:", "1", " ", ".", "x")
     ),
-    "eval.judges.released_templates.SCORE": Pattern(
+    "eval.judges.released.templates.SCORE": Pattern(
         released_templates.thinking_score,
         ("\\box{", "\\boxed{", "<answer>", "</answer>", " ", "0.", "1.", "0", "1", "}", "x"),
     ),
@@ -356,7 +357,7 @@ PATTERNS: dict[str, Pattern] = {
         lambda text: strict_json.count_values(text.encode()), ('"', "\\", "x", ",", '\\"', "[")
     ),
     "data.storage.strict_json.BLANKS": Pattern(matching(strict_json.BLANKS), BLANKS),
-    "data.sources.shared.files.SHARD": Pattern(
+    "data.sources.shared.file_source.SHARD": Pattern(
         matching(files.SHARD), ("-", "1", "-1", "-of-", "-1-of-1", "x", ".")
     ),
     "data.images.from_data_uri": Pattern(
@@ -380,7 +381,7 @@ PATTERNS: dict[str, Pattern] = {
     "eval.adapters.openrlhf_reward.CONTROL": Pattern(
         lambda text: re.sub(r"<\|\w+\|>", "", text), ("<|", "x", "|>", "<|x", "|")
     ),
-    "eval.benchmarks.records.IDENTITY": Pattern(
+    "eval.benchmarks.prediction_records.IDENTITY": Pattern(
         records.IDENTITY.fullmatch, ("a", ":", "1", " (", ")", "a:1 (", "x")
     ),
     "eval.benchmarks.vl_rewardbench_scoring.dataset": Pattern(
@@ -478,7 +479,7 @@ COVERED = {
     "eval.benchmarks.vl_rewardbench_scoring.CONCLUSION": (
         "eval.benchmarks.vl_rewardbench_scoring.VERDICT"
     ),
-    "eval.judges.released_templates.CLOSING_TAG": "eval.judges.released_templates.OPENING_TAG",
+    "eval.judges.released.templates.CLOSING_TAG": "eval.judges.released.templates.OPENING_TAG",
     "eval.serving.dialects.PADDING": "eval.serving.dialects.TURN",
     "eval.serving.dialects.END": "eval.serving.dialects.AFTER",
     "eval.verifiers.CLOSING_TAG": "eval.verifiers.OPENING_TAG",
@@ -487,7 +488,7 @@ COVERED = {
 """Patterns that the reader of another row calls."""
 
 OWN_TEXTS = {
-    "train.supervised.critic.CONTENT_KEY": "keys of a file that the run itself wrote",
+    "train.methods.critic.own_critiques.CONTENT_KEY": "keys of a file that the run itself wrote",
     "data.config.layers.NOT_TEXT": "a recipe's value",
     "data.config.validation._requirement": "a message of pydantic about a recipe",
     "data.errors.URL": "a recipe's value",
@@ -495,21 +496,21 @@ OWN_TEXTS = {
     "data.preparation.inspection._recipe": "a file's name",
     "data.preparation.recognition.in_yaml": "a path on the command line",
     "data.prompts.filled": "a template of this project",
-    "data.sources.shared.files.FilesConfig.locate": "fnmatch's own patterns on file names",
+    "data.sources.shared.file_source.FilesConfig.locate": "fnmatch's own patterns on file names",
     "eval.cli.SETTING": "the command line",
-    "eval.reporting.content.LOGGED": "names in a log of this project",
-    "eval.reporting.figures.EVALUATED": "names in a log of this project",
-    "eval.results.scoring.NUMBERED": "an id, matched from its beginning",
-    "eval.results.store.STEP": "a folder's name",
+    "eval.reporting.run_content.LOGGED": "names in a log of this project",
+    "eval.reporting.run_charts.EVALUATED": "names in a log of this project",
+    "eval.results.official_scores.NUMBERED": "an id, matched from its beginning",
+    "eval.results.result_store.STEP": "a folder's name",
     "models.config.HUB_ID": "at most 193 characters of a recipe",
-    "train.ablation.variants.NAME": "a variant's name in a recipe",
+    "train.studies.ablation.variants.NAME": "a variant's name in a recipe",
     "train.recipe.methods.FormatTerm._compiles": "a pattern of the recipe, which is only compiled",
-    "train.recipe.reference.table": "documentation",
+    "train.reference.pages.table": "documentation",
     "train.recipe.rules.model_rules": "a recipe's system prompt",
-    "train.reinforce.answers.AnswerReward.__call__": "the recipe's own pattern: its author's choice",
+    "train.reinforce.policy.answer_reward.AnswerReward.__call__": "the recipe's own pattern: its author's choice",
     "train.runs.provenance.check_resume_matches": "keys of a recipe",
-    "train.supervised.checkpoints.NAME": "a folder's name",
-    "train.supervised.integrity.OF_A_RANK": "a file's name",
+    "train.checkpoints.rotation.NAME": "a folder's name",
+    "train.checkpoints.integrity.OF_A_RANK": "a file's name",
 }
 """Patterns that meet no such text, with what they do meet."""
 

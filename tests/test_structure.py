@@ -108,11 +108,11 @@ def test_imports_run_to_the_left(name: str) -> None:
 
 
 def test_an_import_to_the_right_would_be_found() -> None:
-    assert forbidden("data.mixture", "models.encoder")
-    assert forbidden("eval.judges.critic", "eval.running.evaluation")
+    assert forbidden("data.preparation.mixing", "models.encoder")
+    assert forbidden("eval.judges.critic.judge", "eval.suite.suite")
     assert forbidden("eval.run", "eval.sweep")
     assert not forbidden("train.rm", "train.runs.build")
-    assert not forbidden("eval.judges.critic", "eval.judges.checkpoint")
+    assert not forbidden("eval.judges.critic.judge", "eval.judges.checkpoint")
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=lambda path: str(path.relative_to(CLONE)))
@@ -231,8 +231,8 @@ def modules_after(statement: str) -> set[str]:
         "train.recipe.recipe",
         "train.recipe.parsing",
         "train.recipe.dry_run",
-        "data.mixture",
-        "eval.benchmarks.table",
+        "data.preparation.mixing",
+        "eval.benchmarks.registry",
     ],
 )
 def test_recipes_are_read_without_torch(name: str) -> None:

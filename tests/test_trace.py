@@ -88,5 +88,5 @@ def test_the_walks_of_a_record_and_of_a_row_are_printed(recipe: list[str]) -> No
         ("a benchmark row to its figure", to_the_figure),
     ):
         print(f"\n{title}: {len(set(files))} files, {len(files)} steps\n  " + "\n  ".join(files))
-    assert "data/storage/tables.py" in to_the_loss
+    assert "data/storage/row_files.py" in to_the_loss
     assert "train/supervised/objectives.py" in to_the_loss

@@ -4,7 +4,7 @@ python train/ablate.py recipes/ablations/shapes_head.yaml --dry-run             
 python train/ablate.py recipes/ablations/shapes_head.yaml --seeds 0 1 2              # the embedded edition, on a CPU
 python train/ablate.py recipes/ablations/head.yaml --launcher "deepspeed --num_gpus 8"
 
-A list is a recipe with `variants` (train/ablation/variants.py). Each run is a process of its own, in FOLDER/VARIANT/SEED,
+A list is a recipe with `variants` (train/studies/ablation/variants.py). Each run is a process of its own, in FOLDER/VARIANT/SEED,
 with its console in log.txt. Complete runs are not repeated, a killed one continues from its last checkpoint, a failed one is
 reported and the others go on; the exit status is then 1 (2 for a list that cannot be run). FOLDER gets ablation.md, .csv,
 .json and .png.
@@ -22,12 +22,13 @@ from rich.table import Column, Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.display.console import plain_console
 from data.errors import UserError
 from data.storage.files import write_json, write_whole
-from eval.results.tables import write_rows
-from train.ablation.costs import Cost, cost_table, costs
-from train.ablation.table import (
+from eval.results.summary_table import write_rows
+from train.recipe.epoch import known_steps
+from train.recipe.parsing import parse_options
+from train.studies.ablation.comparison import (
     VariantLine,
     comparisons_in,
     console_table,
@@ -37,7 +38,8 @@ from train.ablation.table import (
     rows,
     statement,
 )
-from train.ablation.variants import (
+from train.studies.ablation.run_costs import Cost, cost_table, costs
+from train.studies.ablation.variants import (
     LOG,
     Ablation,
     Run,
@@ -49,8 +51,6 @@ from train.ablation.variants import (
     state,
     train,
 )
-from train.recipe.epoch import known_steps
-from train.recipe.parsing import parse_options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,8 +14,8 @@ from data.storage.files import write_whole
 from data.storage.output_lock import locked_file
 from eval.cli import command
 from eval.judges.loading import JUDGES
-from train.recipe.reference import reference
-from train.recipe.schema import judge_schema, recipe_schema
+from train.reference.pages import reference
+from train.reference.schema import judge_schema, recipe_schema
 
 
 def files() -> dict[Path, str]:

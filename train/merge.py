@@ -15,12 +15,12 @@ from data.errors import UserError
 from data.storage.files import write_whole
 from data.storage.output_lock import locked_file
 from eval.cli import command
-from eval.judges.card import CARD
 from eval.judges.checkpoint import backbone_of, card_of_adapters
-from models.adapters import is_adapter, with_adapters
+from eval.results.run_folder import CARD
 from models.backbone import load_critic, load_encoder, load_language_model, load_scalar
+from models.lora import is_adapter, with_adapters
+from train.checkpoints.integrity import mark_complete
 from train.runs.model_card import reference_scores, write_reference
-from train.supervised.integrity import mark_complete
 
 
 def merge(checkpoint: Path, folder: Path) -> None:

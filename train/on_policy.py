@@ -31,7 +31,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.arrays import Floats, Ints
+from data.display.console import plain_console
 from data.errors import UserError
 from data.storage.files import content_digest, write_json
 from eval.contamination.questions import (
@@ -41,16 +42,15 @@ from eval.contamination.questions import (
     read_questions,
     rows_of,
 )
-from eval.protocol import Floats, Ints
-from eval.results.best_of import best_of, in_group_auc
+from eval.policies.best_of import best_of, in_group_auc
 from eval.results.intervals import share_interval
 from eval.results.predictions import credits_by, predictions_in, read_predictions
 from eval.verifiers import RECORDED, VERIFIERS
-from train.ablation.prediction import items_of_rows
-from train.ablation.steps import keep_settings, model_digest, run_step, trained
-from train.ablation.variants import alone, end_runs_on_signals
 from train.recipe.parsing import parse_options, read_recipe
 from train.recipe.recipe import Recipe
+from train.studies.ablation.cached_steps import keep_settings, model_digest, run_step, trained
+from train.studies.ablation.variants import alone, end_runs_on_signals
+from train.studies.predictor_figures import items_of_rows
 
 SOURCE = "on_policy"
 """The name of the recipe's source whose path is a round's pairs."""

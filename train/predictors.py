@@ -44,37 +44,21 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.arrays import Floats
+from data.display.console import plain_console
+from data.display.png import COLOURS, panels
 from data.errors import UserError
-from data.mixture import Mixture, MixtureConfig
+from data.preparation.mixing import Mixture, MixtureConfig
 from data.storage.files import content_digest, digest, write_json, write_whole
-from eval.contamination.questions import (
-    Question,
-    TrainingPrompts,
-    questions_of_source,
-    rows_of,
-)
-from eval.protocol import Floats
-from eval.reporting.charts import COLOURS, panels
-from eval.reporting.lists import GAINS
-from eval.results.best_of import best_of, in_group_auc
-from eval.results.correlation import (
-    LEAST_RECIPES,
-    Correlation,
-    correlation,
-    correlation_of_halves,
-)
+from eval.contamination.questions import Question, TrainingPrompts, questions_of_source, rows_of
+from eval.policies.best_of import best_of, in_group_auc
+from eval.reporting.predictors_page import GAINS
+from eval.results.correlation import LEAST_RECIPES, Correlation, correlation, correlation_of_halves
 from eval.results.intervals import Difference, paired_difference
 from eval.results.predictions import item_codes
 from eval.results.result import read_result
-from train.ablation.prediction import (
-    coefficients,
-    has_both_halves,
-    items_of_rows,
-    means_of_halves,
-    table_without_each,
-)
-from train.ablation.steps import (
+from train.recipe.parsing import parse_options, read_recipe
+from train.studies.ablation.cached_steps import (
     CLONE,
     checkpoint_of,
     keep_settings,
@@ -82,8 +66,8 @@ from train.ablation.steps import (
     run_step,
     trained,
 )
-from train.ablation.table import COLUMNS as VARIANT_COLUMNS
-from train.ablation.table import (
+from train.studies.ablation.comparison import COLUMNS as VARIANT_COLUMNS
+from train.studies.ablation.comparison import (
     VariantLine,
     cells,
     comparisons_in,
@@ -92,7 +76,7 @@ from train.ablation.table import (
     rows,
     statement,
 )
-from train.ablation.variants import (
+from train.studies.ablation.variants import (
     RECIPE,
     Ablation,
     Run,
@@ -101,7 +85,13 @@ from train.ablation.variants import (
     read_ablation,
     state,
 )
-from train.recipe.parsing import parse_options, read_recipe
+from train.studies.predictor_figures import (
+    coefficients,
+    has_both_halves,
+    items_of_rows,
+    means_of_halves,
+    table_without_each,
+)
 
 AUC, BEST, GAIN = "AUC inside a question", "best of N", "best of N minus a sampled one"
 COEFFICIENT_COLUMNS = (

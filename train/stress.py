@@ -14,10 +14,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from data.display.png import COLOURS, panels
 from data.errors import InUseError, UserError
 from data.storage.files import read_json, write_json
-from eval.reporting.charts import COLOURS, panels
-from train.ablation.variants import (
+from train.recipe.parsing import read_recipe
+from train.studies.ablation.variants import (
     LOG,
     Run,
     alone,
@@ -27,7 +28,6 @@ from train.ablation.variants import (
     newest,
     refuse_other_recipes,
 )
-from train.recipe.parsing import read_recipe
 
 ARMS = {
     "StableReinforce": (),

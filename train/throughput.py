@@ -5,8 +5,9 @@ python train/throughput.py --shape 3b --pairs 8 --json throughput.json
 python train/throughput.py --step                # a whole step, optimizer and loader included
 python train/throughput.py --loader --shape 7b   # the loader alone: no model, so any shape on any machine
 
-All variants run the same random weights and the same pairs (train/speed/workload.py). MFU counts every token and patch once,
-against the rate of large matrix products in this process: what a variant computes twice lowers it.
+All variants run the same random weights and the same pairs (train/studies/speed/workload.py). MFU
+counts every token and patch once, against the rate of large matrix products in this process: what a variant computes
+twice lowers it.
 """
 
 import argparse
@@ -23,14 +24,14 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.console import plain_console
+from data.display.console import plain_console
 from data.storage.files import write_json
 from data.storage.output_lock import locked_file
 from eval.cli import command
 from models.portable.reward import ScalarRewardModel
 from train.runs.environment import silence
-from train.speed.measure import load, own_time, step_speed, steps_of, variants
-from train.speed.workload import (
+from train.studies.speed.measure import load, own_time, step_speed, steps_of, variants
+from train.studies.speed.workload import (
     EMBEDDED,
     FULL,
     SHAPES,

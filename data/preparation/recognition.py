@@ -16,10 +16,10 @@ from data.config.validation import format_validation_error
 from data.errors import ImageError, LeftOut, RecordError, UserError
 from data.preference import EncodedImage, Preference, texts
 from data.preparation.row_index import LEFT_OVER_MARKER
-from data.sources.shared.base import SourceConfig
-from data.sources.shared.files import ODD_VALUES, FilesConfig, SourceRow
-from data.sources.table import SOURCES
-from data.storage.tables import Rows
+from data.sources.registry import SOURCES
+from data.sources.shared.file_source import ODD_VALUES, FilesConfig, SourceRow
+from data.sources.shared.source import SourceConfig
+from data.storage.row_files import Rows
 from data.video import COLUMNS
 
 TRIED = 32

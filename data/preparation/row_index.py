@@ -20,7 +20,7 @@ from data.images import ImageTokens, image_size
 from data.preference import Preference, texts, validate, visible
 from data.preparation.faults import count_faults
 from data.rationales import obstacle
-from data.sources.shared.base import Source
+from data.sources.shared.source import Source
 from data.storage.files import content_digest, hash64
 
 REASONS = (

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from data.config.section import Ratio, Section
 from data.errors import UserError
-from data.sources.shared.base import SourceConfig
+from data.sources.shared.source import SourceConfig
 
 Indices = npt.NDArray[np.int32]
 SetPlacement = Literal["first_member", "random_member"]

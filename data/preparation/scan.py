@@ -17,12 +17,12 @@ from rich.markup import escape
 from rich.progress import track
 
 from data.config.section import Section
-from data.console import plain_console
+from data.display.console import plain_console
 from data.errors import UserError
 from data.preparation.faults import count_faults, told
 from data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
-from data.sources.shared.base import Source
-from data.storage.code import code_digest
+from data.sources.shared.source import Source
+from data.storage.code_digest import code_digest
 from data.storage.files import digest, mapped, whole_file, write_whole
 from data.storage.output_lock import waiting_lock
 

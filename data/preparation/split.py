@@ -12,16 +12,10 @@ import numpy.typing as npt
 from data.errors import UserError
 from data.images import ImageTokens, grey_like
 from data.preference import Preference, validate
-from data.preparation.row_index import (
-    KEEPS_ORDER,
-    REASONS,
-    REJECTED_FIRST,
-    RowIndex,
-    index_rows,
-)
+from data.preparation.row_index import KEEPS_ORDER, REASONS, REJECTED_FIRST, RowIndex, index_rows
 from data.preparation.sampling import Indices, Pool, quotas
-from data.sources.shared.base import Source, SourceConfig
-from data.storage.tables import located
+from data.sources.shared.source import Source, SourceConfig
+from data.storage.row_files import located
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from data.errors import LeftOut, RecordError
 from data.preference import Preference
 from data.rationales import with_chosen_first
 from data.sources.shared.conversation import MARKER, question
-from data.sources.shared.files import FilesConfig, SourceRow, field
+from data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 NAMES = (
     r"(?:Response 1|Response A|The first response)",

@@ -13,7 +13,7 @@ from data.errors import ImageError, LeftOut
 from data.images import resolved
 from data.preference import EncodedImage, Preference
 from data.sources.shared.conversation import MARKER, question
-from data.sources.shared.files import ImageFilesConfig, SourceRow
+from data.sources.shared.file_source import ImageFilesConfig, SourceRow
 from data.storage.archives import Folder
 
 VIDEO = "<video>"

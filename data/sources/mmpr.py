@@ -16,11 +16,11 @@ from data.errors import RecordError, UserError
 from data.preference import EncodedImage, Preference
 from data.regular_files import open_regular, read_bytes
 from data.sources.shared.conversation import question
-from data.sources.shared.files import ImageFilesConfig, LocatedFiles, SourceRow, TableSource
+from data.sources.shared.file_source import ImageFilesConfig, LocatedFiles, SourceRow, TableSource
 from data.storage.archives import DAMAGED, Archive, Folder, Images
 from data.storage.files import copy_limited, derived, whole_file
+from data.storage.row_files import Concatenated, JsonLines
 from data.storage.strict_json import parse_json
-from data.storage.tables import Concatenated, JsonLines
 
 
 class MmprConfig(ImageFilesConfig):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from data.preference import Preference
 from data.sources.shared.conversation import implicit, messages, response
-from data.sources.shared.files import FormatConfig, SourceRow
+from data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class MsSwiftConfig(FormatConfig):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Literal
 
 from data.preference import Preference
-from data.sources.shared.files import SourceRow
+from data.sources.shared.file_source import SourceRow
 from data.sources.tulu_preference import TuluPreferenceConfig
 
 

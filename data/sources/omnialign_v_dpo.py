@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from data.errors import UserError
 from data.preference import Preference
 from data.sources.shared.conversation import question
-from data.sources.shared.files import ImageFilesConfig, LocatedFiles, SourceRow
+from data.sources.shared.file_source import ImageFilesConfig, LocatedFiles, SourceRow
 
 Topic = Literal["chart", "creation", "diagram", "ins_follow", "knowledge", "poster"]
 

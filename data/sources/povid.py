@@ -9,7 +9,7 @@ from typing import Literal
 from data.errors import RecordError
 from data.preference import Preference
 from data.sources.shared.conversation import marked, sharegpt, text_of
-from data.sources.shared.files import ImageFilesConfig, SourceRow
+from data.sources.shared.file_source import ImageFilesConfig, SourceRow
 
 
 class PovidConfig(ImageFilesConfig):

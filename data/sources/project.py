@@ -9,17 +9,21 @@ rejected_critique, rationale, source, category, and first_in_rationale (chosen o
 response that the rationale calls Response 1; that is the chosen one if it is missing.
 """
 
-from typing import Literal
+from dataclasses import asdict
+from typing import Any, Literal
 
 from pydantic import Field
 
 from data.errors import RecordError
+from data.images import data_uri
 from data.preference import Preference
 from data.sources.shared.conversation import messages, user_turn, without_markers
-from data.sources.shared.files import FormatConfig, SourceRow
+from data.sources.shared.file_source import FormatConfig, SourceRow
 
 REQUIRED = ("prompt", "chosen", "rejected")
+
 TEXTS = ("chosen_critique", "rejected_critique", "rationale")
+
 KEYS = frozenset(
     {*REQUIRED, *TEXTS, "images", "margin", "source", "category", "first_in_rationale"}
 )
@@ -72,3 +76,16 @@ def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
             "the rationale calls Response 1. Without it that is the chosen one."
         )
     return "rejected" if first == "rejected" else "chosen"
+
+
+def as_row(record: Preference, rationale: str | None) -> dict[str, Any]:
+    """Return a record in this project's own format, its images inside, with `rationale` instead of its own."""
+    images = [data_uri(image, record.identity) for image in record.images]
+    row = asdict(record) | {"images": images, "rationale": rationale}
+    if rationale is None or record.first_in_rationale == "chosen":
+        del row["first_in_rationale"]
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in ("identity", "truth") and value not in (None, "")
+    }

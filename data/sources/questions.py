@@ -23,7 +23,7 @@ from pydantic import Field
 from data.errors import RecordError
 from data.preference import Message, Preference, Rule, Truth
 from data.sources.shared.conversation import messages, user_turn
-from data.sources.shared.files import FormatConfig, SourceRow
+from data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class QuestionsConfig(FormatConfig):

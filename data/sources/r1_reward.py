@@ -15,7 +15,7 @@ from data.errors import ImageError, RecordError
 from data.preference import EncodedImage, Preference
 from data.rationales import with_chosen_first
 from data.sources.shared.conversation import parsed, question, text_of
-from data.sources.shared.files import FormatConfig, SourceRow
+from data.sources.shared.file_source import FormatConfig, SourceRow
 
 SHOWN = re.compile(
     r"(?>.*?\[Question\]:)(?>(?P<question>.*?)(?:(?<!#)#++\s*)?\[Response 1\]:)"

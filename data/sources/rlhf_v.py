@@ -7,7 +7,7 @@ from typing import Literal
 
 from data.preference import Preference
 from data.sources.shared.conversation import question
-from data.sources.shared.files import FilesConfig, SourceRow, field
+from data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 
 class RlhfVConfig(FilesConfig):

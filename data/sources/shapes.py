@@ -10,8 +10,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from data.config.section import Records
 from data.preference import Preference
-from data.sources.shared.base import Source, SourceConfig
-from data.synthetic.questions import QUESTION_TYPES
+from data.sources.shared.source import Source, SourceConfig
+from data.synthetic.scene_questions import QUESTION_TYPES
 from data.synthetic.scenes import LEVELS, SPLITS
 from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.world import ShapesWorld

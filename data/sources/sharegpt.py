@@ -9,7 +9,7 @@ from typing import Literal
 
 from data.preference import Preference, text
 from data.sources.shared.conversation import marked, response, sharegpt
-from data.sources.shared.files import FormatConfig, SourceRow
+from data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class ShareGptConfig(FormatConfig):

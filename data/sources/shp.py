@@ -10,7 +10,7 @@ from pydantic import Field
 
 from data.errors import LeftOut, RecordError
 from data.preference import Preference, text
-from data.sources.shared.files import FilesConfig, SourceRow
+from data.sources.shared.file_source import FilesConfig, SourceRow
 from data.sources.shared.pairs import gap
 
 

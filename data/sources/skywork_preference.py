@@ -7,7 +7,7 @@ from typing import Literal
 
 from data.preference import Preference
 from data.sources.shared.conversation import implicit, messages
-from data.sources.shared.files import FilesConfig, SourceRow
+from data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class SkyworkPreferenceConfig(FilesConfig):

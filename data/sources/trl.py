@@ -12,7 +12,7 @@ from typing import Any, Literal
 from data.errors import RecordError
 from data.preference import Preference
 from data.sources.shared.conversation import implicit, messages, response, split_prefix, user_turn
-from data.sources.shared.files import FormatConfig, SourceRow
+from data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class TrlConfig(FormatConfig):

@@ -8,7 +8,7 @@ from typing import Literal
 from data.errors import RecordError
 from data.preference import Preference
 from data.sources.shared.conversation import messages, response
-from data.sources.shared.files import FilesConfig, SourceRow
+from data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class TuluPreferenceConfig(FilesConfig):

@@ -7,7 +7,7 @@ the largest gap). A response's score is the mean of its aspects.
 from typing import Literal
 
 from data.preference import Preference, text
-from data.sources.shared.files import SourceRow
+from data.sources.shared.file_source import SourceRow
 from data.sources.shared.pairs import PairsConfig
 
 

@@ -10,7 +10,7 @@ from pydantic import NonNegativeFloat
 from data.errors import RecordError
 from data.preference import Preference
 from data.sources.shared.conversation import implicit, messages
-from data.sources.shared.files import FilesConfig, SourceRow
+from data.sources.shared.file_source import FilesConfig, SourceRow
 from data.sources.shared.pairs import gap
 
 

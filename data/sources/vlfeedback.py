@@ -8,7 +8,7 @@ from typing import Literal
 
 from data.preference import Preference
 from data.sources.shared.conversation import question
-from data.sources.shared.files import ImageFilesConfig, SourceRow
+from data.sources.shared.file_source import ImageFilesConfig, SourceRow
 from data.sources.shared.pairs import PairsConfig
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from data.errors import LeftOut, RecordError
 from data.preference import Preference
 from data.sources.shared.conversation import implicit, messages
-from data.sources.shared.files import FilesConfig, SourceRow
+from data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class WildVisionBattleConfig(FilesConfig):

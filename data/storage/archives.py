@@ -29,7 +29,7 @@ from data.images import ELSEWHERE, image_path
 from data.preference import EncodedImage
 from data.regular_files import open_regular, require_regular
 from data.storage.files import digest, hash64, stamp
-from data.storage.tables import IndexedFiles
+from data.storage.row_files import IndexedFiles
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
 """A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""

@@ -1,6 +1,6 @@
 """Checks the files of a checkpoint against the sizes and SHA-256 digests that were noted when it was saved.
 
-Training writes them into the file `complete` as the last step of a save (train/supervised/integrity.py).
+Training writes them into the file `complete` as the last step of a save (train/checkpoints/integrity.py).
 Whatever loads a checkpoint calls `verify_settings` and `verify_weights` before it reads. Imports
 neither torch nor a package that vLLM's environment may lack.
 """

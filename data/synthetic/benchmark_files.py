@@ -17,7 +17,7 @@ from typing import Any
 
 from PIL import Image
 
-from data.storage.code import code_digest
+from data.storage.code_digest import code_digest
 from data.storage.files import write_json_lines
 from data.synthetic.rng import Rng, number
 from data.synthetic.scenes import png

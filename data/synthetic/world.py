@@ -13,10 +13,10 @@ from typing import NamedTuple
 from PIL import Image
 
 from data.preference import Preference, Truth, text
-from data.storage.code import code_digest
+from data.storage.code_digest import code_digest
 from data.storage.files import digest
-from data.synthetic.questions import QUESTION_TYPES
 from data.synthetic.rng import Rng, number
+from data.synthetic.scene_questions import QUESTION_TYPES
 from data.synthetic.scenes import LEVELS, SPLITS, Scene, bucket, draw, png, sample
 from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.wording import (

@@ -15,7 +15,8 @@ from pydantic import model_validator
 
 from data.config.section import Count, Section
 from data.preference import Message
-from eval.protocol import Example, Side, Verdict, draw
+from eval.candidates import Example, Side, Verdict
+from eval.protocol import draw
 
 Record = dict[str, Any]
 """One line of an official predictions file."""

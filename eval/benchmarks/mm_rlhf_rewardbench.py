@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from data.preference import EncodedImage
-from data.storage.tables import Row
+from data.storage.row_files import Row
 from data.video import is_video_name
 from eval.benchmarks.benchmark import (
     Benchmark,
@@ -35,9 +35,9 @@ from eval.benchmarks.benchmark import (
     macro,
     reward_records,
 )
-from eval.benchmarks.records import own_format, parse_rewards, row_name, shown, text
+from eval.benchmarks.prediction_records import own_format, parse_rewards, row_name, shown, text
 from eval.benchmarks.rows import Published, content_key, encoded, require_texts, under, user_turn
-from eval.protocol import Example
+from eval.candidates import Example
 
 NAME = "mm_rlhf_rewardbench"
 HUB = "yifanzhang114/MM-RLHF-RewardBench"

@@ -13,7 +13,7 @@ from typing import Any
 
 from data.errors import UserError
 from data.preference import Message, texts
-from data.storage.tables import Row
+from data.storage.row_files import Row
 from eval.benchmarks.benchmark import (
     Benchmark,
     FileFormat,
@@ -26,7 +26,7 @@ from eval.benchmarks.benchmark import (
     preferred,
     reward_records,
 )
-from eval.benchmarks.records import (
+from eval.benchmarks.prediction_records import (
     lmms_format,
     lmms_text,
     one_of,
@@ -36,7 +36,7 @@ from eval.benchmarks.records import (
     text,
 )
 from eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
-from eval.protocol import Example, Side, Verdict
+from eval.candidates import Example, Side, Verdict
 
 NAME = "multimodal_rewardbench"
 HUB = "syhuggingface/multimodal_rewardbench"

@@ -14,7 +14,7 @@ from typing import Any
 from data.errors import LeftOut, RecordError, UserError
 from data.preference import Preference, validate
 from data.preparation.recognition import advice, candidates, configured, recognise
-from data.sources.shared.files import FilesConfig, shards_problem
+from data.sources.shared.file_source import FilesConfig, shards_problem
 from data.storage.files import content_digest
 from eval.benchmarks.benchmark import (
     BUILT_IN,
@@ -29,9 +29,9 @@ from eval.benchmarks.benchmark import (
     in_drawn_order,
     reward_records,
 )
-from eval.benchmarks.records import own_format, parse_rewards, text
+from eval.benchmarks.prediction_records import own_format, parse_rewards, text
 from eval.benchmarks.rows import content_key, limited, listed, loaded
-from eval.protocol import Example
+from eval.candidates import Example
 
 NAME = "preference_folder"
 UNSORTED = "uncategorised"

@@ -18,10 +18,10 @@ from data.images import decode
 from data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
 from data.preparation.faults import count_faults, told
 from data.regular_files import open_regular, require_regular
-from data.sources.shared.files import refuse_same_files, shards_problem
+from data.sources.shared.file_source import refuse_same_files, shards_problem
 from data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
 from data.storage.files import content_digest
-from data.storage.tables import Row, open_rows
+from data.storage.row_files import Row, open_rows
 from data.synthetic.benchmark_files import edition
 from data.video import ADVICE, COLUMNS, is_video_name
 from eval.benchmarks.benchmark import (
@@ -34,7 +34,7 @@ from eval.benchmarks.benchmark import (
     Record,
     differences,
 )
-from eval.protocol import Example
+from eval.candidates import Example
 
 LISTED, SHOWN = 20, 3
 """Broken items that an error lists by name, and unavailable rows that a note does."""

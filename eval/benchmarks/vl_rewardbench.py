@@ -12,7 +12,7 @@ from pathlib import Path
 
 from data.errors import RecordError
 from data.preference import Message
-from data.storage.tables import Row
+from data.storage.row_files import Row
 from eval.benchmarks.benchmark import (
     Benchmark,
     Known,
@@ -31,7 +31,7 @@ from eval.benchmarks.vl_rewardbench_scoring import (
     named_answer,
     official_group,
 )
-from eval.protocol import Example, Side, Verdict, Vote
+from eval.candidates import Example, Side, Verdict, Vote
 
 NAME = "vl_rewardbench"
 HUB = "MMInstruction/VL-RewardBench"

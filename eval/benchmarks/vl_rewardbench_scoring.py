@@ -24,7 +24,7 @@ from eval.benchmarks.benchmark import (
     group_figures,
     macro,
 )
-from eval.benchmarks.records import (
+from eval.benchmarks.prediction_records import (
     lmms_format,
     lmms_text,
     one_of,

@@ -37,7 +37,7 @@ from data.preference import EncodedImage, Message, Preference, texts
 from data.preparation.row_index import LEFT_OVER_MARKER
 from data.scanning import compatibility_form
 from data.storage.files import content_digest, digest, hash64
-from eval.protocol import Example
+from eval.candidates import Example
 
 Hashes = npt.NDArray[np.uint32]
 Thumbnail = npt.NDArray[np.uint8]

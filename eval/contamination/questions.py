@@ -22,13 +22,13 @@ from ruamel.yaml.error import YAMLError
 
 from data.config.validation import format_validation_error, read_section
 from data.errors import UserError
-from data.mixture import Mixture, MixtureConfig
 from data.preference import Preference, texts
+from data.preparation.mixing import Mixture, MixtureConfig
 from data.preparation.row_index import REASONS, prompt_key
 from data.preparation.scan import scan
-from data.sources.shared.base import SourceConfig
-from data.sources.shared.files import FilesConfig
-from eval.judges.card import LAUNCHES, RECIPE
+from data.sources.shared.file_source import FilesConfig
+from data.sources.shared.source import SourceConfig
+from eval.results.run_folder import LAUNCHES, RECIPE
 from models.portable.conversations import read_conversation
 
 Keys = npt.NDArray[np.uint64]

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from data.errors import RecordError
 from data.preference import validate
 from data.preparation.row_index import pair_key
-from data.sources.shared.base import Source
+from data.sources.shared.source import Source
 from data.storage.files import mapped, write_whole
 from eval.contamination.index import OverlapIndex, excerpt, questions, table_of
-from eval.contamination.report import Line
+from eval.contamination.overlap_report import Line
 
 BLOCK = 1024
 """Rows of one unit of work: some seconds for records with images."""

@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 from data.errors import CheckpointError, HubError
 from data.storage.files import read_json
 from data.storage.manifest import COMPLETE, verify_settings
-from eval.judges.card import JudgeCard, recorded
+from eval.judges.judge_card import JudgeCard, recorded
 from eval.judges.packed_inference import Packed
-from models.adapters import base_of, is_adapter, with_adapters
 from models.backbone import compute_in_half, load_encoder
 from models.config import HUB_ID, BackboneConfig
-from models.families.table import FAMILIES, family_of
+from models.families.registry import FAMILIES, family_of
+from models.lora import base_of, is_adapter, with_adapters
 from models.portable.reward import IncompleteCheckpointError
 
 KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}

@@ -6,8 +6,10 @@ from typing import Any
 
 from data.sources.shared.conversation import response
 from eval.benchmarks.benchmark import Benchmark
-from eval.judges.ranking import Ranker, candidates_of
-from eval.protocol import Candidates, NotedJudge, ProtocolConfig, Ranking
+from eval.candidates import Candidates, Ranking
+from eval.judges.judge import NotedJudge, Ranker
+from eval.judges.messages import candidates_of
+from eval.protocol import ProtocolConfig
 from models.distributed import alone
 
 JudgeFor = Callable[[Benchmark, ProtocolConfig], NotedJudge]

@@ -18,23 +18,22 @@ from data.regular_files import require_regular
 from data.storage.manifest import verify_settings
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from eval.judges.checkpoint import Runtime, classes_of_judges, kind_of, load_checkpoint
-from eval.judges.config import (
-    CriticJudgeConfig,
-    EndpointConfig,
-    GenerativeJudgeConfig,
-    ReleasedJudgeConfig,
-    ScalarJudgeConfig,
-    ServerConfig,
-)
-from eval.judges.critic import critic_judge
-from eval.judges.endpoint import endpoint_judge
-from eval.judges.ensemble import EnsembleConfig, EnsembleJudge, EnsembleRanker, combination
-from eval.judges.generative import generative_judge, load_writer
+from eval.judges.critic.config import CriticJudgeConfig
+from eval.judges.critic.judge import critic_judge, critic_ranker
+from eval.judges.endpoint.config import EndpointConfig
+from eval.judges.endpoint.judge import endpoint_judge
+from eval.judges.ensemble.config import EnsembleConfig
+from eval.judges.ensemble.judge import EnsembleJudge, EnsembleRanker, combination
+from eval.judges.generative.config import GenerativeJudgeConfig
+from eval.judges.generative.judge import generative_judge, load_writer, tournament_ranker
 from eval.judges.loaded import LoadedJudge
-from eval.judges.packed_inference import ScalarJudge
-from eval.judges.ranking import Tournament, critic_ranker, scalar_ranker, tournament_ranker
-from eval.judges.released import compares, released_judge
-from eval.judges.served import ServedJudge
+from eval.judges.released.config import ReleasedJudgeConfig
+from eval.judges.released.models import compares, released_judge
+from eval.judges.scalar.config import ScalarJudgeConfig
+from eval.judges.scalar.judge import ScalarJudge, scalar_ranker
+from eval.judges.server.config import ServerConfig
+from eval.judges.server.judge import ServedJudge
+from eval.judges.tournament import Tournament
 from eval.protocol import ProtocolConfig
 from models.backbone import load_critic, load_scalar
 from models.config import HeadConfig, checkpoint_at

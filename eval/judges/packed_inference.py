@@ -7,27 +7,26 @@ memory), packed under the token budget, and run in lock-step: a rank without wor
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from operator import attrgetter
 from typing import TypeVar
 
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
 from data.errors import RecordError
-from data.preference import text
-from eval.journal import SILENT, Journal, Judging
-from eval.protocol import Candidates, Verdict, journal_key
-from models.config import StoredRead
+from eval.journal import Judging
 from models.distributed import gather, max_over_ranks, rank, world_size
 from models.encoder import Encoder
-from models.packing.groups import Group, PackedBatch, pack_first_fit
+from models.packing.bins import pack_first_fit
+from models.packing.groups import Group, PackedBatch
 
 Item = TypeVar("Item")
+
 Found = TypeVar("Found")
 
+
 Cost = Callable[[Group], int]
+
 
 CHUNK = 64
 """Items that are encoded and packed together: enough to fill rows well, few enough to hold their pixels."""
@@ -125,54 +124,3 @@ def _rows(
         if not done.issuperset(inside):
             packed_rows.append((packed.encoder.pack([groups[i] for i in row]), inside))
     return packed_rows
-
-
-@dataclass(frozen=True, slots=True)
-class ResponsesEncoder:
-    """Candidates as one group: their prompt once, then the responses with read positions; runs in loader workers."""
-
-    encoder: Encoder
-    read: StoredRead
-
-    def __call__(self, example: Candidates) -> Group:
-        """Encode candidates; raises RecordError for an image that cannot be decoded."""
-        conversations = [
-            (*example.prompt, text("assistant", response)) for response in example.responses
-        ]
-        return self.encoder.encode_conversations(
-            example.images, conversations, self.read, example.identity
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ScalarJudge:
-    """A scalar reward model: the response with the higher score is the better one."""
-
-    model: nn.Module
-    """May be wrapped by DeepSpeed or DDP; in eval mode."""
-    packed: Packed
-    read: StoredRead
-    about: tuple[str, ...] = ()
-    """What must be said beside its figures."""
-
-    @torch.no_grad()
-    def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
-        """Return the scores of all responses, fp32 values; all ranks must call together, and all get all verdicts."""
-        with journal.judging(list(map(journal_key, examples)), Verdict, len(examples)) as judging:
-            return run_packed(self.packed, examples, self.encode, self.verdicts, judging=judging)
-
-    @property
-    def encode(self) -> ResponsesEncoder:
-        """How candidates become a group."""
-        return ResponsesEncoder(self.packed.encoder, self.read)
-
-    def verdicts(self, batch: PackedBatch, examples: Sequence[Candidates]) -> list[Verdict]:
-        """Return what a row says of the candidates that it holds."""
-        scores = iter(self.model(**batch.score_inputs()).tolist())
-        return [
-            Verdict(scores=tuple(islice(scores, len(example.responses)))) for example in examples
-        ]
-
-    def notes(self) -> tuple[str, ...]:
-        """Return what must be said beside the figures."""
-        return self.about

@@ -9,15 +9,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from data.config.validation import format_validation_error
+from data.display.page import thumbnail
 from data.errors import ImageError, UserError
 from data.images import decode
-from data.pages.template import thumbnail
 from data.preference import texts
 from data.storage.files import digest
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.benchmarks.table import BenchmarkConfig, load
-from eval.protocol import Example
-from eval.reporting.content import Outcome
+from eval.benchmarks.registry import BenchmarkConfig, load
+from eval.candidates import Example
+from eval.reporting.run_content import Outcome
 from eval.results.result import Result
 from eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eval.protocol import Floats
+from data.arrays import Floats
 from eval.results.intervals import Z95
 
 LEAST_RECIPES = 6

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from data.arrays import Ints
 from data.errors import PredictionsError
 from data.storage.files import content_digest, whole_file
 from eval.benchmarks.benchmark import Benchmark, Record
-from eval.benchmarks.records import is_number, shown
+from eval.benchmarks.prediction_records import is_number, shown
 from eval.benchmarks.rows import content_key, read_json_lines
-from eval.protocol import Example, Ints, ProtocolConfig, Verdict
+from eval.candidates import Example, Verdict
+from eval.protocol import ProtocolConfig
 from eval.results.intervals import Difference, cluster_codes, paired_difference
 from eval.results.result import items_of, outcomes
 

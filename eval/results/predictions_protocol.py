@@ -12,7 +12,7 @@ from pathlib import Path
 
 from data.errors import PredictionsError
 from eval.benchmarks.benchmark import Record
-from eval.benchmarks.records import one_of, parse_records
+from eval.benchmarks.prediction_records import one_of, parse_records
 from eval.protocol import Order, ProtocolConfig
 from eval.results.result import Result, read_result
 

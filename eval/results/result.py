@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from data.arrays import Floats, Ints
 from data.errors import UserError
 from data.regular_files import read_text
 from data.storage.files import content_digest
-from eval.protocol import Example, Floats, Ints, ProtocolConfig, Ties, Verdict, presentations
+from eval.candidates import Example, Verdict
+from eval.protocol import ProtocolConfig, Ties, presentations
 from eval.results.intervals import accuracy_interval, cluster_codes, effective_rows
 from eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eval.protocol import Floats, Ints
+from data.arrays import Floats, Ints
 from eval.results.intervals import Z95, accuracy_interval, student_quantile, sum_of_squares
 
 DRAWS = 2000

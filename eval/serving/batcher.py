@@ -20,10 +20,10 @@ import torch
 
 from data.errors import RecordError
 from data.preference import texts
-from eval.judges.ranking import PackedRanker
-from eval.protocol import Candidates, Ranking
-from eval.serving.limits import RequestLimits
+from eval.candidates import Candidates, Ranking
+from eval.judges.packed_judge import PackedRanker
 from eval.serving.metrics import Metrics
+from eval.serving.request_limits import RequestLimits
 from models.cancellation import run_abandonable
 from models.packing.groups import Group, join
 

@@ -18,21 +18,19 @@ from data.errors import CheckpointError, NonFiniteError, RecordError
 from data.storage.files import read_json
 from data.storage.strict_json import count_values, parse_json
 from eval.judges.checkpoint import Runtime
-from eval.judges.config import (
-    CriticJudgeConfig,
-    GenerativeJudgeConfig,
-    ReleasedJudgeConfig,
-    ScalarJudgeConfig,
-)
+from eval.judges.critic.config import CriticJudgeConfig
+from eval.judges.generative.config import GenerativeJudgeConfig
 from eval.judges.loading import judge_config, load_judge
-from eval.judges.ranking import PackedRanker
-from eval.judges.released import compares
-from eval.running.fingerprint import judge_digest
+from eval.judges.packed_judge import PackedRanker
+from eval.judges.released.config import ReleasedJudgeConfig
+from eval.judges.released.models import compares
+from eval.judges.scalar.config import ScalarJudgeConfig
 from eval.serving.batcher import Batcher, Scored
 from eval.serving.dialects import Asked, Failure, Served
-from eval.serving.intake import Intake, problems
-from eval.serving.limits import RequestLimits
 from eval.serving.metrics import Metrics
+from eval.serving.request_limits import RequestLimits
+from eval.serving.request_reader import Intake, problems
+from eval.suite.fingerprint import judge_digest
 
 LOGGER = logging.getLogger("reward_server")
 READ_SECONDS = 60

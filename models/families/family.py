@@ -15,13 +15,12 @@ from pydantic import Field
 
 from data.images import ImageTokens
 from models.config import BackboneConfig
-from models.families.images import PATCHES, ImageLayout
+from models.families.image_rules import PATCHES, ImageLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.attention import VisionPlan
-    from models.packing.groups import VisionTokens
+    from models.packing.vision import VisionPlan, VisionTokens
 
 Size = Annotated[int, Field(ge=1, le=10**7)]
 
@@ -214,7 +213,7 @@ class Family:
 
     def vision_tokens(self, vision_config: Any, ids: Sequence[int | None]) -> VisionTokens:
         """Return how images stand in a row, with the ids of `marks`."""
-        from models.packing.groups import VisionTokens
+        from models.packing.vision import VisionTokens
 
         (start, image, end), (merge, numbers) = ids, self.images.sizes(vision_config)
         assert image is not None

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from data.errors import CheckpointError
 from models.families.family import Family, Parameters, Parts, Shape, Size
-from models.families.images import TILES, ImageLayout, Tile
+from models.families.image_rules import TILES, ImageLayout, Tile
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.attention import VisionPlan
+    from models.packing.vision import VisionPlan
 
 Sides = Size | tuple[Size, Size]
 
@@ -137,7 +137,8 @@ def parts() -> Parts:
         Qwen2Model,
     )
 
-    from models.packing.groups import in_order, tiles_as_grids
+    from models.packing.positions import in_order
+    from models.packing.vision import tiles_as_grids
     from models.portable.critic import InternVLCriticRewardModel
     from models.portable.language_model import InternVLLanguageModel
     from models.portable.reward import InternVLScalarRewardModel
@@ -155,7 +156,7 @@ def parts() -> Parts:
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan nothing but the shape of a tile: a tower that takes a batch works nothing out."""
-    from models.packing.attention import VisionPlan
+    from models.packing.vision import VisionPlan
 
     side = Tile.of(config).side
     return VisionPlan(tensors={}, segments={}, tower={}, tile=(config.num_channels, side, side))

@@ -10,7 +10,7 @@ from models.families.family import Family, Parameters, Parts, Shape, Size, Tower
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.attention import VisionPlan
+    from models.packing.vision import VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ def parts() -> Parts:
         Qwen2_5_VisionTransformerPretrainedModel as VisionTower,
     )
 
-    from models.packing.groups import grids_as_made, mrope
+    from models.packing.positions import mrope
+    from models.packing.vision import grids_as_made
     from models.portable.critic import CriticRewardModel
     from models.portable.language_model import LanguageModel
     from models.portable.reward import ScalarRewardModel
@@ -105,7 +106,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the windows, the order of tokens in which they are neighbours, and the frames that the other layers see."""
     from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
-    from models.packing.attention import Segments, VisionPlan
+    from models.packing.vision import Segments, VisionPlan
 
     tower = {
         name: getattr(config, name) for name in ("spatial_merge_size", "window_size", "patch_size")

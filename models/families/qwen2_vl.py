@@ -10,7 +10,7 @@ from models.families.family import Family, Parameters, Parts, Shape, Size, Tower
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.attention import VisionPlan
+    from models.packing.vision import VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def parts() -> Parts:
         Qwen2VisionTransformerPretrainedModel as VisionTower,
     )
 
-    from models.packing.groups import grids_as_made, mrope
+    from models.packing.positions import mrope
+    from models.packing.vision import grids_as_made
     from models.portable.critic import Qwen2VLCriticRewardModel
     from models.portable.language_model import Qwen2VLLanguageModel
     from models.portable.reward import Qwen2VLScalarRewardModel
@@ -107,7 +108,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the frames, which all layers see."""
     from transformers.vision_utils import get_vision_position_ids
 
-    from models.packing.attention import Segments, VisionPlan
+    from models.packing.vision import Segments, VisionPlan
 
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, config.spatial_merge_size)},

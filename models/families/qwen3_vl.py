@@ -14,7 +14,7 @@ from models.families.family import Family, Parameters, Parts, Shape, Size, Tower
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.attention import VisionPlan
+    from models.packing.vision import VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,8 @@ def parts() -> Parts:
         Qwen3VLVisionModel,
     )
 
-    from models.packing.groups import grids_as_made, mrope
+    from models.packing.positions import mrope
+    from models.packing.vision import grids_as_made
     from models.portable.critic import Qwen3VLCriticRewardModel
     from models.portable.language_model import Qwen3VLLanguageModel
     from models.portable.reward import Qwen3VLScalarRewardModel
@@ -129,7 +130,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
         get_vision_position_ids,
     )
 
-    from models.packing.attention import Segments, VisionPlan
+    from models.packing.vision import Segments, VisionPlan
 
     merge, side = config.spatial_merge_size, int(config.num_position_embeddings**0.5)
     corners, weights = get_vision_interpolation_indices_and_weights(

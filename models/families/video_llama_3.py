@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from data.errors import CheckpointError
 from models.families.family import Family, Parameters, Parts, Shape, Size
-from models.families.images import UNMERGED, ImageLayout
+from models.families.image_rules import UNMERGED, ImageLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.attention import VisionPlan
+    from models.packing.vision import VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,8 @@ def parts() -> Parts:
         VideoLlama3VisionModel,
     )
 
-    from models.packing.groups import grids_as_made, in_order
+    from models.packing.positions import in_order
+    from models.packing.vision import grids_as_made
     from models.portable.critic import VideoLlama3CriticRewardModel
     from models.portable.language_model import VideoLlama3LanguageModel
     from models.portable.reward import VideoLlama3ScalarRewardModel
@@ -118,7 +119,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the images, which all layers see. The tower divides the grids by each image's merge size: both stay on the host."""
     from transformers.vision_utils import get_vision_position_ids
 
-    from models.packing.attention import Segments, VisionPlan
+    from models.packing.vision import Segments, VisionPlan
 
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, 1)},

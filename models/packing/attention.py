@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from itertools import accumulate
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -27,137 +26,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from data.errors import UserError
-from models.packing.decoding import DecodePlan, decode
+from models.packing.decode_attention import DecodePlan, decode
+from models.packing.vision import SdpaCall, SdpaCalls, Segments, VisionPlan, cumulative
 
 Kernel = Literal["auto", "sdpa", "varlen"]
-
-
-class SdpaCall(NamedTuple):
-    """Segments of one length, or padded to one: one batched call of scaled dot-product attention."""
-
-    queries: Tensor
-    """(n, Q) row positions, int64."""
-    keys: Tensor
-    """(n, K) row positions, int64."""
-    mask: Tensor | None = None
-    """(n, 1, Q, K) additive."""
-    causal: bool = False
-    start: int | None = None
-    """Where they begin if they lie one after another, so that a view takes the place of a gather."""
-
-
-SdpaCalls = tuple[Sequence[SdpaCall], Tensor]
-"""The calls of a row, and where each of its positions lies in their concatenated, flattened outputs, (S,) int64."""
-
-
-def cumulative(lengths: Sequence[int]) -> Tensor:
-    """Return 0 and the end of every segment of these lengths, (S + 1,) int32."""
-    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-
-
-def map_tensors(part: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Return `move(part)` of a tensor, a dataclass or a dictionary with all its values mapped, and anything else as it is."""
-    if isinstance(part, Tensor):
-        return move(part)
-    if isinstance(part, dict):
-        return {name: map_tensors(value, move) for name, value in part.items()}
-    if not is_dataclass(part):
-        return part
-    changes = {
-        one.name: map_tensors(getattr(part, one.name), move) for one in fields(part) if one.init
-    }
-    return replace(part, **changes)  # type: ignore[type-var]  # an instance, not a class
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Neighbouring stretches of a row of patches; attention stays inside each. S segments, P patches."""
-
-    lengths: tuple[int, ...]
-    ends: Tensor
-    """(S + 1,) int32: 0 and the end of every segment."""
-
-    @classmethod
-    def of(cls, lengths: Sequence[int]) -> Segments:
-        """Return neighbouring segments of these lengths."""
-        return cls(tuple(lengths), cumulative(lengths))
-
-    @classmethod
-    def frames(cls, grids: Tensor) -> Segments:
-        """Return each frame of each image of `grids` (I, 3) as a segment of its patches."""
-        return cls.of(
-            [rows * columns for count, rows, columns in grids.tolist() for _ in range(count)]
-        )
-
-    @functools.cached_property
-    def calls(self) -> SdpaCalls:
-        """One call for each length; kept for the other layers."""
-        starts: dict[int, list[int]] = {}
-        for start, length in zip(accumulate(self.lengths, initial=0), self.lengths, strict=False):
-            starts.setdefault(length, []).append(start)
-        calls, order, device = [], [], self.ends.device
-        for length, found in starts.items():
-            index = torch.tensor(found)[:, None] + torch.arange(length)
-            order.append(index.flatten())
-            neighbours = found[-1] - found[0] == length * (len(found) - 1)
-            calls.append(
-                SdpaCall(index.to(device), index.to(device), start=found[0] if neighbours else None)
-            )
-        return calls, torch.cat(order).argsort().to(device)
-
-
-@dataclass(frozen=True)
-class VisionPlan:
-    """What a vision tower would work out from a row's grids, under the tower's own keywords; families/ says what that is."""
-
-    tensors: Mapping[str, Tensor]
-    """Position ids and the like."""
-    segments: Mapping[str, Segments]
-    """`cu_seqlens` and the like: who attends to whom. The first are frames of images; others divide these."""
-    tower: Mapping[str, int]
-    """The numbers of the tower's configuration on which the plan depends."""
-    each: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that the tower takes once for each image, (I,) int64 beside the grids, on the host."""
-    tile: tuple[int, int, int] | None = None
-    """Channels, height and width of what the tower takes as a batch: it attends inside each, and nothing is worked out."""
-
-    def model_inputs(self, pixels: Tensor, grids: Tensor) -> dict[str, Any]:
-        """Return the keyword arguments of the backbone for a row's pixels (patches, numbers) and grids (I, 3).
-
-        Under those of the plan the backbone hands everything to its vision tower.
-        """
-        if self.tile is not None:
-            return {"pixel_values": pixels.view(-1, *self.tile)}
-        found: dict[str, Any] = {f"image_{name}": tensor for name, tensor in self.tensors.items()}
-        found |= {
-            f"image_{name}": torch.full_like(grids[:, 0], number)
-            for name, number in self.each.items()
-        }
-        for name, segments in self.segments.items():
-            found[f"image_{name}"] = segments.ends
-            found[f"image_max_{name.removeprefix('cu_').removesuffix('s')}"] = max(segments.lengths)
-        return {"pixel_values": pixels, "image_grid_thw": grids, **found, "image_plan": self}
-
-    def check(self, config: Any) -> None:
-        """Raise UserError unless the plan was made for a tower of this configuration."""
-        wrong = {name: (number, vars(config).get(name)) for name, number in self.tower.items()}
-        wrong = {name: both for name, both in wrong.items() if both[0] != both[1]}
-        if wrong:
-            found = "; ".join(
-                f"{name} {packed}, and the model's is {own}"
-                for name, (packed, own) in wrong.items()
-            )
-            raise UserError(
-                f"the row was packed for a vision tower with {found}. Take the encoder of that backbone: "
-                "`models.backbone.load_encoder`."
-            )
-
-    def of_layer(self, ends: Tensor) -> Segments:
-        """Return the segments with these ends; where equally many divide a frame as there are frames, they are the same."""
-        return next(
-            segments for segments in self.segments.values() if len(segments.ends) == len(ends)
-        )
 
 
 @dataclass(frozen=True)
@@ -418,6 +290,7 @@ def _grouped_heads() -> dict[str, Any]:
 
 
 TEXT: dict[Kernel, str] = {kernel: f"shared_prefix_{kernel}" for kernel in get_args(Kernel)}
+
 VISION: dict[Kernel, str] = {kernel: f"flash_windows_{kernel}" for kernel in get_args(Kernel)}
 """transformers hands the windows of a vision layer over in one call only to names that contain `flash`."""
 

@@ -12,53 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, takewhile
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from models.packing.attention import AttentionPlan, VisionPlan, map_tensors
-
-PATCH_COST = 0.4
-"""What a vision patch costs beside a language-model token.
-
-Measured in time: the vision tower took half of a packed step of Qwen2.5-VL-7B on an H200, at 2.7 patches a token. In memory
-a patch takes 0.20 to 0.31 of a token at 7B and 0.31 to 0.42 at 3B, the lower with activation checkpointing (worked out by
-tests/models/measure_peak_memory.py), so that images take no more than the budget says.
-"""
-
-
-def cost(tokens: int, patches: int) -> int:
-    """Return what a group of so many tokens and patches takes of a budget, in tokens."""
-    return tokens + ceil(PATCH_COST * patches)
-
-
-@dataclass(frozen=True, slots=True)
-class VisionTokens:
-    """How an image stands in a row: the tokenizer's ids around it, the shapes of its patches, and the family's functions."""
-
-    start: int | None
-    image: int
-    end: int | None
-    merge_size: int
-    """An LM token covers merge_size x merge_size patches."""
-    patch_size: int
-    """Numbers in a patch: channels x frames x height x width."""
-    smallest: tuple[int, int, int]
-    """Grid of the smallest image."""
-    read: Callable[[Any, VisionTokens], tuple[Tensor, tuple[tuple[int, int, int], ...]]]
-    """What the image processor made to `Group.pixel_values` and `Group.grids`."""
-    tower_plan: Callable[[Tensor], VisionPlan]
-    """Grids (I, 3) to what the vision tower takes ready-made."""
-    positions: Callable[
-        [Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]
-    ]
-    """(prompt, image token, grids, merge size) to the prompt's position ids (axes, tokens), and the next position on all axes."""
-
-    def marked(self, tokens: Sequence[int]) -> list[int]:
-        """Return an image's tokens between its marks, where the family has any."""
-        return [token for token in (self.start, *tokens, self.end) if token is not None]
+from models.packing.attention import AttentionPlan
+from models.packing.bins import cost
+from models.packing.positions import as_taken
+from models.packing.vision import VisionPlan, VisionTokens, map_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,58 +245,6 @@ def positions(group: Group, vision: VisionTokens) -> Tensor:
     )
 
 
-def grids_as_made(
-    made: Any, vision: VisionTokens
-) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
-    """Return patches and grids of an image processor that makes them."""
-    return made["pixel_values"], tuple(tuple(grid) for grid in made["image_grid_thw"].tolist())
-
-
-def tiles_as_grids(
-    made: Any, vision: VisionTokens
-) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
-    """Return tiles (N, channels, side, side) as rows of as many numbers as patches have, which `VisionPlan` undoes."""
-    _, rows, columns = vision.smallest
-    return made["pixel_values"].reshape(-1, vision.patch_size), tuple(
-        (n, rows, columns) for n in made["num_patches"].tolist()
-    )
-
-
-def as_taken(positions: Tensor) -> Tensor:
-    """Return position ids (axes, …) as a model takes them: a model that counts one place has no dimension for it."""
-    return positions[0] if len(positions) == 1 else positions
-
-
-def in_order(
-    prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
-) -> tuple[Tensor, int]:
-    """Return the place of every token of a prompt, (1, tokens) int64, and the next: images are counted like text."""
-    return torch.arange(len(prompt))[None], len(prompt)
-
-
-def mrope(
-    prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
-) -> tuple[Tensor, int]:
-    """Return frame, row and column of every token of a prompt, (3, tokens) int64, and the next position on all three axes.
-
-    A text token takes one position on all axes, an image as many as the longer of its sides has tokens (arXiv 2409.12191,
-    section 2.1): from Qwen2-VL to Qwen3-VL the same for images.
-    """
-    parts, position, done = list[Tensor](), 0, 0
-    for frames, rows, columns in grids:
-        sides = frames, rows // merge, columns // merge
-        first = prompt.index(image, done)
-        parts.append(torch.arange(position, position + first - done).expand(3, -1))
-        position += first - done
-        axes = torch.meshgrid(*map(torch.arange, sides), indexing="ij")
-        parts.append(torch.stack(axes).flatten(1) + position)
-        position += max(sides[1:])
-        done = first + sides[0] * sides[1] * sides[2]
-    parts.append(torch.arange(position, position + len(prompt) - done).expand(3, -1))
-    own = torch.cat(parts, dim=1)
-    return own, int(own.max()) + 1
-
-
 def unpack(batch: PackedBatch) -> list[Group]:
     """Return the groups of which `batch` was packed; their pixels are views of the row's."""
     ends = accumulate(group.patches for group in batch.groups)
@@ -344,47 +255,3 @@ def unpack(batch: PackedBatch) -> list[Group]:
         )
         for group, end in zip(batch.groups, ends, strict=True)
     ]
-
-
-def balance_over_ranks(
-    costs: Sequence[float], ranks: int, sizes: Sequence[int] | None = None
-) -> list[list[int]]:
-    """Assign indices to ranks, the largest cost first to the rank with the least load; each rank's indices in their order.
-
-    Every rank gets equally many, or one more than another where they do not divide. Equal costs go round in turn. With `sizes`,
-    `costs` are those of sets of so many neighbouring indices, and a set is divided only where no rank has room for all of it.
-    """
-    ends = list(accumulate(sizes or [1] * len(costs)))
-    count = ends[-1] if ends else 0
-    room = [count // ranks + (rank < count % ranks) for rank in range(ranks)]
-    load, assigned = [0.0] * ranks, [list[int]() for _ in range(ranks)]
-    for number in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        members = list(range(ends[number - 1] if number else 0, ends[number]))
-        each = costs[number] / len(members)
-        while members:
-            free = [rank for rank in range(ranks) if len(assigned[rank]) < room[rank]]
-            whole = [rank for rank in free if len(assigned[rank]) + len(members) <= room[rank]]
-            rank = min(whole or free, key=lambda rank: load[rank])
-            taken = members[: room[rank] - len(assigned[rank])]
-            assigned[rank] += taken
-            load[rank] += each * len(taken)
-            members = members[len(taken) :]
-    return [sorted(indices) for indices in assigned]
-
-
-def pack_first_fit(costs: Sequence[int], budget: int) -> list[list[int]]:
-    """Put indices into rows of at most `budget` cost, the largest first into the first row with room (first fit decreasing).
-
-    An item above the budget gets a row of its own: nothing is cut and nothing is lost.
-    """
-    rows: list[list[int]] = []
-    room: list[int] = []
-    for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        place = next((k for k, left in enumerate(room) if costs[index] <= left), None)
-        if place is None:
-            rows.append([])
-            room.append(budget)
-            place = len(rows) - 1
-        rows[place].append(index)
-        room[place] -= costs[index]
-    return rows

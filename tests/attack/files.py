@@ -17,7 +17,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from data.browse import page, suspicious
 from data.errors import UserError
-from data.mixture import Mixture, MixtureConfig
+from data.preparation.mixing import Mixture, MixtureConfig
 from tests.attack.outcomes import Attempt, Outcome, Tally, cause, kind_of
 from tests.attack.records import encoder
 from tests.data.sources.fixtures import RED

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from eval.benchmarks.table import BENCHMARKS
+from eval.benchmarks.registry import BENCHMARKS
+from eval.results.official_scores import score_file
 from eval.results.predictions import difference, read_predictions
-from eval.results.scoring import score_file
 from tests.attack.outcomes import Attempt, Tally, cause, kind_of
 from tests.attack.values import VALUES, dotted, places, put
 

@@ -17,7 +17,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, get_args
 
-from data.sources.table import SOURCES
+from data.sources.registry import SOURCES
 from tests.attack.outcomes import CLONE, Attempt, Tally, cause, kind_of
 from tests.attack.values import (
     GONE,

@@ -16,9 +16,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from data.browse import page, suspicious
 from data.errors import RecordError, UserError
 from data.images import decode, image_size
-from data.mixture import Mixture, MixtureConfig
 from data.preference import Message, Preference, placeholders, text, texts, validate
-from data.sources.shared.files import FilesConfig, SourceRow
+from data.preparation.mixing import Mixture, MixtureConfig
+from data.sources.shared.file_source import FilesConfig, SourceRow
 from data.storage.archives import Folder
 from models.config import BackboneConfig
 from models.encoder import Encoder

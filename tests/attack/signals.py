@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.attack.outcomes import Outcome, Tally
 from tests.attack.runs import Meanwhile, Runs, kinds
-from train.supervised.checkpoints import whole_checkpoints
+from train.checkpoints.rotation import whole_checkpoints
 
 FIRST = "step      1"
 ASKED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)

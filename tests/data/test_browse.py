@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from data.browse import duplicates, histogram, page, suspicious
-from data.mixture import Mixture, MixtureConfig
-from data.pages.chart import Chart
+from data.display.chart import Chart
+from data.preparation.mixing import Mixture, MixtureConfig
 from tests.data.sources.fixtures import RED, write_images, write_jsonl
 
 ROOT = Path(__file__).resolve().parents[2]

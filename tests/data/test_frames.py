@@ -11,7 +11,7 @@ from PIL import Image
 
 from data.errors import UserError
 from data.frames import main
-from eval.benchmarks.table import BenchmarkConfig, load
+from eval.benchmarks.registry import BenchmarkConfig, load
 from tests.data.sources.fixtures import source_of, write_jsonl
 
 av = pytest.importorskip("av")

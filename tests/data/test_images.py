@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.decoding import upright_rgb
 from data.errors import ImageError, RecordError
+from data.image_decoding import upright_rgb
 from data.images import (
     PatchTokens,
     data_uri,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.preference import Message, text
-from data.prompts import Answer, ask, conclusion, question, read, swapped, write_judgement
+from data.prompts import Answer, ask, conclusion, question, read, write_judgement
+from data.rationales import swapped
 from data.synthetic.world import ShapesWorld
 
 ANSWERS: tuple[Answer, Answer] = (1, 2)

@@ -21,20 +21,20 @@ from data.regular_files import open_regular, open_regular_text, read_bytes, read
 from data.storage.archives import Archive, Folder, open_images
 from data.storage.files import content_digest, read_json, remembered_digest, stamp
 from data.storage.manifest import verify_settings, verify_weights
-from data.storage.tables import open_rows
+from data.storage.row_files import open_rows
 from eval import serve
 from eval.adapters import trl_reward
 from eval.benchmarks.benchmark import Location
+from eval.benchmarks.registry import BENCHMARKS
 from eval.benchmarks.rows import find_files, read_json_lines
-from eval.benchmarks.table import BENCHMARKS
-from eval.candidates.records import open_records
 from eval.judges.loading import judge_config
 from eval.results.result import read_result
-from eval.serving.intake import Intake
-from eval.serving.limits import RequestLimits
-from models.adapters import with_adapters
+from eval.selection.candidate_records import open_records
+from eval.serving.request_limits import RequestLimits
+from eval.serving.request_reader import Intake
 from models.backbone import load_encoder, load_language_model
 from models.config import BackboneConfig
+from models.lora import with_adapters
 from models.portable.processor import upright
 from tests.data.mixtures import mixture, project, row
 from tests.eval import run_folders

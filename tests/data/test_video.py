@@ -13,7 +13,7 @@ from data.errors import ImageError, RecordError, UserError
 from data.images import data_uri, decode, image_size
 from data.preference import Preference, text, validate
 from data.video import ADVICE, is_video, is_video_name
-from eval.benchmarks.table import BenchmarkConfig, load
+from eval.benchmarks.registry import BenchmarkConfig, load
 from tests.data.mixtures import mixture, project
 from tests.data.mixtures import row as plain
 from tests.data.sources.fixtures import RED, source_of, write_images, write_jsonl, write_parquet

@@ -15,15 +15,15 @@ from data.preference import Preference
 from data.sources.shapes import ShapesConfig
 from data.storage.files import write_json
 from eval import overoptimisation
-from eval.running.answering import Answers, write_answers
-from eval.running.divergence import Point
-from eval.running.policies import load_questions
+from eval.policies.answering import Answers, write_answers
+from eval.policies.divergence import Point
+from eval.policies.policy_runs import load_questions
 from tests.eval.made_run import HOSTILE
-from train.ablation.costs import Cost
-from train.ablation.table import line, rows, statement
-from train.ablation.variants import Ablation, Run
 from train.predictors import AUC, GAIN, Model, correlations
 from train.recipe.recipe import STAND_IN, Recipe
+from train.studies.ablation.comparison import line, rows, statement
+from train.studies.ablation.run_costs import Cost
+from train.studies.ablation.variants import Ablation, Run
 
 SOURCE = {
     "type": "shapes",

@@ -13,15 +13,16 @@ import pyarrow  # type: ignore[import-untyped]
 from PIL import Image, ImageDraw
 from pyarrow import parquet
 
-from data.mixture import Mixture
+from data.preparation.mixing import Mixture
 from data.storage.files import write_json
 from eval.benchmarks.benchmark import LoadedBenchmark
-from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
-from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations
-from eval.reporting.sweep_tables import in_full
+from eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
+from eval.candidates import Example, Verdict, Vote
+from eval.protocol import ProtocolConfig, presentations
+from eval.reporting.sweep_report import in_full
 from eval.results.predictions import write_predictions
-from eval.results.store import Standing, Store, summarise
-from eval.running.evaluation import evaluate, write_result
+from eval.results.result_store import Standing, Store, summarise
+from eval.suite.suite import evaluate, write_result
 from tests.train.minimal import MINIMAL, write
 from train.recipe.parsing import parse_arguments
 from train.runs.provenance import write_provenance

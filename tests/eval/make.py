@@ -9,7 +9,7 @@ from PIL import Image
 
 from data.preference import EncodedImage
 from eval.benchmarks.rows import user_turn
-from eval.protocol import Example, Side, Verdict, Vote
+from eval.candidates import Example, Side, Verdict, Vote
 
 
 def png(colour: str = "red", size: tuple[int, int] = (8, 6)) -> bytes:

@@ -13,11 +13,11 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
-from data.mixture import MixtureConfig
+from data.preparation.mixing import MixtureConfig
 from eval import overlap
 from eval.benchmarks.rows import user_turn
-from eval.contamination.report import Overlap
-from eval.protocol import Example
+from eval.candidates import Example
+from eval.contamination.overlap_report import Overlap
 
 
 def photo(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from eval.candidates import Verdict, Vote
 from eval.journal import JOURNAL, Journal
-from eval.judges.packed_inference import ScalarJudge
-from eval.protocol import Verdict, Vote
+from eval.judges.scalar.judge import ScalarJudge
 from eval.run import main
 from eval.sweep import main as sweep
 from tests.eval import run_folders
@@ -159,7 +159,7 @@ def test_another_judge_protocol_or_code_takes_nothing(
         in capsys.readouterr().err
     )
     (tmp_path / name / JOURNAL).write_text(kept)
-    monkeypatch.setattr("eval.running.fingerprint.scoring_version", lambda: "other code")
+    monkeypatch.setattr("eval.suite.fingerprint.scoring_version", lambda: "other code")
     judged.clear()
     main(arguments)
     assert len(judged) == 10

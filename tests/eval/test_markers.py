@@ -13,13 +13,13 @@ from pydantic import TypeAdapter
 
 from data.errors import RecordError, UserError
 from data.preference import EncodedImage, validate
-from data.sources.shared.files import TableSource
-from data.sources.table import AnySource
+from data.sources.registry import AnySource
+from data.sources.shared.file_source import TableSource
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import load
-from eval.candidates.records import open_records
-from eval.judges.ranking import candidates_of
-from eval.serving.limits import RequestLimits
+from eval.judges.messages import candidates_of
+from eval.selection.candidate_records import open_records
+from eval.serving.request_limits import RequestLimits
 from models.portable.conversations import ConversationError, read_conversation, refuse_markers
 from tests.eval.make import png
 
@@ -256,7 +256,7 @@ def served(path: str, body: Callable[[str, int, str], Any]) -> Entry:
     def read(text: str, images: int, response: str, folder: Path) -> Parts:
         pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
         from eval.serving.dialects import DIALECTS, Served
-        from eval.serving.intake import Intake
+        from eval.serving.request_reader import Intake
 
         asked = DIALECTS[path](body(text, images, response), Served("m", "scalar", "x", None))
         intake = Intake(RequestLimits(), None, compares=False)

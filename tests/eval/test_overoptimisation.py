@@ -13,9 +13,9 @@ import pytest
 
 from data.preference import texts
 from eval.overoptimisation import best_of_curve, conclusion, main, row
-from eval.running.answering import Answerer, Answers, write_answers
-from eval.running.divergence import Point
-from eval.running.policies import PolicyRun
+from eval.policies.answering import Answerer, Answers, write_answers
+from eval.policies.divergence import Point
+from eval.policies.policy_runs import PolicyRun
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
 from tests.models import tiny

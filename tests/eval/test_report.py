@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from data.errors import UserError
-from eval.benchmarks.table import BenchmarkConfig
+from eval.benchmarks.registry import BenchmarkConfig
 from eval.report import main, write_report
 from eval.reporting import examples as report_examples
-from eval.reporting.content import Content, read_run, read_sweep
 from eval.reporting.examples import location, shown_rows
-from eval.reporting.figures import measured
 from eval.reporting.page import page
+from eval.reporting.run_charts import measured
+from eval.reporting.run_content import Content, read_run, read_sweep
 from eval.results.intervals import wilson
 from eval.results.result import Result
 from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run, make_sweep

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import data.browse
-from data.mixture import Mixture, MixtureConfig
+from data.preparation.mixing import Mixture, MixtureConfig
 from eval.report import write_report
 from tests.data.sources.fixtures import write_jsonl
 from tests.eval.browser import Browser, browser

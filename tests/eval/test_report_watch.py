@@ -10,7 +10,8 @@ import pytest
 
 from eval import report
 from eval.report import goes_on, watch, write_report
-from eval.reporting.content import LOG, read_run
+from eval.reporting.run_content import read_run
+from eval.results.run_folder import LOG
 from tests.eval.browser import browser
 from tests.eval.made_run import log, make_run
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval.benchmarks.table import BENCHMARKS
+from eval.benchmarks.registry import BENCHMARKS
 from eval.judges import loading as judge_loading
 from eval.judges.checkpoint import Runtime
-from eval.judges.config import GenerativeJudgeConfig
+from eval.judges.generative.config import GenerativeJudgeConfig
 from eval.judges.loaded import LoadedJudge
-from eval.judges.ranking import Tournament
+from eval.judges.tournament import Tournament
 from eval.protocol import ProtocolConfig
 from eval.results.result import Result
 from eval.run import main
@@ -27,10 +27,10 @@ from models.backbone import load_encoder, load_scalar
 from tests.eval import run_folders
 from tests.eval.doubles import PositionFollower
 from tests.models import tiny
+from train.methods.naive.method import NaiveMethod
 from train.recipe.parsing import read_recipe
-from train.runs.evaluation import evaluation
+from train.runs.evaluation_loop import evaluation
 from train.runs.provenance import recipe_yaml
-from train.supervised.naive import NaiveMethod
 
 CLONE = Path(__file__).resolve().parents[2]
 

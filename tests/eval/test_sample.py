@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eval.running.answering import Answerer
+from eval.policies.answering import Answerer
 from eval.sample import main
 from eval.select_responses import main as select
 from tests.models import tiny

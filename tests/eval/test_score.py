@@ -13,16 +13,16 @@ import datasets
 import pytest
 import torch
 
-from eval.candidates import scoring
-from eval.candidates.records import open_records
-from eval.candidates.tables import schema_for, write_with
+from eval.candidates import Verdict
 from eval.journal import Judging
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
-from eval.judges.packed_inference import ScalarJudge
-from eval.protocol import Verdict
+from eval.judges.scalar.judge import ScalarJudge
 from eval.score import main
-from eval.score_forms import relative, standardised, stratified
+from eval.selection import candidate_scores as scoring
+from eval.selection.candidate_files import schema_for, write_with
+from eval.selection.candidate_records import open_records
+from eval.selection.score_forms import relative, standardised, stratified
 from models.backbone import load_critic
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from data.mixture import Mixture, section_of
+from data.preparation.mixing import Mixture
+from data.preparation.recipe_section import section_of
 from eval import select_pairs
+from eval.annotation.annotator import Annotation, annotate
+from eval.candidates import Example, Verdict, Vote
 from eval.journal import SILENT, Journal
-from eval.protocol import Example, Verdict, Vote
-from eval.running.annotation import Annotation, annotate
-from tests.eval.running.test_annotation import read
+from tests.eval.annotation.test_annotator import read
 
 RECIPE = "data: {sources: [{type: shapes, level: demo, rows: 6}]}\n"
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.mixture import Mixture, MixtureConfig
 from data.preference import Preference, validate
-from eval.candidates.selection import NotTaken, ScoredResponses, best, pairs
+from data.preparation.mixing import Mixture, MixtureConfig
 from eval.select_responses import main
+from eval.selection.selection import NotTaken, ScoredResponses, best, pairs
 from tests.eval import run_folders
 from tests.eval.make import png
 

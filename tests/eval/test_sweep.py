@@ -14,15 +14,16 @@ import pytest
 from PIL import Image
 
 from eval.benchmarks.benchmark import Origin
-from eval.protocol import ProtocolConfig, Verdict
-from eval.reporting.sweep_tables import curves, draw, log, markdown
+from eval.candidates import Verdict
+from eval.protocol import ProtocolConfig
+from eval.reporting.sweep_report import curves, draw, log, markdown
 from eval.results.predictions import write_predictions
-from eval.results.store import Standing, Store, Summary, summarise
-from eval.running.evaluation import evaluate, write_result
+from eval.results.result_store import Standing, Store, Summary, summarise
+from eval.suite.suite import evaluate, write_result
 from eval.sweep import expand, main
 from tests.eval import run_folders
 from tests.eval.make import example
-from tests.eval.running.test_evaluation import PLAIN
+from tests.eval.suite.test_suite import PLAIN
 
 CLONE = Path(__file__).resolve().parents[2]
 KILLED_WHILE_THE_THIRD_RESULT_IS_WRITTEN = """

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from eval.candidates import scoring
 from eval.journal import Judging
 from eval.score import main as score_main
+from eval.selection import candidate_scores as scoring
 from tests.eval import run_folders
 from tests.eval.make import png
 

@@ -16,8 +16,8 @@ from tests.models.varlen_reference import (
     row_case,
     window_case,
 )
-from train.speed.measure import INFERENCE, SHARED, STOCK, Bench
-from train.speed.workload import build, pair_group, pair_sizes, vision_tokens
+from train.studies.speed.measure import INFERENCE, SHARED, STOCK, Bench
+from train.studies.speed.workload import build, pair_group, pair_sizes, vision_tokens
 
 HEADS = ((4, 4), (6, 2), (7, 1))
 WIDTHS = (64, 80, 128)

@@ -14,7 +14,7 @@ from tests.models.shapes_only import shapes_of
 from tests.train.shipped import FOLDER
 from train.recipe.memory import GIB, activations
 from train.recipe.parsing import read_recipe
-from train.speed.measure import (
+from train.studies.speed.measure import (
     INFERENCE,
     SHARED,
     STOCK,
@@ -24,7 +24,7 @@ from train.speed.measure import (
     matrix_rate,
     measure,
 )
-from train.speed.workload import (
+from train.studies.speed.workload import (
     EMBEDDED,
     FULL,
     SHAPES,

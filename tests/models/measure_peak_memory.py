@@ -25,7 +25,7 @@ from models.packing.groups import Group
 from models.portable.reward import ScalarRewardModel
 from tests.models.shapes_only import Shapes, shapes_of
 from train.runs.environment import silence
-from train.speed.workload import PairSize, pair_group, unshared, vision_tokens
+from train.studies.speed.workload import PairSize, pair_group, unshared, vision_tokens
 from train.supervised.objectives import pair_loss
 
 GIB = 2**30

@@ -24,7 +24,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from models.compatibility import check_transformers
 from models.packing import attention
 from models.packing.groups import Group, PackedBatch, pack
-from train.speed.workload import FULL, build, config_of, pair_group, pair_sizes, vision_tokens
+from train.studies.speed.workload import (
+    FULL,
+    build,
+    config_of,
+    pair_group,
+    pair_sizes,
+    vision_tokens,
+)
 
 CPU = torch.device("cpu")
 VARLEN = "torch_attn._varlen_attn.default"

@@ -10,8 +10,8 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from models.encoder import Span
-from models.families.table import FAMILIES
-from models.packing import groups
+from models.families.registry import FAMILIES
+from models.packing import positions
 from tests.models import tiny
 
 Case = tuple[list[Image], list[tuple[Span, ...]]]
@@ -65,7 +65,7 @@ def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 
 def kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
     """Return which tokens are an image's, of a family that counts these otherwise."""
-    in_order = FAMILIES[config.model_type].parts().positions is groups.in_order
+    in_order = FAMILIES[config.model_type].parts().positions is positions.in_order
     return {} if in_order else {"mm_token_type_ids": (ids == config.image_token_id).int()}
 
 

@@ -25,7 +25,7 @@ from models.backbone import (
     load_scalar,
 )
 from models.config import BackboneConfig, HeadConfig
-from models.families.table import FAMILIES
+from models.families.registry import FAMILIES
 from models.packing.attention import PatchProjection
 from models.packing.groups import PackedBatch
 from models.portable.reward import IncompleteCheckpointError, ScalarRewardModel

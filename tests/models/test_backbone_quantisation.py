@@ -22,7 +22,7 @@ from models.backbone import (
     not_quantised,
 )
 from models.config import BackboneConfig
-from models.families.table import FAMILIES
+from models.families.registry import FAMILIES
 from tests.models import tiny
 
 

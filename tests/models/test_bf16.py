@@ -17,7 +17,7 @@ from data.prompts import with_critique
 from models import generation
 from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import BackboneConfig, HeadConfig, SamplingConfig
-from models.families.table import FAMILIES
+from models.families.registry import FAMILIES
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, assert_no_worse, float64
 

@@ -22,7 +22,7 @@ from models.backbone import load_critic
 from models.config import BackboneConfig, SamplingConfig
 from models.encoder import Span
 from models.generation import Generation, WritingCost, generate, sample
-from models.packing.decoding import PADDED, DecodePlan, decode
+from models.packing.decode_attention import PADDED, DecodePlan, decode
 from models.packing.groups import Continuation, Group, PackedBatch
 from models.portable.critic import CriticRewardModel
 from tests.models import stock, tiny

@@ -15,7 +15,7 @@ from data.preference import Message, text
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig, StoredRead
 from models.encoder import Span
-from models.families.table import FAMILIES
+from models.families.registry import FAMILIES
 from models.packing.groups import filler_group
 from models.portable.reward import ScalarReward
 from tests.models import stock, tiny

@@ -14,8 +14,8 @@ from models.portable.critic import CriticRewardModel
 from models.portable.language_model import LanguageModel
 from models.portable.reward import CompleteCheckpoint, ScalarRewardModel
 from tests.models.shapes_only import ASKED, VARLEN, Kernels, Shapes, shapes_of
-from train.recipe.recipe import OptimConfig
-from train.speed.workload import FULL, judgements_group, pair_sizes, unshared, vision_tokens
+from train.recipe.sections import OptimConfig
+from train.studies.speed.workload import FULL, judgements_group, pair_sizes, unshared, vision_tokens
 from train.supervised.objectives import pair_loss
 from train.supervised.optimizer import make_optimizer
 

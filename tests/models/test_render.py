@@ -12,7 +12,7 @@ import pytest
 from data.preference import Message, text, texts
 from models.config import BackboneConfig
 from models.encoder import Encoder, Span
-from models.families.table import FAMILIES
+from models.families.registry import FAMILIES
 from tests.models import tiny
 
 COUNTING_IMAGES = (

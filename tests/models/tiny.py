@@ -20,7 +20,7 @@ from transformers import Qwen2Tokenizer
 
 from models.config import BackboneConfig
 from models.encoder import Encoder, Span
-from models.families.table import FAMILIES
+from models.families.registry import FAMILIES
 
 SPECIAL = [
     "<|endoftext|>",

@@ -11,13 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from models.packing import attention
-from models.packing.attention import (
-    AttentionPlan,
-    Kernel,
-    flash_windows,
-    map_tensors,
-    shared_prefix,
-)
+from models.packing.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
+from models.packing.vision import map_tensors
 
 GPU = [
     pytest.mark.gpu,

@@ -16,8 +16,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, Qwen2Config
 
-from data.mixture import Mixture, MixtureConfig
 from data.preference import Message, Preference, text
+from data.preparation.mixing import Mixture, MixtureConfig
 from data.sources.ms_swift import MsSwiftConfig
 from data.synthetic.scenes import png
 from data.synthetic.world import ShapesWorld

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from data.console import plain_console
+from data.display.console import plain_console
 from data.errors import UserError
 from data.preference import Preference, text
 from models.backbone import load_scalar

@@ -58,7 +58,7 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
 
     from models.backbone import load_encoder
     from train.runs.callbacks import run_callbacks
-    from train.runs.evaluation import evaluation
+    from train.runs.evaluation_loop import evaluation
     from train.runs.methods import METHODS
     from train.runs.model import make_model
 

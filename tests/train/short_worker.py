@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from models.distributed import rank, world_size
 from tests.models import tiny
 from tests.train.worker import PlainTrainer, Written
+from train.methods.naive.objective import PairwiseScores
+from train.methods.trainer_arguments import training_arguments
 from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import read_recipe
 from train.runs.environment import run_environment
 from train.runs.model import make_model
 from train.supervised.budget import ceiling
-from train.supervised.method import training_arguments
-from train.supervised.objectives import PairwiseScores
 from train.supervised.steps import Costs, PackedRow, StepDataset
 
 

@@ -12,7 +12,7 @@ import deepspeed
 import pytest
 import torch
 
-from eval.judges.critic import CriticJudge
+from eval.judges.critic.judge import CriticJudge
 from models.distributed import rank
 from models.portable import language_model
 from tests.models import tiny

@@ -16,10 +16,10 @@ from data.errors import CheckpointError
 from data.storage.files import write_whole
 from data.storage.manifest import COMPLETE
 from eval import run, serve, sweep
-from eval.judges.card import judge_card
 from eval.judges.checkpoint import Runtime
+from eval.judges.judge_card import judge_card
 from eval.judges.loading import load_judge
-from eval.running.policies import load_policy
+from eval.policies.policy_runs import load_policy
 from eval.serving.service import load_served
 from eval.serving.vllm_plugin import template
 from models.backbone import load_encoder, load_language_model, load_scalar
@@ -27,11 +27,11 @@ from models.config import BackboneConfig, HeadConfig
 from models.portable.reward import IncompleteCheckpointError
 from tests.eval import run_folders
 from tests.models import tiny
+from train.checkpoints.integrity import mark_complete
 from train.merge import merge
-from train.recipe.inputs import look_at_model
-from train.recipe.recipe import LoraConfig as LoraSection
+from train.recipe.input_paths import look_at_model
+from train.recipe.sections import LoraConfig as LoraSection
 from train.runs.model import add_adapters
-from train.supervised.integrity import mark_complete
 
 CPU = Runtime(torch.device("cpu"))
 SETTINGS = (

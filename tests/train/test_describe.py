@@ -16,7 +16,7 @@ from data.config.validation import sections
 from tests.train.shipped import ALL, FOLDER
 from train.describe import files
 from train.recipe.recipe import Recipe
-from train.recipe.schema import at, description, recipe_schema
+from train.reference.schema import at, description, recipe_schema
 
 JUDGES = sorted((FOLDER / "judges").glob("*.yaml"))
 Node = dict[str, Any]

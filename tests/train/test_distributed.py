@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from data.mixture import Mixture
-from models.families.table import FAMILIES
+from data.preparation.mixing import Mixture
+from models.families.registry import FAMILIES
 from tests.models import tiny
 from tests.models.exactness import assert_exact, float64
 from tests.train import worker

@@ -11,9 +11,9 @@ from tests.train import worker
 from tests.train.ranks import run_ranks
 from tests.train.test_resume import curve
 from tests.train.worker import difference, ended
+from train.methods.trainer_arguments import training_arguments
 from train.recipe.parsing import read_recipe
 from train.runs.extension import share
-from train.supervised.method import training_arguments
 
 
 def learnt(folder: Path) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from torch import nn
 from data.errors import UserError
 from eval.judges.checkpoint import Runtime, load_checkpoint
 from eval.judges.loading import load_judge
-from eval.judges.packed_inference import ScalarJudge
-from eval.running.evaluation import Suite
+from eval.judges.scalar.judge import ScalarJudge
+from eval.suite.suite import Suite
 from models.backbone import load_scalar
 from models.config import BackboneConfig
 from tests.models import tiny

@@ -9,7 +9,7 @@ import pytest
 
 from data.errors import RecipeError
 from data.sources.shapes import ShapesConfig
-from data.sources.shared.base import SourceConfig
+from data.sources.shared.source import SourceConfig
 from train.recipe.methods import JudgeTerm, PolicyConfig
 from train.recipe.parsing import read_recipe
 from train.runs.provenance import recipe_yaml

@@ -11,11 +11,11 @@ from PIL import Image
 from data.errors import UserError
 from tests.train.minimal import write
 from train import stress
-from train.ablation.variants import LOG as LOG_FILE
-from train.ablation.variants import Run
 from train.recipe.methods import StableReinforceConfig
 from train.recipe.parsing import read_recipe
 from train.runs.provenance import recipe_yaml
+from train.studies.ablation.variants import LOG as LOG_FILE
+from train.studies.ablation.variants import Run
 
 LOG = [
     {"step": 1, "reward": 1.0, "entropy": 0.5},

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.families.table import PUBLISHED
+from models.families.registry import PUBLISHED
 from models.packing.groups import Group, pack
 from models.portable.critic import CriticRewardModel
 from models.portable.reward import ScalarRewardModel
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, assert_no_worse, float64
-from train.speed.measure import (
+from train.studies.speed.measure import (
     APART,
     COMPILED,
     INFERENCE,
@@ -37,7 +37,7 @@ from train.speed.measure import (
     table,
     unique_work,
 )
-from train.speed.workload import (
+from train.studies.speed.workload import (
     EMBEDDED,
     FULL,
     SMALL,
@@ -193,7 +193,7 @@ def test_what_does_not_fit_is_said(
     def short(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("pretended")
 
-    monkeypatch.setattr("train.speed.measure.measure", short)
+    monkeypatch.setattr("train.studies.speed.measure.measure", short)
     assert bench(model).run(TRAINING, SHARED).pairs_per_second is None
 
 
@@ -227,7 +227,7 @@ def test_a_run_writes_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("train.throughput.SMALL", TINY)
-    monkeypatch.setattr("train.speed.measure.matrix_rate", lambda *_: 1e9)
+    monkeypatch.setattr("train.studies.speed.measure.matrix_rate", lambda *_: 1e9)
     main(
         [
             "--pairs",

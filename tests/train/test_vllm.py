@@ -13,12 +13,12 @@ import torch
 
 from models.encoder import Encoder
 from tests.models import tiny
-from tests.train.reinforce.test_trainer import request
+from tests.train.reinforce.test_rollout_trainer import request
 from tests.train.reinforce_worker import even_tokens, rl_trainer
 from tests.train.shipped import FOLDER
 from train.recipe.parsing import read_recipe
+from train.reinforce.rollout_trainer import roll_out
 from train.reinforce.rollouts import Prompt
-from train.reinforce.trainer import roll_out
 from train.runs.environment import run_environment
 
 CHANGES = (
@@ -100,7 +100,7 @@ def test_texts_one_image_and_two_are_the_prompts_that_training_reads(trainer: An
 
 
 def test_vllm_expands_the_first_of_several_pads_once_more(trainer: Any) -> None:
-    """What train/reinforce/trainer.py is there for; where this fails, vLLM or trl has changed."""
+    """What train/reinforce/rollout_trainer.py is there for; where this fails, vLLM or trl has changed."""
     one = request(trainer.encoder, (112, 112))
     used, *_ = trainer.vllm_generation.generate([list(one.group.prompt_ids)], [list(one.images)], 1)
     assert len(used[0]) == len(one.group.prompt_ids) + 15

@@ -24,18 +24,19 @@ from models.config import BackboneConfig, HeadConfig
 from models.distributed import rank, world_size
 from tests.models import tiny
 from tests.models.exactness import assert_exact
+from train.checkpoints.rotation import KeepCheckpoints
+from train.methods.language_model.method import LanguageModelling
+from train.methods.naive.objective import PairwiseScores
+from train.methods.trainer_arguments import training_arguments
 from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import NaiveConfig
 from train.recipe.parsing import Entry, parse_arguments, read_recipe
 from train.runs import build
 from train.runs.environment import run_environment, start
 from train.runs.model import make_model
-from train.supervised.checkpoints import KeepCheckpoints
-from train.supervised.method import training_arguments
-from train.supervised.objectives import LanguageModelling, PairwiseScores
 from train.supervised.optimizer import FiniteWeights, parameter_groups
+from train.supervised.packed_trainer import PackedTrainer
 from train.supervised.steps import StepDataset, TrainingExample
-from train.supervised.trainer import PackedTrainer
 
 RECIPE = """\
 backbone: {{path: {folder}/base, dtype: float32, min_pixels: 784, max_pixels: 3136}}

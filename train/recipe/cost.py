@@ -25,7 +25,7 @@ IMAGE_TOKENS, TEXT_TOKENS = 1050, 530
 ROW_TOKENS = 16_384
 """Of a row where the recipe leaves the budget to the device."""
 PATCH_COST = 0.4
-"""As rows are packed: `models.packing.groups.PATCH_COST`."""
+"""As rows are packed: `models.packing.bins.PATCH_COST`."""
 
 
 COMPARED = ("zero1", "zero2", "zero3", "zero3_hpz")

@@ -6,6 +6,7 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "deepspeed"
 
+
 NONE = "none"
 """Run without a DeepSpeed engine: plain distributed data parallel, or a single process."""
 
@@ -64,3 +65,7 @@ def offloads(name: str) -> tuple[bool, bool]:
 def _read(name: str) -> dict[str, Any]:
     config: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return config
+
+
+SHARE_OF_FREE = 0.7
+"""What whole weights may take of a rank's free memory while it writes; the rest is for activations, and for keys and values."""

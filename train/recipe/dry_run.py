@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from data.console import plain_console
-from data.sources.shared.base import SourceConfig
-from data.sources.shared.files import FilesConfig
-from eval.benchmarks.table import BENCHMARKS
+from data.display.console import plain_console
+from data.sources.shared.file_source import FilesConfig
+from data.sources.shared.source import SourceConfig
+from eval.benchmarks.registry import BENCHMARKS
 from eval.results.run_folder import HELD_OUT
+from models.families.backbone_shape import shape_of
 from models.families.family import Shape
 from train.recipe.cost import (
     BETWEEN,
@@ -28,16 +29,8 @@ from train.recipe.cost import (
 )
 from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
-from train.recipe.inputs import absent
-from train.recipe.memory import (
-    GIB,
-    activations,
-    checkpoint_bytes,
-    per_rank,
-    shape_of,
-    trained,
-    writing_price,
-)
+from train.recipe.input_paths import absent
+from train.recipe.memory import GIB, activations, checkpoint_bytes, per_rank, trained, writing_price
 from train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
 from train.recipe.parsing import Launch
 from train.recipe.recipe import Recipe

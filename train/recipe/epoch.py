@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from data.mixture import MixtureConfig
+from data.preparation.mixing import MixtureConfig
 from data.sources.shapes import ShapesConfig
-from data.sources.shared.base import SourceConfig
-from data.sources.shared.files import FilesConfig
+from data.sources.shared.file_source import FilesConfig
+from data.sources.shared.source import SourceConfig
 from data.sources.ultrafeedback import UltraFeedbackConfig
 from data.storage.files import read_json
 from train.recipe.recipe import Recipe

@@ -3,54 +3,23 @@
 Arithmetic on config.json: no weights, no network, no torch. Activations, buffers and the allocator's slack come on top.
 """
 
-import json
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from data.config.validation import format_validation_error
-from data.errors import CheckpointError
-from data.regular_files import read_bytes
 from models.config import HeadConfig
 from models.families.family import Shape
-from models.families.table import BACKBONES, PUBLISHED, family_of
-from train.recipe.deepspeed_config import NONE, copies_within, offloads, stage, sums_in_fp32
+from train.recipe.deepspeed_config import (
+    NONE,
+    SHARE_OF_FREE,
+    copies_within,
+    offloads,
+    stage,
+    sums_in_fp32,
+)
 from train.recipe.methods import RolloutConfig
 from train.recipe.recipe import Recipe
 
 GIB = 2**30
-SHARE_OF_FREE = 0.7
-"""What whole weights may take of a rank's free memory while it writes; the rest is for activations, and for keys and values."""
-EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
-
-
-def shape_of(path: str) -> Shape | None:
-    """Return the shape of a released checkpoint or of a local folder; None for anything whose config is not at hand.
-
-    config.json may have the released layout (flat) or the current one (`text_config`).
-    Raises: CheckpointError for a folder that holds no such config, or that of another model.
-    """
-    folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
-    if path in PUBLISHED or not folder.is_dir():
-        return PUBLISHED.get(path)
-    file = folder / "config.json"
-    if not file.is_file():
-        raise CheckpointError(f"{folder} holds no config.json; required is {BACKBONES}")
-    try:
-        config = TypeAdapter(dict[str, Any]).validate_json(read_bytes(file))
-        family = family_of(config.get("model_type"), folder)
-        text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
-        whole = {
-            key: config[key] for key in ("tie_word_embeddings", "vision_config") if key in config
-        }
-        return TypeAdapter(family.shape).validate_json(json.dumps({**text, **whole}), strict=True)
-    except ValidationError as error:
-        raise CheckpointError(
-            f"{file} is broken ({format_validation_error(error)}); required is {BACKBONES}"
-        ) from error
 
 
 def head_parameters(hidden: int, head: HeadConfig) -> int:

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from data.config.section import Count, Fraction, Seconds, Section, Tokens, Weight
+from data.config.section import Count, Fraction, Seconds, Section, Tokens, Url, Weight
 from data.preparation.sampling import PAIRS_TOGETHER
 from data.prompts import CRITIQUE_REQUEST, JudgeTemplate
-from eval.judges.config import Url
-from eval.score_forms import FORMS
+from eval.selection.score_forms import FORMS
 from models.config import CritiqueConfig
 
 Bound = Annotated[float, Field(ge=1e-9, le=1e9)]
@@ -271,8 +270,8 @@ class JudgeTerm(Section):
     """A checkpoint of any kind, or the YAML file of a judge (`type: server` for one behind eval/serve.py). In this process it is
     whole on every rank."""
     form: Literal["raw", "standardised", "sigmoid", "rank", "hybrid", "stratified"] = "raw"
-    """What is made of the scores of a question's answers (eval/score_forms.py). `hybrid` is BaseReward's: 1 for an answer that
-    the verifier finds right, else sigmoid(score) [Q]."""
+    """What is made of the scores of a question's answers (eval/selection/score_forms.py). `hybrid` is
+    BaseReward's: 1 for an answer that the verifier finds right, else sigmoid(score) [Q]."""
     weight: Weight = 1.0
     """Of this part in the sum."""
     shuffled: bool = False

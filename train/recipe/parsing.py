@@ -22,7 +22,7 @@ from train.recipe.rules import check
 
 Entry = Literal["rm", "sft", "rl"]
 VARIANTS = "variants"
-"""The key that makes a list of runs of a recipe; see train/ablation/variants.py."""
+"""The key that makes a list of runs of a recipe; see train/studies/ablation/variants.py."""
 
 FIRST_RANK_SPEAKS = 2.0
 """Seconds that other ranks give the first one to print what is wrong with a recipe."""

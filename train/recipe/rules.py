@@ -11,7 +11,7 @@ from data.errors import Problem, UserError
 from data.sources.shapes import ShapesConfig
 from train.recipe.deepspeed_config import deepspeed_names, stage
 from train.recipe.epoch import epoch_records
-from train.recipe.inputs import input_rules
+from train.recipe.input_paths import input_rules
 from train.recipe.methods import (
     ENTRIES,
     CriticConfig,
@@ -20,7 +20,8 @@ from train.recipe.methods import (
     PolicyConfig,
     RolloutConfig,
 )
-from train.recipe.recipe import EvaluationConfig, Recipe
+from train.recipe.recipe import Recipe
+from train.recipe.sections import EvaluationConfig
 
 WITH_CRITIQUES = ("mm_rlhf", "project", "shapes")
 """Types of sources whose records may hold critiques."""

@@ -3,7 +3,6 @@
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from functools import partial
 from math import ceil, inf
 from typing import Any, ClassVar
 
@@ -11,29 +10,13 @@ from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
 from data.errors import Problem, RecipeError
-from eval.judges.generative import GenerativeJudge
-from models.backbone import load_encoder, load_language_model
-from models.config import BackboneConfig
+from models.backbone import load_language_model
 from models.distributed import rank, world_size
-from train.recipe.methods import (
-    IMPORTANCE_CAP,
-    CheckpointJudge,
-    RolloutConfig,
-    ServerJudge,
-    StableReinforceConfig,
-)
-from train.reinforce.losses import largest_advantage
-from train.reinforce.rewards import (
-    Consistencies,
-    JudgementReward,
-    by_model,
-    by_rule,
-    model_replies,
-    server_replies,
-)
-from train.reinforce.rollouts import Prompts, RunPrompts, deal_places
-from train.supervised.judgements import generative_judge
-from train.supervised.method import JudgeMethod, Method, training_arguments
+from train.methods.method import Method
+from train.methods.trainer_arguments import training_arguments
+from train.recipe.methods import IMPORTANCE_CAP, RolloutConfig
+from train.reinforce.policy_loss import largest_advantage
+from train.reinforce.rollouts import RunPrompts, deal_places
 
 
 class ReinforceMethod(Method):
@@ -134,7 +117,7 @@ class ReinforceMethod(Method):
 
     def trainer(self, **trainer: Any) -> Trainer:
         """Return trl's trainer with StableReinforce in it, over the prompts of whole rollout batches."""
-        from train.reinforce.trainer import StableReinforceTrainer
+        from train.reinforce.rollout_trainer import StableReinforceTrainer
 
         config, lora = self.config, self.recipe.optim.lora
         reference = (
@@ -175,45 +158,3 @@ class ReinforceMethod(Method):
                 f"{largest:.2f}. Take more pairs a rollout batch, another normalisation, or null.",
                 style="yellow",
             )
-
-
-class StableReinforceMethod(ReinforceMethod, JudgeMethod):
-    """Reinforcement learning of a generative judge."""
-
-    config: StableReinforceConfig
-
-    def prepare(self) -> None:
-        """Take the records as prompts."""
-        self.prompts = Prompts(
-            self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template
-        )
-
-    def judge(self, model: Any) -> GenerativeJudge:
-        """Return the judge that writes judgements."""
-        return generative_judge(self, self.config.template, model)
-
-    @property
-    def largest_reward(self) -> float:
-        """What a judgement can earn at most."""
-        return 1 + self.config.rewards.consistency_weight + self.config.rewards.format_weight
-
-    def reward(self) -> tuple[JudgementReward, Any]:
-        """Return the reward of judgements, and the model that judges their consistency."""
-        consistencies, reader = self.consistencies()
-        return JudgementReward(self.config.rewards, consistencies, self.encoder), reader
-
-    def consistencies(self) -> tuple[Consistencies, Any]:
-        """Return who says whether a reasoning agrees with its answer, and the model that is asked on this machine, or None."""
-        judge = self.config.rewards.consistency
-        if isinstance(judge, ServerJudge):
-            return partial(
-                by_model, partial(server_replies, judge, self.folder / "consistency")
-            ), None
-        if not isinstance(judge, CheckpointJudge):
-            return by_rule, None
-        backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
-        model = load_language_model(backbone)
-        return partial(
-            by_model,
-            partial(model_replies, model, load_encoder(backbone), self.packed().token_budget),
-        ), model

@@ -1,6 +1,6 @@
 """The prompts of a run in their order: what a judge is asked about pairs, or what a policy is asked.
 
-models/sampling.py samples texts on them.
+models/packed_generation.py samples texts on them.
 """
 
 from abc import ABC, abstractmethod
@@ -11,12 +11,12 @@ from PIL.Image import Image
 
 from data.errors import RecordError
 from data.images import decode
-from data.mixture import Mixture
 from data.preference import Message, Preference
-from data.prompts import Answer, JudgeTemplate, ask, question
+from data.preparation.mixing import Mixture
+from data.prompts import Answer, question
 from models.encoder import Encoder
 from models.packing.groups import Group
-from train.supervised.judgements import Indices, shown_responses, with_winners
+from train.methods.language_model.method import Indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +99,3 @@ class RunPrompts(ABC):
             )
         group = replace(encoded, prompt_ids=ids, continuations=())
         return Prompt(group, images, None, question(request), place, record.identity)
-
-
-@dataclass
-class Prompts(RunPrompts):
-    """What a judge is asked about pairs, the winner first in exactly half of each epoch."""
-
-    template: JudgeTemplate
-
-    def order(self, epoch: int) -> Indices:
-        """Return `2 * record + side`."""
-        return with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
-
-    def load(self, index: int, place: int) -> Prompt:
-        """Return the prompt with the winner first (`side` 0) or second."""
-        record, side = divmod(index, 2)
-        return self.mixture.load(record, lambda found: self._encode(found, side, place))
-
-    def _encode(self, record: Preference, side: int, place: int) -> Prompt:
-        request = ask(self.template, record.prompt, *shown_responses(record, side))
-        return replace(self.encode(record, request, place), winner=1 if side == 0 else 2)
-
-
-@dataclass
-class Questions(RunPrompts):
-    """What a policy is asked."""
-
-    def order(self, epoch: int) -> Indices:
-        """Return the mixture's own order."""
-        return self.mixture.order(epoch).astype(np.int64)
-
-    def load(self, index: int, place: int) -> Prompt:
-        """Return a record's prompt."""
-        return self.mixture.load(
-            index, lambda found: replace(self.encode(found, found.prompt, place), asked=found)
-        )

@@ -1,4 +1,4 @@
-"""Checks, before anything is loaded, that the installed trl calls and returns what train/reinforce/trainer.py stands on."""
+"""Checks, before anything is loaded, that the installed trl fits train/reinforce/rollout_trainer.py."""
 
 import inspect
 from importlib import metadata

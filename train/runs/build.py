@@ -11,15 +11,16 @@ import torch
 from rich.console import Console
 from transformers import PrinterCallback, Trainer
 
-from data.console import plain_console
+from data.display.console import plain_console
 from data.errors import NonFiniteError, UserError
 from data.storage.output_lock import locked_folder
 from models.backbone import load_encoder
 from models.distributed import barrier, locked_by_first_rank, rank, world_size
 from models.portable.reward import IncompleteCheckpointError
+from train.checkpoints.rotation import find_resume
 from train.recipe.parsing import Launch, refuse_finished_folder, refuse_missing_device
 from train.runs.callbacks import run_callbacks, summarise
-from train.runs.evaluation import evaluation
+from train.runs.evaluation_loop import evaluation
 from train.runs.extension import continuation
 from train.runs.methods import METHODS
 from train.runs.model import make_model
@@ -31,7 +32,6 @@ from train.runs.provenance import (
     set_placement_of_run,
     write_provenance,
 )
-from train.supervised.checkpoints import find_resume
 
 PATIENCE = 10.0
 """Seconds in which the first rank of a node can say why a run cannot begin, before the others do."""

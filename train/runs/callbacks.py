@@ -11,12 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from data.storage.files import write_json_lines
-from eval.reporting.content import LOG
-from eval.results.tables import results_table
+from eval.results.run_folder import LOG
+from eval.results.summary_table import results_table
+from train.checkpoints.rotation import KeepCheckpoints, checkpoints, chosen_checkpoint
+from train.methods.method import Method
 from train.runs.model_card import read_results, write_cards
 from train.runs.provenance import data_fingerprints
-from train.supervised.checkpoints import KeepCheckpoints, checkpoints, chosen_checkpoint
-from train.supervised.method import Method
 from train.supervised.optimizer import FiniteWeights
 
 

@@ -12,7 +12,7 @@ from transformers import TrainingArguments, get_scheduler
 
 from data.errors import UserError
 from data.storage.files import read_json
-from train.recipe.recipe import OptimConfig
+from train.recipe.sections import OptimConfig
 
 STATE = "trainer_state.json"
 

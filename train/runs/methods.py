@@ -1,5 +1,9 @@
 """Which object a method's section of a recipe stands for."""
 
+from train.methods.critic.method import CriticMethod
+from train.methods.language_model.method import LanguageModelMethod
+from train.methods.method import Method
+from train.methods.naive.method import NaiveMethod
 from train.recipe.methods import (
     CriticConfig,
     LanguageModelConfig,
@@ -7,12 +11,8 @@ from train.recipe.methods import (
     PolicyConfig,
     StableReinforceConfig,
 )
-from train.reinforce.method import StableReinforceMethod
-from train.reinforce.policy import PolicyMethod
-from train.supervised.critic import CriticMethod
-from train.supervised.judgements import LanguageModelMethod
-from train.supervised.method import Method
-from train.supervised.naive import NaiveMethod
+from train.reinforce.policy.method import PolicyMethod
+from train.reinforce.stable_reinforce.method import StableReinforceMethod
 
 METHODS: dict[type, type[Method]] = {
     NaiveConfig: NaiveMethod,

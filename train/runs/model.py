@@ -7,12 +7,12 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from models.backbone import compute_in_half, load_critic, load_language_model, load_scalar
-from models.families.table import family_of
+from models.families.registry import family_of
 from train.recipe.deepspeed_config import NONE
 from train.recipe.methods import CriticConfig
-from train.recipe.recipe import LoraConfig as LoraSection
 from train.recipe.recipe import Recipe
-from train.supervised.method import device
+from train.recipe.sections import LoraConfig as LoraSection
+from train.supervised.devices import device
 from train.supervised.optimizer import compile_layers
 
 

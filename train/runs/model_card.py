@@ -13,16 +13,16 @@ from typing import Any
 from data.preference import text
 from data.prompts import ask
 from data.storage.files import write_whole
-from eval.judges.card import CARD as JUDGE_CARD
-from eval.judges.card import judge_card
-from eval.judges.config import JudgingConfig
+from eval.judges.judge_card import judge_card
+from eval.judges.judging_config import JudgingConfig
 from eval.results.predictions import predictions_in, read_predictions
 from eval.results.result import Result
+from eval.results.run_folder import CARD as JUDGE_CARD
 from eval.results.run_folder import HELD_OUT
-from eval.results.tables import percent, shown
+from eval.results.summary_table import percent, shown
+from train.checkpoints.rotation import chosen_checkpoint
 from train.recipe.recipe import Recipe
 from train.runs.provenance import DataFingerprints, recipe_yaml
-from train.supervised.checkpoints import chosen_checkpoint
 
 CARD = "README.md"
 

@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from data.errors import UserError
-from data.mixture import Mixture
+from data.preparation.mixing import Mixture
 from data.preparation.sampling import SetPlacement
 from data.storage.files import read_json, write_json, write_whole
 from train.recipe.deepspeed_config import NONE

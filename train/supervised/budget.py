@@ -17,7 +17,8 @@ import torch
 from data.errors import UserError
 from data.storage.files import write_whole
 from models.distributed import max_over_ranks, rank
-from models.packing.groups import PATCH_COST, unpack
+from models.packing.bins import PATCH_COST
+from models.packing.groups import unpack
 from train.supervised.steps import Pack, PackedRow, StepDataset, TrainingExample, make_rows
 
 FIRST_BUDGET = 4096

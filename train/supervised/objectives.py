@@ -5,14 +5,12 @@ No loss averages: a sum over pairs (or labels) is divided by their number in the
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from math import exp
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from train.recipe.methods import NaiveConfig
 from train.supervised.steps import PackedRow
 
 
@@ -40,14 +38,6 @@ class Objective(ABC):
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return the loss of the rows that `sums` were taken over; `loss` among them is the sum of their undivided losses."""
         return sums["loss"] / max(sums[self.unit], 1.0)
-
-
-def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return scores / log(length + 1); `scores` (continuations,) fp32, `lengths` (continuations,) response tokens >= 1.
-
-    BaseReward's ablation "length normalisation": applied to both scores before the loss, and not at inference.
-    """
-    return scores / torch.log(lengths.to(scores.dtype) + 1.0)
 
 
 def pair_loss(
@@ -91,54 +81,3 @@ def score_report(sums: Mapping[str, float]) -> dict[str, float]:
         "reward_spread": max(sums["reward_squared"] / (2 * pairs) - mean * mean, 0.0) ** 0.5,
         "num_rewards": 2 * sums["records"],
     }
-
-
-class PairwiseScores(Objective):
-    """The Naive-RM: every record is a group of two continuations, chosen first; the loss is Bradley-Terry."""
-
-    def __init__(self, config: NaiveConfig) -> None:
-        self.config = config
-
-    def loss(
-        self, model: nn.Module, row: PackedRow, totals: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the row's pair losses over the step's pairs."""
-        scores: Tensor = model(**row.batch.score_inputs())
-        if not row.records:
-            return scores.sum() * 0.0, {}
-        scores = scores.index_select(0, row.places)
-        used = (
-            length_normalised(scores, row.response_tokens)
-            if self.config.length_normalisation
-            else scores
-        )
-        margins = row.margins if self.config.margin else None
-        chosen, rejected = used.view(-1, 2).unbind(1)
-        losses = pair_loss(chosen, rejected, margins, self.config.zero_coefficient)
-        raw = scores.detach().view(-1, 2)
-        return losses.sum() / totals[0], score_sums(raw[:, 0], raw[:, 1])
-
-    def report(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return accuracy, ties, margin, reward mean and spread."""
-        return score_report(sums)
-
-
-class LanguageModelling(Objective):
-    """Supervised fine-tuning: cross-entropy on the learned tokens of every continuation."""
-
-    unit = "labels"
-
-    def loss(
-        self, model: nn.Module, row: PackedRow, totals: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the row's negative log-likelihood over the step's learned tokens."""
-        log_probabilities: Tensor = model(**row.batch.label_inputs())
-        loss = -log_probabilities.sum()
-        return loss / totals[1], {
-            "nll": loss.detach(),
-            "labels": totals.new_tensor(len(row.batch.labels)),
-        }
-
-    def report(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return the perplexity of the learned tokens."""
-        return {"perplexity": exp(min(sums["nll"] / max(sums["labels"], 1.0), 50.0))}

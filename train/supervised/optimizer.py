@@ -20,9 +20,9 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from data.errors import NonFiniteError
 from models.distributed import gather, rank, sum_over_ranks
-from models.families.table import FAMILIES, family_of
-from train.recipe.recipe import OptimConfig
-from train.supervised.checkpoints import room_for_checkpoint, whole_checkpoints
+from models.families.registry import FAMILIES, family_of
+from train.checkpoints.rotation import room_for_checkpoint, whole_checkpoints
+from train.recipe.sections import OptimConfig
 from train.supervised.preemption import SAVE_AND_END
 
 VECTORS = "_vectors"

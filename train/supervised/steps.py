@@ -20,18 +20,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data.errors import UserError
-from data.mixture import Mixture
 from data.preference import Preference, text
+from data.preparation.mixing import Mixture
 from models.config import Read
 from models.encoder import Encoder
-from models.packing.groups import (
-    PATCH_COST,
-    Group,
-    PackedBatch,
-    balance_over_ranks,
-    join,
-    pack_first_fit,
-)
+from models.packing.bins import PATCH_COST, balance_over_ranks, pack_first_fit
+from models.packing.groups import Group, PackedBatch, join
 
 
 class Records(Protocol):

@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from models.distributed import max_over_ranks
-from train.recipe.memory import SHARE_OF_FREE
+from train.recipe.deepspeed_config import SHARE_OF_FREE
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from data.markers import (
     stray_marker,
 )
 from data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, placeholders, text
-from data.sources.shared.files import field
+from data.sources.shared.file_source import field
 from data.video import ADVICE, PARTS
 
 Role = Literal["system", "user", "assistant"]

@@ -11,7 +11,7 @@ from pydantic import NonNegativeFloat
 
 from data.errors import LeftOut, RecordError
 from data.preference import Preference
-from data.sources.shared.files import FilesConfig, SourceRow, field
+from data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 RESPONSES = 4
 """At most so many responses stand in a row."""

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from data.errors import UserError
-from data.mixture import Mixture, section_of
 from data.preparation.inspection import inspect
+from data.preparation.mixing import Mixture
+from data.preparation.recipe_section import section_of
 from tests.data.mixtures import row
 from tests.data.sources.fixtures import BLUE, RED, write_images, write_jsonl
 from train.recipe.parsing import read_recipe

@@ -12,8 +12,8 @@ import pytest
 from data.errors import UserError
 from data.preference import EncodedImage, validate
 from data.preparation.recognition import FILES, FORMATS, configured, recognise
-from data.sources.shared.files import SourceRow
-from data.sources.table import SOURCES
+from data.sources.registry import SOURCES
+from data.sources.shared.file_source import SourceRow
 from tests.data.mixtures import mixture, row
 from tests.data.sources.fixtures import RED, image_struct, write_images, write_jsonl, write_parquet
 

@@ -25,8 +25,8 @@ from data.preparation import scan as preparation
 from data.preparation.faults import told
 from data.preparation.row_index import ROW, RowIndex, index_rows
 from data.preparation.scan import BadRecordConfig, scan
-from data.sources.shared.base import Source
-from data.storage import code
+from data.sources.shared.source import Source
+from data.storage import code_digest as code
 from tests.data.sources.fixtures import open_source, png, write_images, write_jsonl
 
 ROOT = Path(__file__).resolve().parents[3]

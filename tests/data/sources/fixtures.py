@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from data.errors import LeftOut
-from data.mixture import MixtureConfig
 from data.preference import Preference, validate
-from data.sources.shared.base import Source
+from data.preparation.mixing import MixtureConfig
+from data.sources.shared.source import Source
 
 
 def png(colour: str = "red", size: tuple[int, int] = (60, 40)) -> bytes:

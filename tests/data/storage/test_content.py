@@ -13,7 +13,7 @@ import pytest
 from data.errors import LeftOut
 from data.images import decode
 from data.preference import Preference, Truth, text, validate
-from data.sources.table import SOURCES
+from data.sources.registry import SOURCES
 from data.storage.content import record_key, shown_key
 from tests.attack.samples import SAMPLES, Sample, surroundings, written
 from tests.data.sources.fixtures import BLUE, RED, open_source

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data.preference import placeholders
-from data.prompts import swapped
-from data.synthetic.questions import QUESTION_TYPES
+from data.rationales import swapped
 from data.synthetic.rng import Rng
+from data.synthetic.scene_questions import QUESTION_TYPES
 from data.synthetic.scenes import CELL, LEVELS, SPLITS, Scene, bucket, draw, sample
 from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.wording import RATIONALES, caption, noun, read_critique

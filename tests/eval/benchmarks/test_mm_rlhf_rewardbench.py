@@ -14,7 +14,7 @@ from data.preference import placeholders
 from eval.benchmarks.benchmark import Location, reward_records
 from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH, RULES
 from eval.benchmarks.mm_rlhf_rewardbench import official_score as score
-from eval.protocol import Verdict
+from eval.candidates import Verdict
 from tests.eval.make import png
 
 load = MM_RLHF_REWARDBENCH.load

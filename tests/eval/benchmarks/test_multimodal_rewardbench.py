@@ -21,7 +21,7 @@ from eval.benchmarks.multimodal_rewardbench import (
     read,
 )
 from eval.benchmarks.multimodal_rewardbench import official_score as score
-from eval.protocol import Side, Verdict, Vote
+from eval.candidates import Side, Verdict, Vote
 from tests.eval.make import png
 
 CATEGORIES = [

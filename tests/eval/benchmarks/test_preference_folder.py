@@ -14,7 +14,8 @@ from eval.benchmarks.benchmark import Location
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, load
 from eval.cli import benchmark
 from eval.protocol import ProtocolConfig
-from eval.running.evaluation import baseline, evaluate
+from eval.suite.baselines import baseline
+from eval.suite.suite import evaluate
 from tests.eval.make import png
 
 

@@ -13,11 +13,12 @@ import pytest
 
 from data.errors import UserError
 from data.preference import CONTROL_TOKENS
+from eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
 from eval.benchmarks.rows import read_json_lines, read_rows
-from eval.benchmarks.table import BENCHMARKS, BenchmarkConfig, load
-from eval.judges.packed_inference import Packed, ScalarJudge
+from eval.judges.packed_inference import Packed
+from eval.judges.scalar.judge import ScalarJudge
 from eval.protocol import ProtocolConfig
-from eval.running.evaluation import evaluate
+from eval.suite.suite import evaluate
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
 from tests.eval.make import png

@@ -19,7 +19,7 @@ from eval.benchmarks.vl_rewardbench import (
     reward_records,
 )
 from eval.benchmarks.vl_rewardbench_scoring import RULES, official_score
-from eval.protocol import Example, Verdict, Vote
+from eval.candidates import Example, Verdict, Vote
 from tests.eval.make import png
 
 load = VL_REWARDBENCH.load

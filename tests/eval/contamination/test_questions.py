@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data.errors import UserError
-from data.mixture import MixtureConfig
 from data.preference import Preference, Truth, text
+from data.preparation.mixing import MixtureConfig
 from data.sources.shapes import ShapesConfig
 from eval.contamination.questions import (
     MOST_REPEATED,
@@ -22,7 +22,7 @@ from eval.contamination.questions import (
     questions_of_source,
     read_questions,
 )
-from eval.running.policies import load_questions
+from eval.policies.policy_runs import load_questions
 from eval.sample import as_row
 from tests.eval.make import png
 

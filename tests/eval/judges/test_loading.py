@@ -16,19 +16,22 @@ from data.images import decode
 from data.preference import text
 from eval.benchmarks.benchmark import Location
 from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
-from eval.judges.card import CARD, recorded
+from eval.candidates import Example
 from eval.judges.checkpoint import Runtime, classes_of_judges
-from eval.judges.config import ScalarJudgeConfig
+from eval.judges.judge_card import recorded
 from eval.judges.loading import judge_config, load_judge
-from eval.judges.packed_inference import Packed, ScalarJudge
-from eval.protocol import Example, ProtocolConfig
+from eval.judges.packed_inference import Packed
+from eval.judges.scalar.config import ScalarJudgeConfig
+from eval.judges.scalar.judge import ScalarJudge
+from eval.protocol import ProtocolConfig
+from eval.results.run_folder import CARD
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig, checkpoint_at
 from models.encoder import Span
 from tests.eval import run_folders
 from tests.models import stock, tiny
 from tests.models.exactness import RELATIVE
-from train.recipe.recipe import LoraConfig as LoraSection
+from train.recipe.sections import LoraConfig as LoraSection
 from train.runs.model import add_adapters
 
 pytestmark = pytest.mark.usefixtures("module_in_float64")

@@ -15,7 +15,8 @@ from torch import nn
 
 from data.preference import text
 from eval.journal import Journal
-from eval.judges.packed_inference import CHUNK, Packed, ScalarJudge, run_packed
+from eval.judges.packed_inference import CHUNK, Packed, run_packed
+from eval.judges.scalar.judge import ScalarJudge
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig
 from models.encoder import Encoder

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from eval.protocol import ProtocolConfig, Verdict
-from eval.reporting.content import read_run
+from eval.candidates import Verdict
+from eval.protocol import ProtocolConfig
 from eval.reporting.page import page
+from eval.reporting.run_content import read_run
 from eval.results.predictions import write_predictions
-from eval.running.evaluation import evaluate, write_result
+from eval.suite.suite import evaluate, write_result
 from tests.eval.make import example, png, votes
-from tests.eval.running.test_evaluation import ORIGIN, PLAIN
+from tests.eval.suite.test_suite import ORIGIN, PLAIN
 
 
 def page_of(folder: Path, verdict: Verdict) -> str:

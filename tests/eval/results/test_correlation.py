@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.protocol import Floats
+from data.arrays import Floats
 from eval.results.correlation import correlation, correlation_of_halves, fisher_interval
 
 NAMES = list("abcdefgh")

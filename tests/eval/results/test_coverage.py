@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from eval.protocol import Floats, Ints
-from eval.results.best_of import best_of, best_score
+from data.arrays import Floats, Ints
+from eval.policies.best_of import best_of, best_score
 from eval.results.correlation import correlation, correlation_of_halves
 from eval.results.intervals import (
     accuracy_interval,

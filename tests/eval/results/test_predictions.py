@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.benchmarks.table import BENCHMARKS
-from eval.protocol import ProtocolConfig, Verdict
+from eval.benchmarks.registry import BENCHMARKS
+from eval.candidates import Verdict
+from eval.protocol import ProtocolConfig
 from eval.results.intervals import paired_difference
 from eval.results.predictions import contents, difference, predictions_in, write_predictions
 from tests.eval.make import example, png, votes

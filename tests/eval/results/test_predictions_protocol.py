@@ -11,13 +11,14 @@ import pytest
 
 from data.errors import PredictionsError
 from eval.benchmarks.benchmark import Origin
-from eval.benchmarks.table import BENCHMARKS
-from eval.protocol import Example, ProtocolConfig, Verdict, Vote, presentations
+from eval.benchmarks.registry import BENCHMARKS
+from eval.candidates import Example, Verdict, Vote
+from eval.protocol import ProtocolConfig, presentations
+from eval.results.official_scores import score_file
 from eval.results.predictions import OWN, read_predictions, write_predictions
 from eval.results.predictions_protocol import order_of_votes, protocol_of
-from eval.results.scoring import score_file
-from eval.results.tables import comparison_table
-from eval.running.evaluation import evaluate, write_result
+from eval.results.summary_table import comparison_table
+from eval.suite.suite import evaluate, write_result
 from tests.eval.make import example
 
 FOLDER = BENCHMARKS["preference_folder"]

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import UserError
-from eval.protocol import ProtocolConfig, Side, Verdict
+from eval.candidates import Side, Verdict
+from eval.protocol import ProtocolConfig
 from eval.results.result import outcomes, worst_mistakes
 from tests.eval.make import example, votes
 

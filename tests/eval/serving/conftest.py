@@ -44,9 +44,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def judges(places: dict[str, Path]) -> dict[str, ServedRanker]:
     """Return each kind, loaded."""
-    from eval.serving.service import (
-        load_served,
-    )  # needs the extra `serve`, and the tests of vLLM's plug-in do not
+    from eval.serving.service import load_served
 
     return {
         kind: load_served(place, kind, Runtime(torch.device("cpu"), BUDGETS[kind]))

@@ -35,10 +35,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from eval.benchmarks.benchmark import Location
-from eval.benchmarks.table import BENCHMARKS
+from eval.benchmarks.registry import BENCHMARKS
+from eval.candidates import Candidates, Verdict
 from eval.judges.checkpoint import Runtime
-from eval.judges.ranking import PackedRanker
-from eval.protocol import Candidates, Verdict
+from eval.judges.packed_judge import PackedRanker
 from eval.serving.app import Server
 from eval.serving.service import ServedRanker, Service, load_served
 from models.packing.groups import Group

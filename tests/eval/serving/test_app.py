@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from eval.running.fingerprint import judge_digest
 from eval.serving.app import application
-from eval.serving.limits import RequestLimits
+from eval.serving.request_limits import RequestLimits
 from eval.serving.service import ServedRanker, Service
+from eval.suite.fingerprint import judge_digest
 from tests.eval.serving.client import data_uri, group, png, serving
 
 

@@ -13,10 +13,10 @@ import torch
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+from eval.candidates import Candidates, Verdict
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
-from eval.protocol import Candidates, Verdict
-from eval.serving.limits import RequestLimits
+from eval.serving.request_limits import RequestLimits
 from eval.serving.service import ServedRanker, Service
 from models.packing.groups import PackedBatch
 from tests.eval.serving.client import at_once, data_uri, group, serving

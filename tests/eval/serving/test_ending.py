@@ -15,10 +15,10 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from eval.protocol import Candidates, Verdict
+from eval.candidates import Candidates, Verdict
 from eval.serving import app
 from eval.serving.app import Server
-from eval.serving.limits import RequestLimits
+from eval.serving.request_limits import RequestLimits
 from eval.serving.service import ServedRanker, Service
 from models.packing.groups import PackedBatch
 from tests.eval.serving.client import group

@@ -23,9 +23,10 @@ from safetensors.torch import load_file, save_file
 
 from data.preference import texts
 from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from eval.candidates import Example
 from eval.judges.checkpoint import Runtime
 from eval.judges.loading import load_judge
-from eval.protocol import Example, ProtocolConfig
+from eval.protocol import ProtocolConfig
 from models.backbone import load_encoder, load_scalar
 from models.config import BackboneConfig, HeadConfig
 from tests.eval.make import example

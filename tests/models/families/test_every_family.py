@@ -27,12 +27,12 @@ from models.backbone import (
 )
 from models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from models.encoder import assistant_turn
-from models.families.table import FAMILIES, PUBLISHED
+from models.families.backbone_shape import shape_of
+from models.families.registry import FAMILIES, PUBLISHED
 from tests.models import exactness, stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import reward_model
-from train.recipe.memory import shape_of
-from train.recipe.recipe import LoraConfig
+from train.recipe.sections import LoraConfig
 from train.runs.model import add_adapters
 from train.supervised.optimizer import element_wise, part_of
 

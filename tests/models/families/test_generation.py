@@ -10,7 +10,7 @@ import torch
 
 from models.backbone import load_critic
 from models.config import BackboneConfig, SamplingConfig
-from models.families.table import FAMILIES
+from models.families.registry import FAMILIES
 from models.generation import WritingCost, generate
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.families.table import FAMILIES, REFUSED
+from models.families.registry import FAMILIES, REFUSED
 from tests.test_structure import CLONE, SOURCES
 
 MARKERS = {"<img>", "<video>"}
@@ -44,8 +44,8 @@ KNOWN = {
     },
     "data/video.py": {"video_pad"},
     "eval/benchmarks/vl_rewardbench_scoring.py": {"UnifiedReward's qwen script"},
-    "eval/judges/config.py": {"unified_reward_qwen3vl", "unified_reward_think_qwen3vl"},
-    "eval/judges/released.py": {
+    "eval/judges/released/config.py": {"unified_reward_qwen3vl", "unified_reward_think_qwen3vl"},
+    "eval/judges/released/models.py": {
         "qwen2_5_vl",
         "qwen3_vl",
         "QWEN2_5",
@@ -53,9 +53,12 @@ KNOWN = {
         "reward_qwen3vl",
         "think_qwen3vl",
     },
-    "eval/judges/released_templates.py": {"UNIFIED_REWARD_THINK_QWEN3VL"},
+    "eval/judges/released/templates.py": {"UNIFIED_REWARD_THINK_QWEN3VL"},
     "train/recipe/methods.py": {"Qwen/Qwen2.5-VL-7B-Instruct"},
-    "train/speed/workload.py": {"Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct"},
+    "train/studies/speed/workload.py": {
+        "Qwen/Qwen2.5-VL-3B-Instruct",
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+    },
 }
 """Hub ids of defaults; the shapes that speed is measured on; a published script; the reward models that others released, each on
 its family; and the data floor, which has no tokenizer: it sieves records and images by what is common, and the encoder by the

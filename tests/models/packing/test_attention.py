@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models import compatibility
-from models.families.table import FAMILIES
-from models.packing.attention import AttentionPlan, flash_windows, map_tensors, shared_prefix
+from models.families.registry import FAMILIES
+from models.packing.attention import AttentionPlan, flash_windows, shared_prefix
+from models.packing.vision import map_tensors
 from tests.models.exactness import assert_exact
 from tests.models.varlen_reference import attend, put_in_place
 

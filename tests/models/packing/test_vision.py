@@ -17,8 +17,8 @@ from models.backbone import load_encoder, load_scalar
 from models.config import BackboneConfig
 from models.encoder import Encoder
 from models.families.qwen2_5_vl import tower_plan
-from models.packing.attention import Segments, VisionPlan, map_tensors
 from models.packing.groups import Group, PackedBatch
+from models.packing.vision import Segments, VisionPlan, map_tensors
 from models.portable.reward import ScalarRewardModel
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, float64

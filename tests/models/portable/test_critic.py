@@ -262,8 +262,8 @@ def test_adapters_keep_both_heads(tmp_path: Path) -> None:
     """The reward head is saved with the adapters, in full; the LM head is the base's, unchanged and not saved twice."""
     from safetensors.torch import load_file
 
-    from models.adapters import with_adapters
-    from train.recipe.recipe import LoraConfig
+    from models.lora import with_adapters
+    from train.recipe.sections import LoraConfig
     from train.runs.model import add_adapters
 
     model = critic(tmp_path / "start")

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from models.packing.groups import PATCH_COST
+from models.families.backbone_shape import shape_of
+from models.packing.bins import PATCH_COST
 from tests.train.shipped import RECIPES
 from train.recipe import cost
 from train.recipe.cost import MFU, NODE, PEAK, Collectives, collectives, step_cost
 from train.recipe.deepspeed_config import stage
 from train.recipe.dry_run import show
-from train.recipe.memory import per_rank, shape_of, trained
+from train.recipe.memory import per_rank, trained
 from train.recipe.parsing import read_recipe
 
 COUNT = Path(__file__).with_name("count_collectives.py")

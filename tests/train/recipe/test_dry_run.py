@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from data.mixture import Mixture
+from data.preparation.mixing import Mixture
 from tests.train.minimal import write
 from train.recipe.dry_run import dry_run, plan_lines, show
 from train.recipe.parsing import parse_arguments, read_recipe

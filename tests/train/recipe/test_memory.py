@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
+from models.families.backbone_shape import shape_of
 from models.families.family import Shape
-from models.families.table import FAMILIES, PUBLISHED
+from models.families.registry import FAMILIES, PUBLISHED
 from tests.models.measure_peak_memory import peak
 from tests.models.shapes_only import shapes_of
 from tests.train.minimal import write
@@ -20,12 +21,11 @@ from train.recipe.memory import (
     checkpoint_bytes,
     head_parameters,
     per_rank,
-    shape_of,
     trained,
 )
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
-from train.speed.workload import SHAPES, PairSize, pair_group, vision_tokens
+from train.studies.speed.workload import SHAPES, PairSize, pair_group, vision_tokens
 
 BASEREWARD = next(path for path in RECIPES if path.stem == "basereward")
 

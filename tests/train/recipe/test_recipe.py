@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data.mixture import pairs_together_of
-from data.sources.shared.files import FilesConfig
+from data.preparation.recipe_section import pairs_together_of
+from data.sources.shared.file_source import FilesConfig
 from tests.train.shipped import FOLDER, RECIPES
 from train.recipe.dry_run import plan_lines
 from train.recipe.methods import CriticConfig, NaiveConfig

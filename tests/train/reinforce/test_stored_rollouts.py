@@ -10,8 +10,8 @@ from PIL import Image
 
 from data.errors import CheckpointError
 from models.packing.groups import Continuation, Group
+from train.reinforce.rollout_trainer import stored_rollouts
 from train.reinforce.rollouts import Prompt
-from train.reinforce.trainer import stored_rollouts
 
 
 class Code:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from data.errors import UserError
+from train.methods.trainer_arguments import training_arguments
 from train.recipe.parsing import read_recipe
 from train.runs.extension import continuation
-from train.supervised.method import training_arguments
 
 RECIPE = Path(__file__).resolve().parents[3] / "recipes" / "shapes" / "naive.yaml"
 HOW = ["deepspeed=none", "optim.epochs=null", "optim.warmup_ratio=0.1"]

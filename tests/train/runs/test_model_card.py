@@ -22,8 +22,8 @@ from data.errors import ImageError
 from data.images import decode
 from data.preference import text
 from data.storage.manifest import COMPLETE
-from eval.judges.card import CARD as JUDGE_CARD
-from eval.judges.card import recorded
+from eval.judges.judge_card import recorded
+from eval.results.run_folder import CARD as JUDGE_CARD
 from models.backbone import load_scalar
 from models.config import BackboneConfig
 from models.encoder import Encoder
@@ -32,6 +32,7 @@ from tests.train import worker
 from tests.train.minimal import write
 from tests.train.shipped import RECIPES
 from tests.train.worker import ended
+from train.checkpoints.rotation import point_link
 from train.recipe.parsing import read_recipe
 from train.recipe.recipe import Recipe
 from train.runs.model_card import (
@@ -47,7 +48,6 @@ from train.runs.model_card import (
     write_reference,
 )
 from train.runs.provenance import DataFingerprints, recipe_yaml
-from train.supervised.checkpoints import point_link
 
 DATA: DataFingerprints = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data.mixture import Mixture
+from data.preparation.mixing import Mixture
 from data.preparation.sampling import SetPlacement
 from tests.data.mixtures import project, row
 from tests.train.minimal import write

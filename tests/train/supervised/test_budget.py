@@ -20,8 +20,8 @@ from tests.train.ranks import run_ranks
 from tests.train.worker import assert_same_steps, difference, lines, weights
 from train.runs import build as run
 from train.supervised.budget import LOWERED, NO_LIMIT, RowBudget, cannot_repeat, ceiling, split
+from train.supervised.packed_trainer import PackedTrainer
 from train.supervised.steps import PackedRow, StepDataset, make_row
-from train.supervised.trainer import PackedTrainer
 
 KINDS = "titi" + "tttt" + "iiii" + "t"  # of the last, smaller step one of two ranks has nothing
 LIMIT = 160

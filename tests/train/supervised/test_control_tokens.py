@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from data.errors import RecordError
-from data.mixture import Mixture, MixtureConfig
 from data.preference import Preference, text
+from data.preparation.mixing import Mixture, MixtureConfig
 from data.sources.shapes import ShapesConfig
 from models.config import BackboneConfig
 from models.encoder import Encoder
 from tests.models import tiny
-from train.reinforce.rollouts import Prompts
-from train.supervised.critic import CriticEncoder
-from train.supervised.judgements import JudgementEncoder
+from train.methods.critic.method import CriticEncoder
+from train.methods.language_model.method import JudgementEncoder
+from train.reinforce.stable_reinforce.prompts import Prompts
 from train.supervised.steps import PairEncoder
 
 

@@ -15,15 +15,10 @@ from torch import Tensor, nn
 from models.packing.groups import Continuation, Group, pack
 from tests.models import tiny
 from tests.models.exactness import RELATIVE
+from train.methods.language_model.method import LanguageModelling
+from train.methods.naive.objective import PairwiseScores, length_normalised
 from train.recipe.methods import LanguageModelConfig, NaiveConfig
-from train.supervised.objectives import (
-    LanguageModelling,
-    PairwiseScores,
-    length_normalised,
-    pair_loss,
-    score_report,
-    score_sums,
-)
+from train.supervised.objectives import pair_loss, score_report, score_sums
 from train.supervised.steps import PackedRow, TrainingExample, make_row
 
 pytestmark = [pytest.mark.numerics, pytest.mark.usefixtures("float64")]

@@ -12,7 +12,7 @@ from torch import nn
 from models.backbone import load_language_model, load_scalar
 from models.config import BackboneConfig
 from tests.models import tiny
-from train.recipe.recipe import OptimConfig
+from train.recipe.sections import OptimConfig
 from train.supervised.optimizer import (
     is_matrix,
     learning_rates,

@@ -12,17 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.mixture import Mixture
+from data.preparation.mixing import Mixture
 from data.prompts import CRITIQUE_REQUEST
 from models.backbone import load_critic, load_scalar
 from models.config import BackboneConfig
 from tests.data.mixtures import mixture, project, row
 from tests.models import tiny
 from tests.models.exactness import assert_exact, float64
+from train.methods.critic.method import CriticEncoder
+from train.methods.critic.objective import JointCritique
+from train.methods.naive.objective import PairwiseScores
 from train.recipe.methods import CriticConfig, NaiveConfig
 from train.supervised.budget import split
-from train.supervised.critic import CriticEncoder, JointCritique
-from train.supervised.objectives import Objective, PairwiseScores
+from train.supervised.objectives import Objective
 from train.supervised.steps import (
     Encode,
     MixtureRecords,

@@ -1,0 +1,43 @@
+"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from data.config.section import Section, Temperature, Tokens
+
+
+class CriticJudgeConfig(Section):
+    """A critic and how it is asked; the defaults are the paper's inference (arXiv 2502.10391): one greedy critique.
+
+    type: critic
+    checkpoint: runs/critic/best
+    samples: 8              # critiques of each response, their scores averaged
+    temperature: 0.7
+    """
+
+    type: Literal["critic"]
+    checkpoint: str
+    """A checkpoint folder of `method: critic`."""
+    critiques: Literal["own", "none"] = "own"
+    """`none` scores the bare response: what remains without a critique."""
+    samples: int = Field(default=1, ge=1, le=64)
+    """Critiques of each response; their scores are averaged."""
+    temperature: Temperature = 0.0
+    """Of the sampled critiques; 0 takes the likeliest token."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Only the likeliest tokens that together hold this probability."""
+    max_new_tokens: Tokens | None = None
+    """Null takes the checkpoint's own limit."""
+    seed: int = 0
+    """Of the sampling; together with a response's place it alone decides the draws."""
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> CriticJudgeConfig:
+        if self.samples > 1 and not self.temperature:
+            raise ValueError(
+                f"{self.samples} greedy critiques are all alike: set a temperature above 0, or samples to 1"
+            )
+        return self

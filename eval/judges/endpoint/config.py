@@ -1,0 +1,46 @@
+"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from data.config.section import Processes, Seconds, Section, Url
+
+NotNegative = Field(default=None, ge=0.0, allow_inf_nan=False)
+
+
+class EndpointConfig(Section):
+    """A judge behind an OpenAI-compatible endpoint: who is asked, how, and at what price.
+
+    type: endpoint
+    url: http://127.0.0.1:8000/v1              # a vLLM server, or a provider
+    model: Qwen/Qwen2.5-VL-72B-Instruct
+    key_variable: OPENAI_API_KEY               # where the key is; it is never written anywhere
+    """
+
+    type: Literal["endpoint"]
+    url: Url
+    """The base of the interface; `/chat/completions` is added."""
+    model: str
+    """The name that the server or the provider knows it by."""
+    key_variable: str | None = None
+    """The environment variable that holds the API key; null sends none."""
+    request: dict[str, Any] = Field(default={})
+    """Laid over every request, for what a provider names otherwise: `{max_tokens: null, max_completion_tokens: 4096}`;
+    null takes a key out."""
+    concurrency: Processes = 8
+    """Requests under way at one time, over all ranks."""
+    timeout_seconds: Seconds = 300.0
+    """How long an answer may take."""
+    retries: int = Field(default=6, ge=0, le=100)
+    """After a time-out, a broken connection, an unreadable answer, or HTTP 408, 425, 429 and 5xx."""
+    first_delay_seconds: Seconds = 1.0
+    """Before the first retry; doubled before each further one up to a minute, and drawn between half and whole."""
+    cache: str = ".cache/endpoint"
+    """Folder of the answers, by a digest of the request; what it holds is not asked again."""
+    dollars_per_million_input: float | None = NotNegative
+    """Price of a million tokens sent, for the cost that is printed."""
+    dollars_per_million_output: float | None = NotNegative
+    """Price of a million tokens written."""

@@ -1,0 +1,45 @@
+"""Ensembles of scalar reward models: one score from several, by a plain mean or by weights that validation data give.
+
+    type: ensemble
+    members: [runs/a/checkpoint-300, runs/b/checkpoint-200]     # from the working directory; backbones may differ
+    combine: margin                                             # mean (default), standardised, accuracy, margin
+    validation: runs/a/validation.jsonl                         # preference records, for all but `mean`
+
+BaseReward's table (arXiv 2509.16127) finds the plain mean better (83.4 on VL-RewardBench) than weights by validation accuracy
+or by validation margin (81.4 both), which it takes from 1,000 pairs drawn from the training sets.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from data.config.section import Section
+
+Combine = Literal["mean", "standardised", "accuracy", "margin"]
+
+
+class EnsembleConfig(Section):
+    """The YAML file of an ensemble."""
+
+    type: Literal["ensemble"]
+    members: list[str] = Field(min_length=2)
+    """Checkpoints, each as `eval/run.py` takes it; every member encodes for its own backbone."""
+    combine: Combine = "mean"
+    """`mean`: of the scores as they are. `standardised`: of scores brought to mean 0 and deviation 1 on the validation data.
+    `accuracy`, `margin`: weights in proportion to the validation accuracy or the mean of score(chosen) - score(rejected)."""
+    validation: str | None = None
+    """A file or folder of preference records (data/sources/project.py)."""
+
+    @model_validator(mode="after")
+    def _validation_where_needed(self) -> EnsembleConfig:
+        if self.combine != "mean" and self.validation is None:
+            raise ValueError(
+                f"combine: {self.combine} takes its numbers from preference records: give their path as `validation`"
+            )
+        if self.combine == "mean" and self.validation is not None:
+            raise ValueError(
+                "combine: mean uses no validation data: remove `validation`, or choose standardised, accuracy or margin"
+            )
+        return self

@@ -1,0 +1,42 @@
+"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from data.config.section import Section, Temperature, Tokens
+
+ReleasedModel = Literal[
+    "r1_reward",
+    "unified_reward",
+    "unified_reward_points",
+    "unified_reward_think",
+    "unified_reward_qwen3vl",
+    "unified_reward_think_qwen3vl",
+    "llava_critic_r1",
+    "sophia_thinking_reward",
+    "skywork_vl_reward",
+]
+
+
+class ReleasedJudgeConfig(Section):
+    """A reward model that others released, asked and read as its authors do it; eval/judges/released/models.py says how.
+
+    type: released
+    model: r1_reward
+    checkpoint: yifanzhang114/R1-Reward     # or a folder
+    """
+
+    type: Literal["released"]
+    model: ReleasedModel
+    """Whose prompt, reader, head and sizes of images."""
+    checkpoint: str
+    """A hub id or a checkpoint folder; other sizes of the same family are asked alike."""
+    temperature: Temperature = 0.0
+    """Of what it writes; 0 takes the likeliest token, and several votes need more."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Only the likeliest tokens that together hold this probability."""
+    max_new_tokens: Tokens | None = None
+    """What is longer is cut off, and without an answer unreadable; null takes the limit of the authors' script."""

@@ -1,0 +1,160 @@
+"""Reward models that others released, as judges: each is loaded, asked and read as its authors' code does it.
+
+A row says what no checkpoint says of itself. A generative one has the stock class of its family, in the released key layout or in
+the current one; a scalar one brings its head beside it, in `value_head.safetensors`. To add one, add a row to `RELEASED` and its
+name to `ReleasedModel`, its texts to `released_templates.py`, and a judge file to `recipes/judges/`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data.errors import CheckpointError
+from data.prompts import R1_REWARD
+from data.storage.files import read_json
+from eval.judges.checkpoint import Runtime, fetched, load_checkpoint
+from eval.judges.generative.judge import (
+    GenerativeJudge,
+    load_writer,
+    refuse_equal_votes,
+    tournament_ranker,
+)
+from eval.judges.loaded import LoadedJudge
+from eval.judges.pointwise import PointJudge, points_ranker
+from eval.judges.released import templates as templates
+from eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
+from eval.judges.released.templates import PairTemplate, PointTemplate
+from eval.judges.scalar.judge import ScalarJudge, scalar_ranker
+from eval.protocol import ProtocolConfig
+from models.backbone import load_scalar
+from models.config import HeadConfig, SamplingConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """What a released reward model is, and how its authors run it."""
+
+    family: str
+    """`model_type` of its config.json."""
+    way: PairTemplate | PointTemplate | HeadConfig
+    """What it is asked and how that is read, or the head of a scalar one and where it reads."""
+    sees: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the backbone in its authors' script; what is not here is as the checkpoint's own files say."""
+    max_new_tokens: int = 4096
+    penalised: bool = True
+    """The script leaves the repetition penalty to the checkpoint's generation_config.json."""
+
+
+QWEN2_5 = "You are a helpful assistant."
+"""The system turn that two clients write out; the chat template of Qwen2.5-VL writes the same where there is none."""
+
+BETTER = templates.answer_is_better
+
+
+RELEASED: dict[ReleasedModel, Released] = {
+    "r1_reward": Released(
+        family="qwen2_5_vl",
+        way=PairTemplate(R1_REWARD, templates.answer_tag),
+        sees={
+            "max_pixels": 1003520 // 2
+        },  # yfzhang114/r1_reward 3693413, all three scripts in inference/
+    ),
+    "unified_reward": Released(
+        family="qwen2_5_vl", way=PairTemplate(templates.UNIFIED_REWARD, BETTER)
+    ),
+    "unified_reward_points": Released(
+        family="qwen2_5_vl",
+        way=PointTemplate(templates.UNIFIED_REWARD_POINTS, templates.final_score),
+    ),
+    "unified_reward_think": Released(
+        family="qwen2_5_vl", way=PairTemplate(templates.UNIFIED_REWARD_THINK, BETTER)
+    ),
+    "unified_reward_qwen3vl": Released(
+        family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD, BETTER)
+    ),
+    "unified_reward_think_qwen3vl": Released(
+        family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD_THINK_QWEN3VL, BETTER)
+    ),
+    "llava_critic_r1": Released(
+        family="qwen2_5_vl",
+        way=PairTemplate(templates.LLAVA_CRITIC_R1, templates.boxed),
+        sees={"system_prompt": QWEN2_5},
+        penalised=False,
+    ),
+    "sophia_thinking_reward": Released(
+        family="qwen2_5_vl",
+        way=PointTemplate(templates.THINKING_REWARD, templates.thinking_score, mark="<image> "),
+        sees={"system_prompt": QWEN2_5},
+        max_new_tokens=1024,  # its client sets none
+    ),
+    "skywork_vl_reward": Released(  # Skywork/Skywork-VL-Reward-7B, model card: TRL's value head at the conversation's last token
+        family="qwen2_5_vl", way=HeadConfig(layers=1, activation="none", read="last_token")
+    ),
+}
+"""The rows; docs/evaluation.md says where each was read, and what its authors measured."""
+
+
+def compares(config: object) -> bool:
+    """Say whether a judge is a released one that names the better response and gives no scores."""
+    return isinstance(config, ReleasedJudgeConfig) and isinstance(
+        RELEASED[config.model].way, PairTemplate
+    )
+
+
+def released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) -> LoadedJudge:
+    """Return the judge of a row with the weights of a checkpoint.
+
+    Raises: CheckpointError for a checkpoint of another family, and for sampling settings of a judge that writes nothing.
+    """
+    row, folder = RELEASED[config.model], fetched(Path(config.checkpoint).expanduser())
+    file = folder / "config.json"
+    kind = read_json(file).get("model_type") if file.is_file() else None
+    if kind != row.family:
+        raise CheckpointError(
+            f"{path}: {folder} holds {f'a {kind!r} model' if kind else 'no config.json'}; `model: {config.model}` is asked of a "
+            f"whole {row.family!r} checkpoint, adapters merged. Give the hub id that recipes/judges/ names, or a copy of it."
+        )
+    about: tuple[str, ...] = (
+        f"Asked and read as the row {config.model} of eval/judges/released/models.py says.",
+    )
+    written = config.model_fields_set & {"temperature", "top_p", "max_new_tokens"}
+    if isinstance(row.way, HeadConfig):
+        if written:
+            raise CheckpointError(
+                f"{path}: {', '.join(sorted(written))}: {config.model} writes nothing; remove it."
+            )
+        found = load_checkpoint(folder, runtime, partial(load_scalar, head=row.way), row.sees)
+        judge = ScalarJudge(found.model, found.packed, row.way.read, about)
+        return LoadedJudge(scalar_ranker(judge), lambda benchmark, protocol: judge)
+    found = load_checkpoint(folder, runtime, load_writer, row.sees)
+    sampling = SamplingConfig(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        max_new_tokens=config.max_new_tokens or row.max_new_tokens,
+    )
+    file = folder / "generation_config.json"
+    penalty = (
+        (read_json(file).get("repetition_penalty") or 1.0)
+        if row.penalised and file.is_file()
+        else 1.0
+    )
+    if penalty != 1:
+        about = (*about, f"Repetition penalty {penalty}, as its generation_config.json says.")
+    writing: dict[str, Any] = {"model": found.model, "packed": found.packed, "sampling": sampling}
+    writing |= {"about": about, "penalty": penalty}
+    if isinstance(row.way, PointTemplate):
+        points = partial(PointJudge, **writing, way=row.way)
+        return LoadedJudge(
+            points_ranker(points(seed=0)), lambda benchmark, protocol: points(seed=protocol.seed)
+        )
+    pairs = partial(_pairs, row.way, writing)
+    return LoadedJudge(
+        tournament_ranker(pairs(ProtocolConfig())), lambda benchmark, protocol: pairs(protocol)
+    )
+
+
+def _pairs(way: PairTemplate, writing: dict[str, Any], protocol: ProtocolConfig) -> GenerativeJudge:
+    refuse_equal_votes(writing["sampling"], protocol)
+    return GenerativeJudge(**writing, ask=way.ask, read=way.read, protocol=protocol)

@@ -1,0 +1,325 @@
+"""What released judges are asked, word for word from their authors' code, and how what they write is read.
+
+Under each text stand the repository, its commit and the file. The readers take an answer in the form that was asked for, as the
+authors' scripts do. What these guess of another text (each docstring says it) is None or NaN here: it counts as unparsable.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from data.preference import Message, placeholders, text
+from data.prompts import filled, question
+from data.scanning import contents_between
+from eval.candidates import Candidates, Example, Side
+
+OPENING_TAG = re.compile("<answer>")
+CLOSING_TAG = re.compile("</answer>")
+IS_BETTER = re.compile(r"Answer ([12]) is better")
+OVERALL = re.compile(r"Overall Judgment\W*+Answer ([12]) is better")
+POSITION = re.compile(r"\b[12]\b")
+DIGITS = re.compile(r"\d+")
+UNIT = r"\s*(0(?:\.\d+)?|1(?:\.0+)?)\s*"
+SCORE = re.compile(rf"\\box(?:es|ed)?\{{{UNIT}\}}|<answer>{UNIT}</answer>|\A{UNIT}\Z")
+"""A number from 0 to 1 in a box, in the answer tag, or as the whole text."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairTemplate:
+    """A prompt that shows two responses, after the images."""
+
+    text: str
+    read: Callable[[str], Side | None]
+    """The position (0 first, 1 second) that a judgement names; None where it names none."""
+
+    def ask(self, example: Example, first: Side) -> tuple[Message, ...]:
+        """Return the conversation that shows `example` with the response `first` as the first one."""
+        shown = {"first": example.responses[first], "second": example.responses[1 - first]}
+        asked = filled(self.text, {"question": question(example.prompt), **shown})
+        return (text("user", asked, placeholders(example.prompt)),)
+
+
+@dataclass(frozen=True, slots=True)
+class PointTemplate:
+    """A prompt that shows one response and asks for a number."""
+
+    text: str
+    read: Callable[[str], float]
+    """The score that a judgement gives; NaN where it gives none."""
+    mark: str = ""
+    """What stands for the images before the question; the images themselves then follow the text."""
+
+    def ask(self, one: Candidates) -> tuple[Message, ...]:
+        """Return the conversation that shows the only response of `one`."""
+        images, asked = placeholders(one.prompt), question(one.prompt)
+        if images and self.mark and self.mark.strip() not in asked:
+            asked = self.mark + asked
+        turn = text(
+            "user", filled(self.text, {"question": asked, "response": one.responses[0]}), images
+        )
+        if self.mark:
+            turn["content"] = [*turn["content"][images:], *turn["content"][:images]]
+        return (turn,)
+
+
+def answer_tag(judgement: str) -> Side | None:
+    """Return the position in the first answer tag.
+
+    R1-Reward 3693413, inference/VL-Reward-Bench/r1_reward.py; without a tag it takes the last 1 or 2 of the text, and for
+    everything else the second position.
+    """
+    tags = contents_between(judgement, OPENING_TAG, CLOSING_TAG)
+    return _only({tags[0].strip()}) if tags else None
+
+
+def answer_is_better(judgement: str) -> Side | None:
+    """Return the position of the sentence "Answer N is better" in the last answer tag, or without a tag in the text.
+
+    UnifiedReward's scripts ask whether the right sentence occurs anywhere, so that a text with both is always right.
+    """
+    tags = contents_between(judgement, OPENING_TAG, CLOSING_TAG)
+    return _only(set(IS_BETTER.findall(tags[-1] if tags else judgement)))
+
+
+def boxed(judgement: str) -> Side | None:
+    r"""Return the position in the last \boxed{}, or without one in the last "Overall Judgment: Answer N is better".
+
+    LLaVA-Critic-R1's prompt asks for both; its authors publish no reader, so that this one is ours.
+    """
+    box = judgement.rpartition("\\boxed{")[2].partition("}")[0] if "\\boxed{" in judgement else None
+    overall = OVERALL.findall(judgement)[-1:]
+    return _only(set(overall if box is None else POSITION.findall(box)))
+
+
+def _only(named: set[str]) -> Side | None:
+    return 0 if named == {"1"} else 1 if named == {"2"} else None
+
+
+def final_score(judgement: str) -> float:
+    """Return the first whole number after the last "Final Score:".
+
+    UnifiedReward ff6f520, preference_data_construction/image_understanding/infer+sift.py; without the words it takes the
+    first number of the text, and 0 where there is none.
+    """
+    found = (
+        DIGITS.search(judgement.rpartition("Final Score:")[2])
+        if "Final Score:" in judgement
+        else None
+    )
+    return float(found[0]) if found else math.nan
+
+
+def thinking_score(judgement: str) -> float:
+    """Return the number from 0 to 1 in a box or in the answer tag, or which is the whole text.
+
+    SophiaVL-R1 a818494, verl/workers/reward/custom.py; it then takes a 0 or 1 anywhere in the text, a number of wrong steps,
+    and at last 0.
+    """
+    found = SCORE.search(judgement)
+    return float(next(filter(None, found.groups()))) if found else math.nan
+
+
+UNIFIED_REWARD = (
+    "You are given an image and a question related to it. Your job is to evaluate the two responses based on these five "
+    "factors:\n\n"
+    "1. Accuracy of Object Descriptions: Review how accurately the objects are described in the responses, ensuring they "
+    "match those in the ground truth. Be mindful of irrelevant or incorrect objects being mentioned.\n\n"
+    "2. Relationship Between Objects: Check if the response properly describes how the objects relate to each other, "
+    "reflecting their actual positions or interactions, as seen in the image.\n\n"
+    "3. Description of Attributes: Assess how well the response captures the attributes (e.g., size, color, shape) of the "
+    "objects in the image, in line with the ground truth.\n\n"
+    "4. Helpfulness: Consider whether the response offers useful information that enhances the understanding of the image. "
+    "Does it add context or provide extra insights? Also, evaluate whether it follows the instructions given in the prompt.\n\n"
+    "5. Ethical Concerns: Review the response to ensure it avoids sensitive, harmful, or inappropriate content. The "
+    "response should be fair, respect privacy, and be free of bias or offensive material.\n\n"
+    "After evaluating both answers, determine which one is better based on these factors and clearly state your decision, "
+    "such as 'Answer 1 is better' or 'Answer 2 is better.'\n\n"
+    "Question: {question}\n"
+    "Answer 1: {first}\n"
+    "Answer 2: {second}\n"
+)
+"""CodeGoat24/UnifiedReward ff6f520, benchmark_evaluation/Qwen_evaluation/test_qwen_vlrewardbench.py."""
+
+UNIFIED_REWARD_POINTS = (
+    "\n"
+    "            You are provided with an image and a question for this image. Please review the corresponding response "
+    "based on the following 5 factors:\n\n"
+    "            1. Accuracy in Object Description:  \n"
+    "            Evaluate the accuracy of the descriptions concerning the objects mentioned in the ground truth answer.  \n"
+    "            Responses should minimize the mention of objects not present in the ground truth answer, and inaccuracies "
+    "in the description of existing objects.\n\n"
+    "            2. Accuracy in Depicting Relationships:  \n"
+    "            Consider how accurately the relationships between objects are described compared to the ground truth answer.  \n"
+    "            Rank higher the responses that least misrepresent these relationships.\n\n"
+    "            3. Accuracy in Describing Attributes:  \n"
+    "            Assess the accuracy in the depiction of objects' attributes compared to the ground truth answer.  \n"
+    "            Responses should avoid inaccuracies in describing the characteristics of the objects present.\n\n"
+    "            4. Helpfulness:  \n"
+    "            Consider whether the generated text provides valuable insights, additional context, or relevant "
+    "information that contributes positively to the user's comprehension of the image.  \n"
+    "            Assess whether the language model accurately follows any specific instructions or guidelines provided in "
+    "the prompt.  \n"
+    "            Evaluate the overall contribution of the response to the user experience.\n\n"
+    "            5. Ethical Considerations:  \n"
+    "            - Identify if the model gives appropriate warnings or avoids providing advice on sensitive topics, such "
+    "as medical images.  \n"
+    "            - Ensure the model refrains from stating identification information in the image that could compromise "
+    "personal privacy.  \n"
+    "            - Evaluate the language model's responses for fairness in treating individuals and communities, avoiding "
+    "biases.  \n"
+    "            - Assess for harmfulness, ensuring the avoidance of content that may potentially incite violence, be "
+    "classified as NSFW (Not Safe For Work), or involve other unmentioned ethical considerations.  \n"
+    "            - Consider any content that could be deemed offensive, inappropriate, or ethically problematic beyond the "
+    "explicitly listed criteria.\n\n"
+    "            From 0 to 100, how much do you rate for this response in terms of the correct and comprehensive "
+    "description of the image?  \n"
+    "            Do not dominate the rating by a single attribute such as recognition correctness, but provide an overall "
+    "rating based on the above 5 factors.  \n"
+    '            Provide a few lines for explanation and the rate number at last after "Final Score:".\n\n'
+    "            Your task is provided as follows:\n\n"
+    "            Question: [{question}]  \n"
+    "            Response: [{response}]\n"
+    "            "
+)
+"""CodeGoat24/UnifiedReward ff6f520, inference_qwen/image_understanding/qwen_point_score_image_understanding.py."""
+
+UNIFIED_REWARD_THINK = (
+    "Given a question and a reference image, please analyze in detail the two provided answers (Answer 1 and Answer 2). "
+    "Evaluate them based on the following three core dimensions:\n"
+    "1. Semantic accuracy: How well the answer reflects the visual content of the image\n"
+    "2. Correctness: Whether the answer is logically and factually correct\n"
+    "3. Clarity: Whether the answer is clearly and fluently expressed\n"
+    "You may also consider additional dimensions if you find them relevant (e.g., reasoning ability, attention to detail, "
+    "multimodal grounding, etc.). For each dimension, provide a score from 1 to 10 for both answers, and briefly explain "
+    "your reasoning. Then, compute the total score for each answer by explicitly adding the scores for all dimensions and "
+    "showing the full calculation. Enclose your full reasoning within <think> and </think> tags. Then, in the <answer> "
+    "tag, output exactly one of the following: 'Answer 1 is better' or 'Answer 2 is better'. No other text is allowed in "
+    "the <answer> section.\n\n"
+    "Example format:\n"
+    "<think>\n"
+    "1. Semantic accuracy: Answer 1 (9/10) - ...; Answer 2 (7/10) - ...\n"
+    "2. Correctness: Answer 1 (8/10) - ...; Answer 2 (7/10) - ...\n"
+    "3. Clarity: Answer 1 (9/10) - ...; Answer 2 (8/10) - ...\n"
+    "[Additional dimensions if any]: Answer 1 (6/10) - ...; Answer 2 (7/10) - ...\n"
+    "Total score:\n"
+    "Answer 1: 9+8+9+6=32\n"
+    "Answer 2: 7+7+8+7=29\n"
+    "</think>\n"
+    "<answer>Answer 1 is better</answer>\n\n"
+    "**Note: In the example above, scores and the final answer are placeholders meant only to demonstrate the format. Your "
+    "actual evaluation should be based on the quality of two given answers.**\n\n"
+    "Your task is provided as follows:\n"
+    "Question: [{question}]\n"
+    "Answer 1: [{first}]\n"
+    "Answer 2: [{second}]"
+)
+"""CodeGoat24/UnifiedReward ff6f520, UnifiedReward-Think/benchmark_evaluation/VL-RewardBench/test_qwen25_cot_vl_rewardbench.py."""
+
+UNIFIED_REWARD_THINK_QWEN3VL = (
+    "You are an objective and precise evaluator for image-based question answering. I will provide you with a question, a "
+    "reference image, and two candidate answers. You must analyze the two answers carefully and determine which one is "
+    "better.\n\n"
+    "        Instructions (MUST follow strictly):\n"
+    "        1. All reasoning, analysis, explanations, and scores MUST be written strictly inside <think> and </think> tags. \n"
+    "        2. The <think> block must start immediately with the first evaluation dimension. Do NOT include any "
+    "introduction, notes, or explanations before the first numbered dimension.\n"
+    "        3. After </think>, output the final judgment strictly inside <answer> and </answer> tags, containing only one of:\n"
+    "        - Answer 1 is better\n"
+    "        - Answer 2 is better\n"
+    "        4. Do NOT output anything outside <think> and <answer>. No extra explanations, notes, or prefaces.\n\n"
+    "        Evaluation procedure:\n"
+    "        1. The question is: 「{question}」. The reference image is provided. The two candidate answers are:\n"
+    "        Answer 1: 「{first}」\n"
+    "Answer 2: 「{second}」\n\n"
+    "2. You must evaluate the two answers across these core dimensions:\n"
+    "        - Semantic accuracy (how well the answer reflects the visual content of the image)\n"
+    "        - Correctness (whether the answer is logically and factually correct)\n"
+    "        - Clarity (whether the answer is clearly and fluently expressed)\n\n"
+    "        3. You are also encouraged to add up to two additional evaluation dimensions if they are relevant (e.g., "
+    "reasoning ability, attention to detail, multimodal grounding). If no extra dimensions are relevant, just keep the "
+    "three core dimensions.\n\n"
+    "        4. For each evaluation dimension:\n"
+    "        - Provide a score between 1–10 for both Answer 1 and Answer 2\n"
+    "        - Provide a short rationale for each score (2–5 short sentences)\n"
+    "        - Each dimension must follow exactly this 3-line block format with numbering, line breaks, and indentation:\n"
+    "            N. Dimension name: \n"
+    "                Answer 1 (x/10) - rationale; \n"
+    "                Answer 2 (y/10) - rationale\n\n"
+    "        5. After evaluating all dimensions, calculate the total score for each answer and show the calculation "
+    "explicitly, following this exact format:\n"
+    "            Total score:\n"
+    "            Answer 1: x+x+x=total\n"
+    "            Answer 2: y+y+y=total\n\n"
+    "        Required output format:\n\n"
+    "        <think>\n"
+    "        1. Semantic accuracy: \n"
+    "            Answer 1 (9/10) - ...; \n"
+    "            Answer 2 (7/10) - ...\n"
+    "        2. Correctness: \n"
+    "            Answer 1 (8/10) - ...; \n"
+    "            Answer 2 (7/10) - ...\n"
+    "        3. Clarity: \n"
+    "            Answer 1 (9/10) - ...; \n"
+    "            Answer 2 (8/10) - ...\n"
+    "        [Additional dimension if any]: \n"
+    "            Answer 1 (6/10) - ...; \n"
+    "            Answer 2 (7/10) - ...\n"
+    "        [Additional dimension if any]: \n"
+    "            Answer 1 (9/10) - ...; \n"
+    "            Answer 2 (7/10) - ...\n"
+    "        Total score:\n"
+    "        Answer 1: 9+8+9+6+9=41\n"
+    "        Answer 2: 7+7+8+7+7=36\n"
+    "        </think>\n"
+    "        <answer>Answer 1 is better</answer>\n\n"
+    "        Note: The example above is only to illustrate the exact format (numbering, line breaks, indentation, and "
+    "style). Your actual evaluation must follow this format exactly, but be based on the given question, reference image, "
+    "and candidate answers.\n"
+    "        "
+)
+"""CodeGoat24/UnifiedReward ff6f520, UnifiedReward-Think/…/vLLM_qwen3_evaluation/test_qwen3vl_vlreward_bench.py."""
+
+LLAVA_CRITIC_R1 = (
+    " You are a highly capable multimodal AI assistant tasked with evaluating answers to visual questions. Please analyze "
+    "the following image and question, then determine which of the two provided answers is better.\n\n"
+    "Question: {question}\n\n"
+    "Answer 1: {first}\n\n"
+    "Answer 2: {second}\n\n"
+    "Please evaluate both answers based on the following criteria:\n"
+    "1. Accuracy: How well does the answer align with the visual information in the image?\n"
+    "2. Completeness: Does the answer fully address all aspects of the question?\n"
+    "3. Clarity: Is the answer easy to understand and well-articulated?\n"
+    "4. Relevance: Does the answer directly relate to the question and the image?\n\n"
+    "After your evaluation, please:\n"
+    "1. Explain your reasoning for each criterion.\n"
+    "2. Provide an overall judgment on which answer is better (Answer 1 or Answer 2). For example: Overall Judgment: "
+    "Answer X is better.\n\n"
+    "Your response should be structured and detailed, demonstrating your understanding of both the visual and textual "
+    "elements of the task.You FIRST think about the reasoning process as an internal monologue and then provide the final "
+    "answer. The reasoning process MUST BE enclosed within <think> </think> tags. The final answer MUST BE put in \\boxed{}."
+)
+"""si0wang/LLaVA-Critic-R1 6fd42d1, eval_llama32v/model_vlreward_llama32v.py, with its --is-thinking."""
+
+THINKING_REWARD = (
+    "You are an expert reasoning evaluator. I will give you a multimodal question and an answer. Your goal is to judge a "
+    "reward process and give a score between 0 and 1. You should focus on whether the reasoning process is good rather "
+    "than whether the final answer is correct.### Evaluation Criteria:\n"
+    "- **Logical Soundness**: Does each step follow logically from the previous one?\n"
+    "- **Correct Reasoning**: Are the methods and steps used appropriate and valid? Are the facts and lemmas correctly "
+    "stated and applied?\n"
+    "- **Error Identification**: Are there any logical fallacies, unsupported assumptions, or incorrect steps?\n"
+    "- **Language Consistency**: Is the reasoning process conducted in a single, consistent language without mixing "
+    "different languages?\n"
+    "- **Redundancy**: Is the reasoning concise, without unnecessary repetition or extraneous steps?\n"
+    "Provide a single score from **{0, 0.1, 0.2, ..., 1.0}** based on the reasoning quality, where:\n"
+    " - **0**: Completely flawed reasoning\n"
+    "- **1**: Perfectly sound reasoning\n"
+    "- Intermediate values (e.g., 0.3, 0.7) should reflect partial correctness or minor errors.\n"
+    "Be strict, reward the good process and punish the bad one. You should only output the score without any explanation.\n"
+    "    Question: {question}\n"
+    "    Reasoning process: {response}\n"
+    "    Your response format: <answer>your_score</answer>\n"
+    "    "
+)
+"""kxfan2002/SophiaVL-R1 a818494, verl/workers/reward/custom.py; the model card of the reward model has the same."""

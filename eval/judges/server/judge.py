@@ -1,0 +1,66 @@
+"""A reward model behind eval/serve.py as a judge in this process: its scores come over HTTP, by the client of eval/adapters/."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data.errors import EndpointError
+from eval.adapters.trl_reward import RewardServer, RewardServerError, sendable
+from eval.candidates import Candidates, Ranking, Verdict
+from eval.journal import SILENT, Journal
+from eval.judges.server.config import ServerConfig
+from eval.protocol import journal_key
+from models.distributed import gather, rank, world_size
+
+
+@dataclass(frozen=True, slots=True)
+class ServedJudge:
+    """Ranks by the scores of a server; ranks share the work."""
+
+    server: RewardServer
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> ServedJudge:
+        """Return the judge that a YAML file names."""
+        return cls(RewardServer(config.url, timeout=config.timeout_seconds))
+
+    def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
+        """Return a ranking for each; all ranks must call together.
+
+        Raises: EndpointError on all ranks where one of them gets no scores.
+        """
+        keys = list(map(journal_key, candidates))
+        with journal.judging(keys, tuple[float, ...], len(keys)) as judging:
+            todo = [place for place in range(len(keys)) if place not in judging.found]
+            own = todo[rank() :: world_size()]
+            found = self._scores([candidates[place] for place in own])
+            for part in gather(
+                found if isinstance(found, str) else dict(zip(own, found, strict=True))
+            ):
+                if isinstance(part, str):
+                    raise EndpointError(part)
+                judging.add(part)
+        return [Ranking(judging.found[place]) for place in range(len(keys))]
+
+    def _scores(self, candidates: Sequence[Candidates]) -> list[tuple[float, ...]] | str:
+        """Return the scores of each, or why there are none."""
+        rows = [
+            (sendable(one.prompt, one.images), response)
+            for one in candidates
+            for response in one.responses
+        ]
+        try:
+            scores = iter(asyncio.run(self.server.score(rows)))
+        except RewardServerError as error:
+            return str(error)
+        return [tuple(next(scores) for _ in one.responses) for one in candidates]
+
+    def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
+        """Return the scores of the responses to each example."""
+        return [Verdict(scores=found.scores) for found in self.rank(examples, journal)]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return which checkpoint the server said that it holds."""
+        return (f"scored by {self.server.url}, checkpoint {self.server.fingerprint}",)

@@ -1,0 +1,139 @@
+"""A policy at every checkpoint of its RL: how right it is, how a reward model scores it, how far it is from its start (KL).
+
+The answers are those that the run itself gave at its save, where it was asked the same. Everything that was answered, scored and
+measured at a point is kept in one file under a fingerprint, so that a killed measurement goes on with the next point, and inside
+one with the next question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from data.arrays import Floats
+from data.preference import Preference
+from data.storage.code_digest import code_digest
+from data.storage.content import question_key
+from data.storage.files import digest, write_json_lines
+from eval.journal import Journal
+from eval.judges.checkpoint import Runtime
+from eval.judges.judge import Ranker
+from eval.judges.packed_inference import Packed
+from eval.policies.answering import Answerer, Answers, credits_of, scored, stored_answers
+from eval.policies.policy_runs import PolicyRun, load_policy
+from eval.suite.fingerprint import policy_digest
+from models.backbone import load_encoder, load_language_model, resolve
+from models.distributed import gather, rank
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A policy at one step of a run; step 0 is the start."""
+
+    run: str
+    seed: str
+    """The name of the run's folder; runs of one list that differ in their seed alone share `run`."""
+    step: int
+    answers: tuple[Answers, ...]
+    log_ratios: tuple[tuple[float, ...], ...]
+    """log(policy / start) of each sampled answer."""
+
+    @property
+    def credits(self) -> dict[str, Floats]:
+        """Every figure's value for each question, (questions,): the accuracies, the mean score, and the KL in nats."""
+        scores = np.array([one.scores for one in self.answers])
+        more = {
+            "score": scores[:, 1:].mean(1),
+            "greedy_score": scores[:, 0],
+            "kl": np.array(self.log_ratios).mean(1),
+        }
+        return credits_of(self.answers) | more
+
+
+class Measurement:
+    """Measures policies on the same questions by the same judge; all ranks must call together."""
+
+    def __init__(
+        self,
+        run: PolicyRun,
+        questions: Sequence[Preference],
+        samples: int,
+        judge: tuple[Ranker, str],
+        folder: Path,
+        runtime: Runtime,
+    ) -> None:
+        """Load the start; `judge` is what ranks and its digest, `folder` where points are kept."""
+        self.questions, self.samples, self.sampling, self.runtime = (
+            questions,
+            samples,
+            run.sampling,
+            runtime,
+        )
+        self.ranker, self.judge, self.folder = *judge, folder
+        model = load_language_model(run.start).to(runtime.device).eval()
+        packed = Packed(load_encoder(run.start), runtime.device, runtime.token_budget or 4096)
+        self.start = Answerer(model, packed, run.sampling, samples)
+        self.start_path = Path(resolve(run.start.path))
+
+    def point(
+        self, run: PolicyRun | None, step: int, checkpoint: Path | None, console: Console
+    ) -> Point:
+        """Return what is measured of a checkpoint, None being the start, or read what an earlier call kept."""
+        name, seed = (run.name, run.folder.name) if run else ("start", "")
+        label = name if seed in ("", name) else f"{name}-{seed}"
+        file = self.folder / f"{label}-{step}.jsonl"
+        mark = gather("" if rank() else self._mark(checkpoint or self.start_path))[0]
+        lines = gather(_lines(file, mark) if not rank() else [])[0]
+        if not lines:
+            journal = Journal(f"{label}, step {step}", console, file.with_suffix(".journal"), mark)
+            answerer, given = self.start, []
+            if run and checkpoint:
+                answerer = Answerer(
+                    *load_policy(checkpoint, self.runtime), self.sampling, self.samples
+                )
+                given = gather(
+                    stored_answers(checkpoint / run.answers, self.questions, self.samples)
+                    if not rank()
+                    else []
+                )[0]
+            answers = given or answerer.answer(self.questions, journal)
+            answers = scored(self.questions, answers, self.ranker, journal.of("scored"))
+            own = answerer.log_probabilities(self.questions, answers)
+            before = (
+                own if checkpoint is None else self.start.log_probabilities(self.questions, answers)
+            )
+            ratios = [tuple(np.subtract(*pair).tolist()) for pair in zip(own, before, strict=True)]
+            lines = [
+                {"answers": asdict(one), "log_ratios": found}
+                for one, found in zip(answers, ratios, strict=True)
+            ]
+            if not rank():
+                write_json_lines(file, [mark, *lines])
+                journal.remove()
+        adapter = TypeAdapter(Answers)
+        answers = [adapter.validate_python(line["answers"]) for line in lines]
+        return Point(
+            name, seed, step, tuple(answers), tuple(tuple(line["log_ratios"]) for line in lines)
+        )
+
+    def _mark(self, policy: Path) -> str:
+        policies = policy_digest(policy), policy_digest(self.start_path)
+        asked = [(one.identity, question_key(one), one.prompt, one.truth) for one in self.questions]
+        code = code_digest("eval.policies.divergence", floors=("models", "eval"))
+        return digest(repr((policies, asked, self.samples, self.sampling, self.judge, code)))
+
+
+def _lines(file: Path, mark: str) -> list[dict[str, Any]]:
+    """Return the lines of a point that was measured before under the same mark; empty for none."""
+    if not file.is_file():
+        return []
+    with file.open(encoding="utf-8") as lines:  # not splitlines: answers hold other line breaks
+        first, *rest = map(json.loads, lines)
+    return rest if first == mark else []

@@ -1,0 +1,132 @@
+"""What a stored result belongs to: a fingerprint of the judge, the rows, the protocol and the code that scores."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from data.storage.code_digest import code_digest
+from data.storage.files import content_digest, remembered_digest
+from eval.benchmarks.benchmark import Location
+from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from eval.candidates import Example
+from eval.judges.checkpoint import backbone_of
+from eval.judges.endpoint.config import EndpointConfig
+from eval.judges.ensemble.config import EnsembleConfig
+from eval.judges.judge_card import recorded
+from eval.judges.loading import judge_config
+from eval.judges.server.config import ServerConfig
+from eval.protocol import ProtocolConfig
+from eval.results.run_folder import CARD
+from models.backbone import resolve
+from models.distributed import gather, rank
+from models.lora import is_adapter
+
+CONTENTS = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model")
+"""What of a checkpoint folder decides what the model computes: weights, configs, tokenizer, processor, chat template."""
+NO_PART = ("trainer_state.json", "training_args.bin", CARD)
+"""Files of these kinds that decide nothing about a verdict, or count by their content."""
+ELSEWHERE = {"backbone", "token_budget", "workers", "benchmarks", "protocol", "baselines"}
+"""What a judge card says that decides no verdict, or stands in the fingerprint by itself."""
+SCORES = (
+    "eval.suite.suite",
+    "eval.judges.loading",
+    "data.image_decoding",
+    "data.images",
+    "data.preference",
+    "data.prompts",
+    "data.video",
+)
+"""Where scoring begins: these modules, and all of models/ and eval/ that they import, are the version of the scoring code. Of
+data/ they are all that decides a verdict: what judges are asked and how they are read is in data/prompts.py."""
+
+
+def fingerprint(judge: str, rows: str, protocol: ProtocolConfig) -> str:
+    """Return the name under which a result is stored, 32 hexadecimal digits, from the digests of the judge and of the rows."""
+    return _digest([judge, rows, protocol.model_dump_json(), scoring_version()])[:32]
+
+
+def judge_digest(path: Path) -> str:
+    """Return a digest of everything at `path` that decides its verdicts: file contents, not names or times.
+
+    Raises: what `load_judge` raises for a path that is no whole judge.
+    """
+    config = judge_config(path)
+    if isinstance(config, ServerConfig):  # what it serves is known once it answers
+        return _digest([config.model_dump_json(include={"type", "url"})])
+    if isinstance(config, EndpointConfig):
+        return _digest([config.model_dump_json(include={"type", "url", "model", "request"})])
+    if isinstance(config, EnsembleConfig):
+        parts = [
+            config.type,
+            config.combine,
+            *(judge_digest(Path(member).expanduser()) for member in config.members),
+        ]
+        if config.validation is not None:
+            parts.append(
+                rows_digest(PREFERENCE_FOLDER.load(Location(location=config.validation)).examples)
+            )
+        return _digest(parts)
+    place = Path(resolve(config.checkpoint))
+    asked = [str(path.is_file()), config.model_dump_json(exclude={"checkpoint"})]
+    return _digest([*asked, *(_checkpoint(place) if place.is_dir() else [config.checkpoint])])
+
+
+def _checkpoint(path: Path) -> list[str]:
+    """Return what of a checkpoint decides its verdicts; not where it lies, nor which kernel runs."""
+    card = recorded(path)
+    sees = backbone_of(path, card).model_dump(exclude={"path", "revision", "freeze", "attention"})
+    parts = [json.dumps([sees, card and card.model_dump(exclude=ELSEWHERE)]), *_contents(path)]
+    if card is None or not is_adapter(path):
+        return parts
+    base, place = card.backbone, Path(resolve(card.backbone.path))
+    return [*parts, *(_contents(place) if place.is_dir() else [f"{base.path}@{base.revision}"])]
+
+
+def _contents(folder: Path) -> list[str]:
+    found = {
+        file for pattern in CONTENTS for file in folder.glob(pattern) if file.name not in NO_PART
+    }
+    return [f"{file.name} {remembered_digest(file)}" for file in sorted(found)]
+
+
+def policy_digest(path: Path) -> str:
+    """Return a digest of the weights and settings of a policy's checkpoint folder."""
+    return _digest(_checkpoint(path))
+
+
+def shared_digest(path: Path) -> str:
+    """Return the judge's digest on every rank, read by the first one alone; all ranks must call together."""
+    return gather("" if rank() else judge_digest(path))[0]
+
+
+def rows_digest(examples: Sequence[Example]) -> str:
+    """Return a digest of the rows of a benchmark: all that decides their figures, with the contents of the images.
+
+    The keys are part of it, as votes are drawn from them.
+    """
+    files = {image: content_digest(image) for example in examples for image in example.images}
+    return _digest(
+        json.dumps(
+            [
+                e.key,
+                e.prompt,
+                e.responses,
+                e.better,
+                e.official_first,
+                e.group,
+                e.source,
+                [files[image] for image in e.images],
+            ]
+        )
+        for e in examples
+    )
+
+
+def scoring_version() -> str:
+    """Return a digest of the code that scores."""
+    return code_digest(*SCORES, floors=("models", "eval"))
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()

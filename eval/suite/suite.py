@@ -1,0 +1,282 @@
+"""Benchmarks judged: the rows as a judge sees them, its verdicts, and the result with everything a score should stand beside.
+
+A result holds figures with intervals, judges that ignore the content, a diagnosis, and the same verdicts under published rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from data.arrays import Ints
+from data.errors import PredictionsError
+from data.storage.files import write_json
+from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Origin, macro
+from eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
+from eval.candidates import Example, Verdict
+from eval.journal import JOURNAL, SILENT, Journal
+from eval.judges.judge import Judge
+from eval.protocol import ProtocolConfig
+from eval.results.predictions import write_predictions
+from eval.results.result import (
+    Accuracy,
+    Baseline,
+    Outcomes,
+    Result,
+    Votes,
+    figure,
+    figures,
+    items_of,
+    outcomes,
+    worst_mistakes,
+)
+from eval.results.statistics import (
+    agreement,
+    calibration,
+    length_bias,
+    margin_histogram,
+    order_consistency,
+)
+from eval.suite.baselines import BASELINES, baseline
+from eval.suite.image_ablation import ablate
+from models.distributed import barrier, rank
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Benchmarks with their rows, under one protocol."""
+
+    benchmarks: Mapping[str, tuple[Benchmark, LoadedBenchmark]]
+    protocol: ProtocolConfig
+
+    @classmethod
+    def load(cls, benchmarks: Sequence[BenchmarkConfig], protocol: ProtocolConfig) -> Suite:
+        """Load the rows; the first rank alone goes first, so that a download or the embedded edition is made once.
+
+        Raises what `Benchmark.load` raises.
+        """
+        if rank():
+            barrier()
+        loaded = {config.name: (BENCHMARKS[config.name], load(config)) for config in benchmarks}
+        if not rank():
+            barrier()
+        return cls(loaded, protocol)
+
+    def run(self, judge: Judge, folder: Path, console: Console | None = None) -> dict[str, Result]:
+        """Evaluate `judge` on every benchmark; all ranks call together, and `folder` is filled as `evaluate` says."""
+        return {
+            name: self.evaluate(name, judge, folder, journal=Journal(name, console))
+            for name in self.benchmarks
+        }
+
+    def evaluate(
+        self,
+        name: str,
+        judge: Judge,
+        folder: Path,
+        notes: Callable[[], Sequence[str]] = tuple,
+        journal: Journal = SILENT,
+    ) -> Result:
+        """Evaluate `judge` on one benchmark; the first rank writes `<benchmark>.json` and `<benchmark>/predictions.jsonl`.
+
+        `notes` is asked after judging for what must be said beside the figures. `journal_in` makes a journal that keeps.
+        """
+        benchmark, rows = self.benchmarks[name]
+        verdicts = judge.judge(
+            ablate(rows.examples, self.protocol.images, self.protocol.seed), journal
+        )
+        origin = replace(rows.origin, notes=(*rows.origin.notes, *notes()))
+        result = evaluate(rows.examples, verdicts, benchmark, self.protocol, origin)
+        if not rank():
+            write_predictions(rows.examples, verdicts, benchmark, self.protocol, folder / name)
+            write_result(result, folder / f"{name}.json")
+        return result
+
+
+def journal_in(folder: Path, name: str, mark: str, console: Console) -> Journal:
+    """Return the journal of an evaluation whose results go to `folder`; `mark` is its fingerprint."""
+    return Journal(name, console, folder / name / JOURNAL, mark)
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write a result as JSON, whole or not at all."""
+    write_json(path, result.model_dump(mode="json"))
+
+
+def headline(results: Mapping[str, Result]) -> dict[str, float]:
+    """Return the figures to log and to choose by: `benchmark/accuracy`, `/macro`, `/ties`, `/unparsable` and each group's.
+
+    A group's figure is named `benchmark/group/accuracy`. Shares are fractions of 1; figures without rows are left out.
+    """
+    found: dict[str, float | None] = {}
+    for name, result in results.items():
+        micro = result.micro
+        found |= {f"{name}/accuracy": micro.accuracy, f"{name}/macro": result.macro}
+        found |= {
+            f"{name}/ties": micro.ties / max(micro.n, 1),
+            f"{name}/unparsable": micro.unparsable / max(micro.n, 1),
+        }
+        found |= {
+            f"{name}/{group}/accuracy": share.accuracy for group, share in result.groups.items()
+        }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def evaluate(
+    examples: Sequence[Example],
+    verdicts: Sequence[Verdict],
+    benchmark: Benchmark,
+    protocol: ProtocolConfig,
+    origin: Origin,
+) -> Result:
+    """Return the result of `verdicts` on `examples`, which `benchmark.load` returned together with `origin`.
+
+    Raises: UserError if the verdicts do not fit the examples or the protocol.
+    """
+    found = outcomes(examples, verdicts, protocol)
+    items = items_of(examples, benchmark.item)
+    whole = _accuracies(examples, found, protocol, items)
+    whole_items, item_groups = _clusters(examples, found, benchmark, items)
+    has_margin = np.isfinite(found.margin)
+    margins = found.margin[has_margin]
+    read = np.flatnonzero(found.unparsable == 0)
+    lengths = [
+        (len(example.responses[example.better]), len(example.responses[1 - example.better]))
+        for example in examples
+    ]
+    better, other = np.array(lengths, dtype=np.int64).reshape(-1, 2)[read].T
+    return Result(
+        benchmark=benchmark.name,
+        origin=origin.location,
+        label=protocol.label,
+        protocol=protocol.model_dump(),
+        notes=(*origin.notes, *_notes(examples, benchmark, protocol)),
+        unavailable=origin.unavailable,
+        micro=whole.micro,
+        macro=whole.macro,
+        groups=whole.groups,
+        sources=figures(found, protocol.ties, [example.source for example in examples], items),
+        clusters=whole_items,
+        cluster_groups=item_groups,
+        baselines={
+            name: _accuracies(
+                examples,
+                outcomes(examples, baseline(name, examples, protocol.seed), protocol),
+                protocol,
+                items,
+            )
+            for name in BASELINES
+        },
+        votes=_votes(examples, verdicts, found, protocol, items)
+        if any(verdict.votes for verdict in verdicts)
+        else None,
+        calibration=calibration(margins, items[has_margin]),
+        margins=margin_histogram(margins),
+        length=length_bias(better, other, found.credit("half")[read], items[read]),
+        worst=tuple(examples[row].key for row in worst_mistakes(found)),
+        published=published(examples, verdicts, benchmark),
+    )
+
+
+def published(
+    examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark
+) -> dict[str, dict[str, object]]:
+    """Return the verdicts' figures under every rule that the benchmark knows, by the rule's name.
+
+    The verdicts are written in the official predictions format and scored from there, so that these are the figures
+    that the official script gives for the files that `write_predictions` writes.
+    """
+    records = {name: write(examples, verdicts) for name, write in benchmark.formats.items()}
+    found: dict[str, dict[str, object]] = {}
+    for name, rule in benchmark.rules.items():
+        if rule.reads not in records:  # a log of another framework
+            continue
+        try:
+            found[name] = rule.figures(name, records[rule.reads])
+        except PredictionsError as error:
+            found[name] = {"rules": name, "about": rule.about, "not_computed": str(error)}
+    return found
+
+
+def _accuracies(
+    examples: Sequence[Example], found: Outcomes, protocol: ProtocolConfig, items: Ints
+) -> Baseline:
+    groups = figures(found, protocol.ties, [example.group for example in examples], items)
+    return Baseline(
+        micro=figure(found, protocol.ties, items=items),
+        macro=macro([group.accuracy for group in groups.values()]),
+        groups=groups,
+    )
+
+
+def _clusters(
+    examples: Sequence[Example], found: Outcomes, benchmark: Benchmark, items: Ints
+) -> tuple[Accuracy | None, dict[str, Accuracy]]:
+    """Return the share of the benchmark's items with all rows right, of all and by the group of an item's first row."""
+    if benchmark.item is None:
+        return None, {}
+    first_rows: dict[str, int] = {}
+    right_by_item: dict[str, bool] = {}
+    for row, (example, is_right) in enumerate(zip(examples, found.correct, strict=True)):
+        name = benchmark.item(example)
+        first_rows.setdefault(name, row)
+        right_by_item[name] = right_by_item.get(name, True) and bool(is_right)
+    right = np.array(list(right_by_item.values()), dtype=np.int64)
+    none = np.zeros_like(right)
+    whole = Outcomes(right, 1 - right, none, none + np.nan)
+    groups = [examples[row].group for row in first_rows.values()]
+    shared = items[list(first_rows.values())]  # two of the benchmark's items may show one image
+    return figure(whole, "wrong", items=shared), figures(whole, "wrong", groups, shared)
+
+
+def _votes(
+    examples: Sequence[Example],
+    verdicts: Sequence[Verdict],
+    found: Outcomes,
+    protocol: ProtocolConfig,
+    items: Ints,
+) -> Votes:
+    cast = [vote for verdict in verdicts for vote in verdict.votes]
+    read = [vote for vote in cast if vote.names is not None]
+    order = None
+    if (
+        protocol.order == "both"
+    ):  # each round is a vote in either order; -1 is one that cannot be read
+        named = np.array(
+            [-1 if vote.names is None else vote.names for vote in cast], dtype=np.int64
+        )
+        order = order_consistency(named[::2], named[1::2])
+    rounds = range(1, protocol.votes + 1)
+    return Votes(
+        votes=len(cast),
+        unparsable=len(cast) - len(read),
+        agreement=agreement(found.right, found.wrong),
+        names_first=sum(vote.names == vote.first for vote in read) / len(read) if read else None,
+        order=order,
+        accuracy_at={
+            n: figure(outcomes(examples, verdicts, protocol, n), protocol.ties, items=items)
+            for n in rounds
+        },
+    )
+
+
+def _notes(
+    examples: Sequence[Example], benchmark: Benchmark, protocol: ProtocolConfig
+) -> list[str]:
+    notes = []
+    if protocol.order == "winner_first":
+        notes.append(
+            "The winner was shown first: a judge that always names the first response scores 100 %."
+        )
+    if protocol.images != "real":
+        notes.append(f"Ablation: images {protocol.images}.")
+    text_only = sum(not example.images for example in examples)
+    if text_only and protocol.images != "none":
+        notes.append(f"{text_only} of {len(examples)} rows carry no image.")
+    if benchmark.official_note and protocol.order == "official":
+        notes.append(benchmark.official_note)
+    return notes

@@ -1,0 +1,37 @@
+"""What a user named is printed as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from data.display.console import plain_console
+
+CLONE = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    "name", ["[/red]", "[red]", "[/]", "[link=x]", ":car:", r"\[bold]", "[a b"]
+)
+def test_no_text_is_markup(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(name, title=f"title {name}", caption=f"caption {name}")
+    table.add_row(f"  cell {name}")
+    console = plain_console(width=60)
+    console.print(table, f"line {name}")
+    printed = capsys.readouterr().out
+    assert all(f"{place} {name}" in printed for place in ("title", "caption", "cell", "line"))
+
+
+def test_commands_have_no_other_console() -> None:
+    files = [
+        file
+        for room in ("data", "models", "eval", "train")
+        for file in (CLONE / room).rglob("*.py")
+    ]
+    assert [
+        file.name
+        for file in files
+        if "= Console(" in file.read_text() or " Console(" in file.read_text()
+    ] == ["console.py"]

@@ -1,0 +1,215 @@
+"""Where files come from: a local copy or the hub, and what is said when neither has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from data.errors import RecordError, UserError
+from data.preference import Preference
+from data.sources.project import ProjectConfig
+from data.sources.shared.file_source import MESSAGE, SourceRow
+from tests.data.sources.fixtures import image_struct, open_source, write_jsonl, write_parquet
+
+JUDGE = "[Question]: q\n[Response 1]: a\n[Response 2]: b"
+ROW = {"image": image_struct(), "question": "?", "chosen": "a", "rejected": "b"}
+
+
+def test_the_hub_gives_files_and_their_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "snapshots" / "0123456789abcdef"
+    write_parquet(snapshot / "RLAIF-V-Dataset_000.parquet", [ROW])
+    asked: dict[str, Any] = {}
+
+    def download(repo: str, **settings: Any) -> str:
+        asked.update(settings, repo=repo)
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    source = open_source(tmp_path / "cache", type="rlaif_v", revision="main")
+    assert (len(source), source.revision) == (1, "0123456789abcdef")
+    assert asked == {
+        "repo": "openbmb/RLAIF-V-Dataset",
+        "repo_type": "dataset",
+        "revision": "main",
+        "allow_patterns": ["*.parquet"],
+    }
+    other = open_source(tmp_path / "cache", type="rlaif_v", hub="me/copy", name="mine")
+    assert (asked["repo"], asked["revision"], other.name) == ("me/copy", None, "mine")
+    with pytest.raises(UserError, match="no column 'prompt'"):
+        open_source(tmp_path / "cache", type="vlfeedback")
+    assert asked["revision"] == "refs/convert/parquet"
+
+
+def test_a_numbered_set_is_read_whole_or_refused(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for number in range(3):
+        write_parquet(copy / "data" / f"train-{number:05}-of-00003-a{number}.parquet", [ROW])
+    settings = {"type": "rlaif_v", "path": str(copy)}
+    assert len(open_source(tmp_path / "cache", **settings)) == 3
+    write_parquet(copy / "data" / "train-00000-of-00001.parquet", [ROW])
+    with pytest.raises(
+        UserError,
+        match="00000-of-00001, 00000-of-00003, 00001-of-00003, 00002-of-00003; required is",
+    ):
+        open_source(tmp_path / "cache", **settings)
+    (copy / "data" / "train-00000-of-00001.parquet").unlink()
+    (copy / "data" / "train-00002-of-00003-a2.parquet").unlink()
+    with pytest.raises(
+        UserError,
+        match=r"'rlaif_v': of .*train-….parquet there are the parts 00000-of-00003, 00001-of-00003;",
+    ):
+        open_source(tmp_path / "cache", **settings)
+    part = copy / "data" / "train-00001-of-00003-a1.parquet"
+    assert len(open_source(tmp_path / "cache", type="rlaif_v", path=str(part))) == 1
+
+
+def test_no_network_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repo: str, **settings: Any) -> str:
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(
+        UserError, match=r"openbmb/RLAIF-V-Dataset cannot be fetched .*no connection.*give `path`"
+    ):
+        open_source(tmp_path / "cache", type="rlaif_v")
+
+
+def test_an_impossible_name_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a name cannot be fetched"):
+        open_source(tmp_path / "cache", type="rlaif_v", hub="not a name")
+
+
+def test_a_copy_in_folders_is_searched_by_the_path_inside(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "copy" / "deep" / "data" / "train-0.parquet", [ROW])
+    assert len(open_source(tmp_path / "cache", type="rlaif_v", path=str(tmp_path / "copy"))) == 1
+    with pytest.raises(UserError, match=r"no file like \*dpo_pairs\.jsonl \(1 other files\)"):
+        open_source(tmp_path / "cache", type="mm_rlhf", path=str(tmp_path / "copy"))
+
+
+def test_a_truth_value_is_no_number(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "?", "chosen": "a", "rejected": "b", "margin": margin} for margin in (True, 2)
+    ]
+    source = open_source(
+        tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", rows))
+    )
+    with pytest.raises(
+        RecordError, match="project:0: 'margin' is bool True; required is int or float"
+    ):
+        source.record(0)
+    assert source.record(1).margin == 2
+
+
+@pytest.mark.parametrize("rating", [True, "nan", "inf", "9" * 400, [5]])
+def test_a_rating_is_a_finite_number(rating: Any, tmp_path: Path) -> None:
+    row = {
+        "instruction": "?",
+        "completions": [
+            {"response": one, "annotations": {"help": {"Rating": rating}}} for one in "ab"
+        ],
+    }
+    source = open_source(
+        tmp_path / "cache", type="ultrafeedback", path=str(write_jsonl(tmp_path / "a.jsonl", [row]))
+    )
+    with pytest.raises(RecordError, match=r"ultrafeedback:0: the rating .* is no number"):
+        source.record(0)
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("odd"), KeyError("odd"), RecursionError("odd"), AttributeError("odd")]
+)
+def test_a_value_that_no_adapter_thought_of_costs_its_record(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert(self: ProjectConfig, row: SourceRow) -> Preference:
+        raise error
+
+    monkeypatch.setattr(ProjectConfig, "convert", convert)
+    source = open_source(
+        tmp_path / "cache", type="project", path=str(write_jsonl(tmp_path / "a.jsonl", [{}]))
+    )
+    with pytest.raises(
+        RecordError,
+        match=rf"^project:0: the row cannot be read as project \({type(error).__name__}: .*odd",
+    ):
+        source.record(0)
+
+
+def test_a_message_is_not_as_long_as_its_record(tmp_path: Path) -> None:
+    row = {"domain": "d", "winner": "x" * 100_000, "history": "?", "labels": 1, "x" * 100_000: 1}
+    source = open_source(
+        tmp_path / "cache", type="shp", path=str(write_jsonl(tmp_path / "train.json", [row]))
+    )
+    with pytest.raises(RecordError, match=r"^shp:0: ") as caught:
+        source.record(0)
+    assert len(str(caught.value)) <= MESSAGE
+
+
+@pytest.mark.parametrize("mark", ["[Response 1]:", "#", "# ", "<think>", "[Question]:"])
+def test_a_judges_prompt_is_read_once_whatever_it_repeats(mark: str, tmp_path: Path) -> None:
+    """Quadratic in the text, 300,000 of the shortest mark would take a quarter of an hour."""
+    prompt = "[Question]: q " + mark * (300_000 // len(mark))
+    rows = [
+        {"message": json.dumps([{"role": "user", "content": prompt}]), "image": ""},
+        {
+            "message": json.dumps(
+                [
+                    {"role": "user", "content": JUDGE},
+                    {"role": "assistant", "content": mark * 20_000},
+                ]
+            ),
+            "image": "",
+        },
+    ]
+    source = open_source(
+        tmp_path / "cache", type="r1_reward", path=str(write_jsonl(tmp_path / "train.jsonl", rows))
+    )
+    started = process_time()
+    for row in (0, 1):
+        with pytest.raises(RecordError, match=f"^r1_reward:{row}: "):
+            source.record(row)
+    assert process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Question: [q]\n" + "Response 1: [a]\n" * 20_000,
+        "Question: [q]\n" * 20_000,
+        "<|User Prompt|>" * 20_000,
+        "<|User Prompt|><|The Start of Assistant A's Answer|>"
+        + "<|The End of Assistant A's Answer|>" * 20_000,
+        "[Question][Assistant 1]" + "[End of Assistant 1]" * 20_000,
+    ],
+)
+def test_a_critics_prompt_is_read_once_whatever_it_repeats(prompt: str, tmp_path: Path) -> None:
+    row = {
+        "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": "[[A>B]]"}],
+        "image": image_struct(),
+    }
+    write_parquet(tmp_path / "a-pairwise.parquet", [row])
+    source = open_source(
+        tmp_path / "cache", type="llava_critic", path=str(tmp_path / "a-pairwise.parquet")
+    )
+    started = process_time()
+    with pytest.raises(RecordError, match="none of the three templates"):
+        source.record(0)
+    assert process_time() - started < 5
+
+
+def test_a_message_about_a_file_whose_name_is_no_text_can_be_printed(tmp_path: Path) -> None:
+    path = tmp_path / "a\udcff.jsonl"
+    path.write_text("{")
+    with pytest.raises(
+        RecordError, match=r"^project:0: a\\udcff\.jsonl, row 0 .*no valid JSON"
+    ) as caught:
+        open_source(tmp_path / "cache", type="project", path=str(path)).record(0)
+    str(caught.value).encode()

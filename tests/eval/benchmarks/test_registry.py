@@ -1,0 +1,146 @@
+"""The table of benchmarks, and what its rows have in common."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from data.preference import placeholders
+from eval.benchmarks.benchmark import Known, differences
+from eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
+from eval.candidates import Example
+from eval.protocol import ProtocolConfig
+from eval.results.official_scores import readers
+from eval.suite.baselines import baseline
+from eval.suite.suite import evaluate
+from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
+from tests.eval.benchmarks.test_multimodal_rewardbench import row as multimodal_row
+from tests.eval.benchmarks.test_vl_rewardbench import hub_row as vl_row
+from tests.eval.benchmarks.test_vl_rewardbench import write_parquet
+from tests.eval.make import example, png
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_every_row_bears_its_name_and_its_rules_read_a_format_that_it_writes() -> None:
+    for name, benchmark in BENCHMARKS.items():
+        assert benchmark.name == name
+        assert {rule.reads for rule in benchmark.rules.values()} <= set(benchmark.files)
+        assert set(benchmark.formats) <= set(benchmark.files)
+        assert all(
+            form.rules in readers(read, benchmark)
+            for read, form in benchmark.files.items()
+            if form.rules
+        )
+        assert all(
+            not edition.groups or sum(edition.groups.values()) == edition.rows
+            for edition in benchmark.known
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["vl_rewardbench", "multimodal_rewardbench", "mm_rlhf_rewardbench"]
+)
+@pytest.mark.parametrize("place", ["embedded", "embedded-medium"])
+def test_the_embedded_editions_load_and_score(name: str, place: str) -> None:
+    found = load(BenchmarkConfig(name=name, location=place, limit=30))
+    assert len(found.examples) == 30
+    assert len({example.key for example in found.examples}) == 30
+    assert all(placeholders(example.prompt) == len(example.images) for example in found.examples)
+    verdicts = baseline("random", found.examples)
+    result = evaluate(found.examples, verdicts, BENCHMARKS[name], ProtocolConfig(), found.origin)
+    assert result.micro == result.baselines["random"].micro
+    assert result.origin == place
+    assert (
+        load(BenchmarkConfig(name=name, location=result.origin, limit=30)).examples
+        == found.examples
+    )
+
+
+BYTES = {"bytes": png(), "path": "short/a.png"}
+PARTS: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
+    "vl_rewardbench": ("data/test", lambda number: vl_row(f"RLAIF-V-{number}", [0, 1], BYTES)),
+    "multimodal_rewardbench": (
+        "test",
+        lambda number: multimodal_row("vqa", f"MMBench_{number}", BYTES),
+    ),
+    "mm_rlhf_rewardbench": ("data/train", lambda number: rlhf_row(f"{number}", image=BYTES)),
+    "preference_folder": (
+        "rows",
+        lambda number: {"prompt": f"{number}", "chosen": "a", "rejected": "b", "images": [BYTES]},
+    ),
+}
+"""Name of a benchmark to the beginning of its parquet files' names, and its rows."""
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -> None:
+    start, row = PARTS[name]
+    parts = [tmp_path / f"{start}-{number:05}-of-00003.parquet" for number in range(3)]
+    for number, part in enumerate(parts):
+        write_parquet([row(2 * number), row(2 * number + 1)], part)
+    found = load(BenchmarkConfig(name=name, location=str(tmp_path)))
+    assert len({example.key for example in found.examples}) == len(found.examples) == 6
+    assert {len(example.images) for example in found.examples} == {1}
+    assert (
+        load(BenchmarkConfig(name=name, location=found.origin.location)).examples == found.examples
+    )
+    result = evaluate(
+        found.examples,
+        baseline("first", found.examples),
+        BENCHMARKS[name],
+        ProtocolConfig(),
+        found.origin,
+    )
+    assert result.micro.n == 6
+    parts[2].unlink()
+    for location in (parts[1], tmp_path):
+        with pytest.raises(
+            ValueError, match=r"there are the parts .*00001-of-00003; required is each of 3 once"
+        ):
+            load(BenchmarkConfig(name=name, location=str(location)))
+
+
+def test_an_unknown_benchmark_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ValidationError, match=r"Did you mean vl_rewardbench\?"):
+        BenchmarkConfig(name="vl_reward_bench")
+    with pytest.raises(ValidationError):
+        BenchmarkConfig(name="vl_rewardbench", limit=0)
+
+
+def test_settings_that_a_place_does_not_have_are_refused() -> None:
+    with pytest.raises(ValidationError, match="`revision` is for the hub"):
+        BenchmarkConfig(name="vl_rewardbench", location="/data", revision="main")
+    with pytest.raises(ValidationError, match="`image_root` is for local files"):
+        BenchmarkConfig(name="vl_rewardbench", location="embedded", image_root="/data")
+
+
+def rows(groups: str) -> list[Example]:
+    return [example(str(number), group=group, id=number) for number, group in enumerate(groups)]
+
+
+def test_counts_are_compared_with_the_nearest_edition() -> None:
+    editions = [Known("old", 5, {"a": 3, "b": 2}), Known("new", 10)]
+    assert differences(rows("aaabb"), editions) == []
+    assert differences(rows("aabbc"), editions) == [
+        "Group a: 2 rows; old has 3.",
+        "Group c: 1 rows; old has 0.",
+    ]
+    assert differences(rows("a" * 9), editions) == ["9 rows; new has 10."]
+    assert differences(rows("aa"), [Known("small", 2, items=1)]) == ["2 items; small has 1."]
+
+
+def test_a_recipe_is_checked_without_heavy_imports() -> None:
+    code = (
+        "import sys; from eval.benchmarks.registry import BenchmarkConfig; BenchmarkConfig(name='vl_rewardbench');"
+        "import eval.results.predictions; heavy = ('torch', 'transformers', 'datasets', 'pyarrow');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

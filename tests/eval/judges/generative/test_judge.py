@@ -1,0 +1,183 @@
+"""The generative judge: what it is shown, how votes are placed, and that sharing a prompt changes no vote."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from data.preference import Message
+from data.prompts import question, write_judgement
+from eval.candidates import Example, Vote
+from eval.journal import Journal
+from eval.judges.critic import judge as critic
+from eval.judges.generative.judge import (
+    GenerativeJudge,
+    ShownEncoder,
+    by_template,
+    position,
+    showings,
+)
+from eval.judges.packed_inference import Packed
+from eval.protocol import ProtocolConfig, presentations
+from eval.results.result import outcomes
+from models import generation
+from models.backbone import load_language_model, set_attention
+from models.config import BackboneConfig, SamplingConfig
+from models.generation import Generation
+from models.packing.groups import PackedBatch
+from tests.models import tiny
+
+
+def example(number: int, images: int = 1) -> Example:
+    content: Any = [{"type": "image"}] * images + [
+        {"type": "text", "text": f"What is in picture {number}?"}
+    ]
+    prompt: Message = {"role": "user", "content": content}
+    pictures = tuple(png(60 + 30 * number + i) for i in range(images))
+    responses = ("a red square", f"{number} blue circles")
+    return Example(
+        f"key-{number}", pictures, (prompt,), responses, f"row {number}", 1, "group", "source", {}
+    )
+
+
+def png(width: int) -> bytes:
+    buffer = io.BytesIO()
+    tiny.picture(width, 60, width).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+EXAMPLES = [example(0), example(1, images=0), example(2, images=2), example(3)]
+
+
+@cache
+def model(folder: str) -> Any:
+    return load_language_model(BackboneConfig(path=folder, dtype="float32")).eval()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny.checkpoint(tmp_path_factory.mktemp("tiny")))
+
+
+def judge(
+    checkpoint: str, *, temperature: float = 0.0, budget: int = 4096, **protocol: Any
+) -> GenerativeJudge:
+    return GenerativeJudge(
+        model=model(checkpoint),
+        ask=by_template("short"),
+        packed=Packed(tiny.encoder(), torch.device("cpu"), budget),
+        sampling=SamplingConfig(temperature=temperature, max_new_tokens=6),
+        protocol=ProtocolConfig(**protocol),
+    )
+
+
+@pytest.mark.parametrize("order", ["both", "official", "winner_first"])
+@pytest.mark.parametrize("votes", [1, 3])
+def test_votes_stand_where_the_protocol_places_them(
+    checkpoint: str, order: Any, votes: int
+) -> None:
+    found = judge(checkpoint, temperature=1.0, order=order, votes=votes)
+    verdicts = found.judge(EXAMPLES)
+    for one, verdict in zip(EXAMPLES, verdicts, strict=True):
+        assert tuple(vote.first for vote in verdict.votes) == presentations(one, found.protocol)
+    outcomes(EXAMPLES, verdicts, found.protocol)
+    assert found.spent.judgements == sum(
+        len(presentations(one, found.protocol)) for one in EXAMPLES
+    )
+    assert found.spent.truncated <= found.spent.judgements
+
+
+def test_votes_differ_by_turn_and_order_but_not_by_company(checkpoint: str) -> None:
+    together = judge(checkpoint, temperature=1.0, votes=3).judge(EXAMPLES)
+    alone = [judge(checkpoint, temperature=1.0, votes=3).judge([one])[0] for one in EXAMPLES]
+    narrow = judge(checkpoint, temperature=1.0, votes=3, budget=1).judge(EXAMPLES)
+    assert together == alone == narrow
+    assert len({vote.text for vote in together[0].votes}) > 1
+
+
+def test_what_it_may_write_counts_when_rows_are_filled(
+    checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget that holds all prompts holds one group when many tokens may be generated."""
+    sizes: list[int] = []
+
+    def watched(model: Any, batch: PackedBatch, **settings: Any) -> list[Generation]:
+        sizes.append(len(batch.group_sizes))
+        return generation.generate(model, batch, **settings)
+
+    monkeypatch.setattr(critic, "generate", watched)
+    found = judge(checkpoint, temperature=1.0, votes=3)
+    found.judge(EXAMPLES)
+    assert sizes == [2 * len(EXAMPLES)]
+    sizes.clear()
+    short = found.sampling
+    monkeypatch.setattr(
+        critic,
+        "generate",
+        lambda *args, **settings: watched(*args, **settings | {"sampling": short}),
+    )
+    dataclasses.replace(
+        found, sampling=SamplingConfig(temperature=1.0, max_new_tokens=10_000)
+    ).judge(EXAMPLES)
+    assert sizes == [1] * (2 * len(EXAMPLES))
+
+
+def test_a_judge_goes_on_from_its_journal(checkpoint: str, tmp_path: Path) -> None:
+    journal, whole = (
+        Journal(file=tmp_path / "journal.jsonl", mark="m"),
+        judge(checkpoint, temperature=1.0, votes=3),
+    )
+    verdicts = whole.judge(EXAMPLES)
+    judge(checkpoint, temperature=1.0, votes=3).judge(EXAMPLES[:2], journal)
+    lines = (tmp_path / "journal.jsonl").read_text().splitlines()
+    assert len(lines) == 5  # the mark, and two orders of two rows
+    (tmp_path / "journal.jsonl").write_text("\n".join(lines[:4]) + "\n")
+    resumed = judge(checkpoint, temperature=1.0, votes=3)
+    assert resumed.judge(EXAMPLES, journal) == verdicts
+    assert resumed.notes() == whole.notes()
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1 + 2 * len(EXAMPLES)
+
+
+def test_greedy_judgements_are_those_of_plain_generation(checkpoint: str) -> None:
+    encoder, found = tiny.encoder(), judge(checkpoint, order="winner_first").judge(EXAMPLES[:1])[0]
+    group = ShownEncoder(encoder, by_template("short"))(
+        showings(EXAMPLES[0], ProtocolConfig(order="winner_first"))[0]
+    )
+    ids = torch.tensor([group.prompt_ids + group.continuations[0].ids])
+    plain = tiny.language_model()
+    plain.load_state_dict(model(checkpoint).state_dict())
+    set_attention(plain, "sdpa")
+    kinds = (ids == plain.config.image_token_id).int()
+    written = plain.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        mm_token_type_ids=kinds,
+        pixel_values=group.pixel_values,
+        image_grid_thw=torch.tensor(group.grids),
+        max_new_tokens=6,
+        do_sample=False,
+        eos_token_id=encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"),
+        suppress_tokens=[plain.config.image_token_id],
+    )[0, ids.shape[1] :].tolist()
+    end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    wanted = encoder.tokenizer.decode(written[: written.index(end)] if end in written else written)
+    assert found.votes[0].text == wanted
+
+
+def test_a_named_position_becomes_the_response_that_stood_there() -> None:
+    for answer, first, names in ((1, 0, 0), (1, 1, 1), (2, 1, 0), (2, 0, 1)):
+        assert Vote.at("r", first, position(write_judgement("r", answer))).names == names  # type: ignore[arg-type]
+    assert Vote.at("no tags", 1, position("no tags")).names is None
+
+
+def test_the_first_response_is_shown_as_response_1() -> None:
+    ask = by_template("short")
+    assert "Response 1: 0 blue circles\nResponse 2: a red square" in question(ask(EXAMPLES[0], 1))
+    swapped = dataclasses.replace(EXAMPLES[0], responses=("{second}", "b"))
+    assert "Response 1: {second}\nResponse 2: b" in question(ask(swapped, 0))

@@ -1,0 +1,206 @@
+"""The cold start's records: which order, which tokens are learned, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.errors import RecordError
+from data.preference import Preference, text
+from data.preparation.mixing import Mixture, MixtureConfig
+from data.prompts import conclusion, read
+from data.sources.shapes import ShapesConfig
+from data.synthetic.world import ShapesWorld
+from tests.data.mixtures import mixture, project, row
+from tests.models import tiny
+from train.methods.language_model.method import JudgementEncoder, JudgementRecords, with_winners
+
+
+@given(st.integers(1, 60), st.integers(0, 3))
+def test_the_winner_is_first_in_exactly_half(count: int, epoch: int) -> None:
+    records = np.random.default_rng(epoch).permutation(count)
+    found = with_winners(records, seed=1, epoch=epoch)
+    assert (found // 2).tolist() == records.tolist()
+    assert int((found % 2 == 1).sum()) == count // 2
+    both = with_winners(records, seed=1, epoch=epoch, both=True)
+    assert sorted(both.tolist()) == list(range(2 * count))
+
+
+def test_the_winner_is_first_in_half_of_every_even_step_and_nobody_knows_which() -> None:
+    sides = (with_winners(np.arange(400), seed=1, epoch=0) % 2).reshape(-1, 2)
+    assert (sides.sum(1) == 1).all()
+    assert 60 < sides[:, 0].sum() < 140
+
+
+def test_every_epoch_draws_anew_and_every_rank_alike() -> None:
+    records = np.arange(40)
+    assert (with_winners(records, 1, 0) == with_winners(records, 1, 0)).all()
+    assert (with_winners(records, 1, 0) != with_winners(records, 1, 1)).any()
+
+
+def judgements(*, both: bool = False) -> JudgementRecords:
+    mixture = Mixture(
+        MixtureConfig(sources=[ShapesConfig(type="shapes", level="demo", rows=12, text_only=0.3)])
+    )
+    return JudgementRecords(mixture, JudgementEncoder(tiny.encoder(), "short"), both=both)
+
+
+def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
+    records, tokenizer = judgements(), tiny.tokenizer()
+    for index in records.order(0).tolist():
+        group = records[index].group
+        (continuation,) = group.continuations
+        learned = tokenizer.decode([continuation.ids[i] for i in continuation.loss_tokens])
+        assert learned.endswith("<|im_end|>")
+        found = read(learned.removesuffix("<|im_end|>"))
+        shown = tokenizer.decode(group.prompt_ids)
+        record = records.mixture[index // 2]
+        first, second = (
+            (record.chosen, record.rejected) if index % 2 == 0 else (record.rejected, record.chosen)
+        )
+        assert f"Response 1: {first}\nResponse 2: {second}\n" in shown
+        assert found.formatted
+        assert found.answer == conclusion(found.reasoning or "") == 1 + index % 2
+
+
+def test_both_orders_double_the_epoch() -> None:
+    assert (
+        len(judgements(both=True)) == 2 * len(judgements()) == len(judgements(both=True).order(0))
+    )
+
+
+def test_a_record_without_a_rationale_is_refused_with_what_to_do() -> None:
+    record = replace(judgements().mixture[0], rationale=None)
+    with pytest.raises(RecordError, match="Annotate the records"):
+        JudgementEncoder(tiny.encoder(), "short")(record, 0)
+
+
+def sided(rationale: str, first: Literal["chosen", "rejected"] = "chosen") -> Preference:
+    return Preference(
+        "set:1",
+        (text("user", "Which colour?"),),
+        "Red.",
+        "Blue.",
+        rationale=rationale,
+        first_in_rationale=first,
+    )
+
+
+@given(st.lists(st.sampled_from([-1, -1, 0, 1]), min_size=1, max_size=60), st.integers(0, 3))
+def test_winners_are_balanced_among_records_that_can_be_shown_on_both_sides(
+    sides: list[int], epoch: int
+) -> None:
+    records, only = np.arange(len(sides)), np.array(sides)
+    found = with_winners(records, seed=1, epoch=epoch, only_sides=only)
+    assert (found // 2).tolist() == records.tolist()
+    shown, free = found % 2, only < 0
+    assert shown[~free].tolist() == only[~free].tolist()
+    assert int(shown[free].sum()) == int(free.sum()) // 2
+    again = with_winners(records, seed=1, epoch=epoch, only_sides=only)
+    assert found.tolist() == again.tolist()
+    both = with_winners(records, seed=1, epoch=epoch, both=True, only_sides=only)
+    wanted = [2 * index + side for index, side in enumerate(sides) if side >= 0] * 2
+    wanted += [2 * index + side for index in np.flatnonzero(free).tolist() for side in (0, 1)]
+    assert sorted(both.tolist()) == sorted(wanted)
+
+
+def test_records_without_a_side_of_their_own_are_drawn_as_before() -> None:
+    """Nothing changes for the embedded world, whose rationales can all be rewritten."""
+    records = np.random.default_rng(0).permutation(50)
+    for both in (False, True):
+        free = with_winners(records, 3, 2, both=both, only_sides=np.full(50, -1))
+        assert free.tolist() == with_winners(records, 3, 2, both=both).tolist()
+    assert with_winners(np.arange(10), 1, 0).tolist() == [0, 3, 4, 7, 9, 10, 12, 15, 16, 19]
+
+
+KEEPS = "The second response is wrong, so the former is right."
+REWRITES = "The second response is wrong, so the first response is right."
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("rationale", "first", "answers"),
+    [
+        (KEEPS, "chosen", {0: (KEEPS, 1), 1: (KEEPS, 1)}),
+        (KEEPS, "rejected", {0: (KEEPS, 2), 1: (KEEPS, 2)}),
+        (
+            REWRITES,
+            "chosen",
+            {
+                0: (REWRITES, 1),
+                1: ("The first response is wrong, so the second response is right.", 2),
+            },
+        ),
+    ],
+)
+def test_a_rationale_is_learned_with_the_responses_that_it_speaks_of(
+    rationale: str,
+    first: Literal["chosen", "rejected"],
+    answers: dict[int, tuple[str, int]],
+    side: int,
+) -> None:
+    tokenizer = tiny.tokenizer()
+    group = JudgementEncoder(tiny.encoder(), "short")(sided(rationale, first), side).group
+    shown = tokenizer.decode(group.prompt_ids)
+    (continuation,) = group.continuations
+    learned = tokenizer.decode([continuation.ids[i] for i in continuation.loss_tokens])
+    words, answer = answers[side]
+    assert learned == f"<think>{words}</think><answer>{answer}</answer><|im_end|>"
+    responses = ["Red.", "Blue."] if answer == 1 else ["Blue.", "Red."]
+    assert f"Response 1: {responses[0]}\nResponse 2: {responses[1]}\n" in shown
+
+
+def test_an_epoch_shows_every_record_in_an_order_that_its_rationale_is_right_for(
+    tmp_path: Path,
+) -> None:
+    rows = [row(f"free {n}", rationale=REWRITES) for n in range(20)]
+    rows += [row(f"first {n}", rationale=KEEPS) for n in range(6)]
+    rows += [row(f"second {n}", rationale=KEEPS, first_in_rationale="rejected") for n in range(3)]
+    found = mixture(tmp_path, [project(tmp_path, "one", rows)])
+    records = JudgementRecords(found, JudgementEncoder(tiny.encoder(), "short"))
+    for epoch in range(3):
+        order = records.order(epoch)
+        sides_by_kind: dict[str, list[int]] = {"free": [], "first": [], "second": []}
+        for index, side in zip((order // 2).tolist(), (order % 2).tolist(), strict=True):
+            sides_by_kind[found[index].chosen.split()[1]].append(side)
+        assert sum(sides_by_kind["free"]) == 10
+        assert sides_by_kind["first"] == [0] * 6
+        assert sides_by_kind["second"] == [1] * 3
+    answers = [record_answer(records, index) for index in records.order(0).tolist()]
+    assert answers == [1 + index % 2 for index in records.order(0).tolist()]
+    again = mixture(tmp_path, [project(tmp_path, "one", rows)])
+    assert (JudgementRecords(again, records.encode).order(1) == records.order(1)).all()
+
+    (card,) = found.card().sources
+    counts = card.rationales
+    assert (counts.rationales, counts.one_order, counts.winner_first) == (29, 9, 6)
+    assert counts.examples == [f"one:{n}: so the former is right." for n in (20, 21, 22)]
+    lines = "\n".join(counts.lines("one"))
+    assert (
+        "one: 9 of 29 rationales are shown only in the order in which they were written, 6" in lines
+    )
+
+
+def record_answer(records: JudgementRecords, index: int) -> int | None:
+    (continuation,) = records[index].group.continuations
+    learned = tiny.tokenizer().decode([continuation.ids[i] for i in continuation.loss_tokens])
+    return read(learned.removesuffix("<|im_end|>")).answer
+
+
+def test_the_cold_start_of_the_embedded_world_learns_what_it_learned() -> None:
+    """Every judgement is the one that the world writes for the order that was drawn before."""
+    records = judgements()
+    world = ShapesWorld("demo", 0, "train", 0.3, None)
+    order = records.order(1)
+    assert order.tolist() == with_winners(records.mixture.order(1), 0, 1).tolist()
+    for index in order.tolist():
+        (continuation,) = records[index].group.continuations
+        learned = tiny.tokenizer().decode([continuation.ids[i] for i in continuation.loss_tokens])
+        wanted = world.item(index // 2).rationale(chosen_first=index % 2 == 0)
+        assert f"<think>{wanted}</think>" in learned

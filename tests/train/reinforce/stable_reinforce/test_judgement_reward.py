@@ -1,0 +1,191 @@
+"""What judgements earn: the paper's formula, and nothing for anything that is not clearly right."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data.prompts import Answer, Judgement, read, write_judgement
+from models.backbone import load_language_model
+from models.config import BackboneConfig
+from tests.data.test_prompts import UNREADABLE
+from tests.models import tiny
+from train.recipe.methods import RewardsConfig, ServerJudge
+from train.reinforce.stable_reinforce.judgement_reward import (
+    Consistency,
+    JudgementReward,
+    by_model,
+    by_rule,
+    consistency_question,
+    earned,
+    model_replies,
+    reply,
+    server_replies,
+)
+
+PAPER, RELEASED = RewardsConfig(), RewardsConfig(variant="r1_released")
+
+
+@pytest.mark.parametrize(
+    ("answer", "consistency", "config", "total"),
+    [
+        (1, 1, PAPER, 2.0),  # 1 (1 + 0.5) + 0.5
+        (1, 0, PAPER, 1.5),
+        (1, -1, PAPER, 1.5),
+        (2, 1, PAPER, 0.5),  # wrong: the form alone
+        (1, -1, RELEASED, 1.0),  # 1 (1 - 0.5) + 0.5
+        (1, 1, RELEASED, 2.0),
+        (1, 1, RewardsConfig(consistency_weight=0.0, format_weight=0.25), 1.25),
+    ],
+)
+def test_the_formula(
+    answer: Answer, consistency: Consistency, config: RewardsConfig, total: float
+) -> None:
+    assert earned(read(write_judgement("because", answer)), 1, consistency, config).total == total
+
+
+def test_a_right_answer_in_the_wrong_form_earns_its_result_only() -> None:
+    assert earned(read("<answer>1</answer>"), 1, 0, PAPER).total == 1.0
+
+
+@pytest.mark.parametrize("written", UNREADABLE)
+@pytest.mark.parametrize("config", [PAPER, RELEASED])
+def test_no_unclear_judgement_earns_a_result(written: str, config: RewardsConfig) -> None:
+    judgement = read(written)
+    for winner in (1, 2):
+        found = earned(judgement, winner, by_rule([judgement])[0], config)
+        assert found.result == 0
+        assert found.total <= config.format_weight
+
+
+def test_the_rule_compares_conclusion_and_answer() -> None:
+    said = "Response 1 is better."
+    assert by_rule(
+        [read(write_judgement(said, 1)), read(write_judgement(said, 2)), read("<answer>1</answer>")]
+    ) == [1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("1", 1), (" 0.\n", -1), ("", 0), ("10", 0), ("Output: 1", 0), ("yes", 0)]
+)
+def test_only_a_lone_digit_is_a_reply(said: str, meant: int) -> None:
+    assert reply(said) == meant
+
+
+def test_the_question_shows_the_last_lines_and_is_not_asked_without_an_answer() -> None:
+    asked = consistency_question(Judgement("one\ntwo\n\nthree\nfour", 2, True))
+    assert asked is not None
+    assert "two\nthree\nfour" in asked
+    assert "one" not in asked.replace("none", "").replace("alone", "")
+    assert consistency_question(Judgement("one", None, True)) is None
+
+
+def test_a_judgement_that_was_cut_off_earns_nothing_and_parts_are_logged() -> None:
+    texts = {7: write_judgement("Response 1 is better.", 1), 8: "nonsense"}
+    metrics: dict[str, float] = {}
+    columns: dict[str, list[Any]] = {}
+    tokenizer = SimpleNamespace(decode=lambda ids: texts[ids[0]])
+    encoder: Any = SimpleNamespace(tokenizer=tokenizer, end_of_turn=0)
+    reward = JudgementReward(PAPER, by_rule, encoder)
+    ids = [[7, 0], [7, 0], [8, 0], [7, 9]]
+    asked: list[Any] = [
+        SimpleNamespace(winner=winner, record=record)
+        for winner, record in zip((1, 2, 1, 1), "aabb", strict=True)
+    ]
+    found = reward(ids, asked, metrics.__setitem__, columns.__setitem__)
+    assert found == [2.0, 0.5, 0.0, 0.0]
+    assert metrics["rollouts/cut_off"] == 0.25
+    assert metrics["rollouts/unreadable"] == 0.25
+    assert columns["result"] == [1.0, 0.0, 0.0, 0.0]
+    assert columns["winner"] == [1, 2, 1, 1]
+    assert columns["record"] == ["a", "a", "b", "b"]
+
+
+@contextmanager
+def server(replies: list[tuple[int, bytes]]) -> Iterator[str]:
+    """Serve the replies one after the other, the last one for ever."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, body = replies.pop(0) if len(replies) > 1 else replies[0]
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    found = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{found.server_port}/v1"
+    finally:
+        found.shutdown()
+
+
+def chat(text: str) -> bytes:
+    return json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "opinion"),
+    [
+        (200, chat("1"), 1),
+        (200, chat("0"), -1),
+        (200, chat("maybe 1"), 0),
+        (404, b"no such model", 0),
+    ],
+)
+def test_a_server_that_gives_no_clear_answer_never_pays(
+    status: int, body: bytes, opinion: int, tmp_path: Path
+) -> None:
+    with server([(status, body)]) as url:
+        judge = ServerJudge(type="server", url=url, model="m", timeout_seconds=5.0)
+        judgements = [read(write_judgement("Response 1 is better.", 1)), read("nothing")]
+        assert by_model(partial(server_replies, judge, tmp_path), judgements) == [opinion, 0]
+
+
+def test_a_model_that_babbles_is_unclear(tmp_path: Path) -> None:
+    judgements = [
+        read(write_judgement("Response 1 is better.", 1)),
+        read("nothing"),
+        read(write_judgement("a\nb", 2)),
+    ]
+    model = load_language_model(
+        BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
+    ).eval()
+    for budget in (4096, 1):
+        assert by_model(partial(model_replies, model, tiny.encoder(), budget), judgements) == [
+            0,
+            0,
+            0,
+        ]
+    assert by_model(partial(model_replies, model, tiny.encoder(), 4096), []) == []
+
+
+def test_replies_go_to_the_judgements_they_were_asked_about() -> None:
+    asked: list[str] = []
+
+    def replies(questions: Sequence[str]) -> list[str]:
+        asked.extend(questions)
+        return ["1" if "first" in question else "0" for question in questions]
+
+    judgements = [
+        read("nothing"),
+        read(write_judgement("first", 1)),
+        read(write_judgement("second", 2)),
+    ]
+    assert by_model(replies, judgements) == [0, 1, -1]
+    assert len(asked) == 2

@@ -1,0 +1,29 @@
+"""The Naive-RM (BaseReward): a reward head scores both responses at their last token, and Bradley-Terry compares them."""
+
+from typing import Any
+
+from eval.judges.judge import Judge
+from eval.judges.scalar.judge import ScalarJudge
+from train.methods.method import SupervisedMethod
+from train.methods.naive.objective import PairwiseScores
+from train.recipe.methods import NaiveConfig
+from train.supervised.steps import MixtureRecords, PairEncoder, shared_costs
+
+
+class NaiveMethod(SupervisedMethod):
+    """The Naive-RM."""
+
+    config: NaiveConfig
+
+    def prepare(self) -> None:
+        """Take pairs, and compare them."""
+        self.encode = PairEncoder(
+            self.encoder, self.recipe.head.read, self.config.length_normalisation
+        )
+        self.records = MixtureRecords(self.mixture, self.encode, self.config.pairs_together)
+        self.costs = shared_costs(self.mixture)
+        self.objective = PairwiseScores(self.config)
+
+    def judge(self, model: Any) -> Judge:
+        """Return the judge that scores both responses."""
+        return ScalarJudge(model, self.packed(), self.recipe.head.read)

@@ -1,0 +1,51 @@
+"""What the packed trainer learns from a row: pairs by Bradley-Terry, or text by cross-entropy.
+
+No loss averages: a sum over pairs (or labels) is divided by their number in the whole optimizer step, on all ranks.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from train.recipe.methods import NaiveConfig
+from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
+from train.supervised.steps import PackedRow
+
+
+def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return scores / log(length + 1); `scores` (continuations,) fp32, `lengths` (continuations,) response tokens >= 1.
+
+    BaseReward's ablation "length normalisation": applied to both scores before the loss, and not at inference.
+    """
+    return scores / torch.log(lengths.to(scores.dtype) + 1.0)
+
+
+class PairwiseScores(Objective):
+    """The Naive-RM: every record is a group of two continuations, chosen first; the loss is Bradley-Terry."""
+
+    def __init__(self, config: NaiveConfig) -> None:
+        self.config = config
+
+    def loss(
+        self, model: nn.Module, row: PackedRow, totals: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the row's pair losses over the step's pairs."""
+        scores: Tensor = model(**row.batch.score_inputs())
+        if not row.records:
+            return scores.sum() * 0.0, {}
+        scores = scores.index_select(0, row.places)
+        used = (
+            length_normalised(scores, row.response_tokens)
+            if self.config.length_normalisation
+            else scores
+        )
+        margins = row.margins if self.config.margin else None
+        chosen, rejected = used.view(-1, 2).unbind(1)
+        losses = pair_loss(chosen, rejected, margins, self.config.zero_coefficient)
+        raw = scores.detach().view(-1, 2)
+        return losses.sum() / totals[0], score_sums(raw[:, 0], raw[:, 1])
+
+    def report(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return accuracy, ties, margin, reward mean and spread."""
+        return score_report(sums)

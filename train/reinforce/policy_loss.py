@@ -1,0 +1,93 @@
+"""StableReinforce as pure functions (R1-Reward, arXiv 2505.02835, section 4): advantages, policy loss, KL divergence.
+
+B judgements of T tokens at most; a `log_ratio` is log pi - log pi_old of the sampled tokens. The trainer is in
+train/reinforce/rollout_trainer.py.
+"""
+
+from math import inf, log
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from train.recipe.methods import AdvantageConfig, PreClipConfig, RolloutConfig
+
+SMALL = 1e-8
+
+
+class Advantages(NamedTuple):
+    """Advantages and which of them the filter set to 0."""
+
+    advantages: Tensor
+    """(B,) fp32."""
+    filtered: Tensor
+    """(B,) bool."""
+
+
+def compute_advantages(rewards: Tensor, group: int, config: AdvantageConfig) -> Advantages:
+    """Turn the rewards (B,) of a whole rollout batch, prompts in blocks of `group` judgements, into advantages.
+
+    `batch` (Reinforce++): (r - mean) / std over the batch. `group` (GRPO): over the block, with the unbiased std.
+    `leave_one_out`: r - mean of the block's others, over the batch's std. All-equal rewards give 0, which takes fp64:
+    in fp32 the rounding of their mean, divided by a std of nothing, would count as an advantage of several units.
+    """
+    rewards = rewards.double()
+    blocks = rewards.view(-1, group)
+    if config.normalisation == "batch":
+        advantages = (rewards - rewards.mean()) / (rewards.std(correction=0) + SMALL)
+    elif config.normalisation == "group":
+        advantages = (
+            (blocks - blocks.mean(1, keepdim=True)) / (blocks.std(1, keepdim=True) + SMALL)
+        ).flatten()
+    else:
+        others = (blocks.sum(1, keepdim=True) - blocks) / (group - 1)
+        advantages = (blocks - others).flatten() / (rewards.std(correction=0) + SMALL)
+    # The filter takes out |z| > bound, or in the released code's form |r - mean r| > bound.
+    measured = advantages if config.filter_variant == "paper" else rewards - rewards.mean()
+    filtered = measured.abs() > (inf if config.filter is None else config.filter)
+    return Advantages(advantages.masked_fill(filtered, 0.0).float(), filtered)
+
+
+def largest_advantage(judgements: int, group: int, config: AdvantageConfig) -> float:
+    """Return the largest standardised advantage that a batch of `judgements` can hold: one reward unlike all others.
+
+    In a group of G with the unbiased std (G - 1) / sqrt(G); in a batch of N with the population's sqrt(N - 1), which
+    leave-one-out stretches by G / (G - 1).
+    """
+    if config.normalisation == "group":
+        return float((group - 1) / group**0.5)
+    stretch = group / (group - 1) if config.normalisation == "leave_one_out" else 1.0
+    return float(stretch * (judgements - 1) ** 0.5)
+
+
+def pre_clipped(log_ratio: Tensor, bounds: PreClipConfig | None) -> Tensor:
+    """Clamp log-ratios before any exponential, so that ratio and gradient stay finite; None leaves them as they are."""
+    return log_ratio if bounds is None else log_ratio.clamp(log(bounds.lowest), log(bounds.highest))
+
+
+def policy_loss(log_ratio: Tensor, advantages: Tensor, config: RolloutConfig) -> Tensor:
+    """Return the loss of every token, (B, T): -min(ratio A, clip(ratio) A), the ratio pre-clipped.
+
+    `log_ratio` (B, T), `advantages` (B,). With `dual_clip` c the loss of a negative advantage is at most -c A (arXiv
+    1912.09729); with `epsilon_high` the upper clip is its own (arXiv 2503.14476).
+    """
+    weights = advantages[:, None]
+    ratio = pre_clipped(log_ratio, config.pre_clip).exp()
+    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    loss = -torch.minimum(ratio * weights, ratio.clamp(1 - config.epsilon, 1 + high) * weights)
+    if config.dual_clip is None:
+        return loss
+    return torch.where(weights < 0, torch.minimum(loss, -config.dual_clip * weights), loss)
+
+
+def kl_divergence(log_p: Tensor, reference: Tensor, form: str) -> Tensor:
+    """Estimate KL(policy || reference) at every sampled token, (B, T): k1, k2 or k3 of J. Schulman's note."""
+    difference = log_p - reference
+    if form == "k1":
+        return difference
+    return difference.square() / 2 if form == "k2" else (-difference).exp() + difference - 1
+
+
+def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over every judgement's own tokens, (B,); `values` and `mask` are (B, T)."""
+    return (values * mask).sum(1) / mask.sum(1).clamp_min(1)

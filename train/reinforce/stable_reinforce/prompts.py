@@ -1,0 +1,31 @@
+"""The prompts of a run in their order: what a judge is asked about pairs, or what a policy is asked.
+
+models/packed_generation.py samples texts on them.
+"""
+
+from dataclasses import dataclass, replace
+
+from data.preference import Preference
+from data.prompts import JudgeTemplate, ask
+from train.methods.language_model.method import Indices, shown_responses, with_winners
+from train.reinforce.rollouts import Prompt, RunPrompts
+
+
+@dataclass
+class Prompts(RunPrompts):
+    """What a judge is asked about pairs, the winner first in exactly half of each epoch."""
+
+    template: JudgeTemplate
+
+    def order(self, epoch: int) -> Indices:
+        """Return `2 * record + side`."""
+        return with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
+
+    def load(self, index: int, place: int) -> Prompt:
+        """Return the prompt with the winner first (`side` 0) or second."""
+        record, side = divmod(index, 2)
+        return self.mixture.load(record, lambda found: self._encode(found, side, place))
+
+    def _encode(self, record: Preference, side: int, place: int) -> Prompt:
+        request = ask(self.template, record.prompt, *shown_responses(record, side))
+        return replace(self.encode(record, request, place), winner=1 if side == 0 else 2)

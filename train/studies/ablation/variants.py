@@ -1,0 +1,371 @@
+"""A list of runs in one file: a recipe, and by name what each variant changes in it; and the runs, each in its process.
+
+    extends: ../shapes/naive.yaml
+    optim: {epochs: null, max_steps: 60}
+    output: {folder: runs/shapes/ablations/head, save_every_steps: 60}
+    variants:
+      2-silu: {}
+      1-linear: {head.layers: 1}
+
+Keys are dotted as on the command line, values are YAML. Every variant is run once for each seed, into FOLDER/VARIANT/SEED; the
+first one is what the others are compared with. A seed is `seed` and `data.seed` together: the head, dropout, what is drawn from
+the data and its order. `{seed}` in a variant's text stands for it, as in the path of what another list trained with each seed. A
+variant's own `extends: RECIPE` lies under the list: several methods on what the list gives them all.
+
+A run folder holds what the entry script writes, its console in `log.txt`, and, once complete, `run.json` and, of the last
+checkpoint, `eval/` with figures and predictions (of a policy `answers/`). The table is made of these: the checkpoints of complete
+runs may be deleted.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.config.layers import COMMAND_LINE, Located, Reader, lay
+from data.errors import Problem, RecipeError, UserError
+from data.storage.files import write_json, write_whole
+from data.storage.output_lock import locked_folder
+from eval.results.run_folder import HELD_OUT
+from train.recipe.methods import PolicyConfig
+from train.recipe.parsing import VARIANTS, read_recipe, required
+from train.recipe.recipe import Recipe
+from train.runs.provenance import leaves, recipe_yaml
+
+NAME = re.compile(r"\w[\w.-]*")
+DONE = "run.json"
+LOG = "log.txt"
+RECIPE = "recipe.yaml"
+GRACE_SECONDS = 30
+MEASURED = ("eval", "answers")
+"""Folders of a checkpoint with what was measured: of a judge, of a policy."""
+ONLY_TO_RESUME = ("global_step*", "optimizer.pt")
+"""What of checkpoints is needed only to resume: DeepSpeed's part and the optimizer state, most of their size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One variant with one seed."""
+
+    variant: str
+    seed: int
+    recipe: Recipe
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.recipe.output.folder)
+
+    def __str__(self) -> str:
+        """Return what a person calls it."""
+        return f"{self.variant}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """A list of runs, those of one seed together, so that a list that is cut short has compared all variants once."""
+
+    path: Path
+    folder: Path
+    changes: dict[str, str]
+    """What each variant changes, as it would be written on the command line."""
+    runs: tuple[Run, ...]
+
+    @property
+    def reference(self) -> str:
+        """The variant that the others are compared with: the first."""
+        return next(iter(self.changes))
+
+
+def read_ablation(
+    path: Path, overrides: Sequence[str] = (), seeds: Sequence[int] = (0,)
+) -> Ablation:
+    """Return the list at `path` with `overrides` (`section.key=value`) laid over every variant.
+
+    Raises RecipeError with everything that is wrong: first with the recipe, then with the variants.
+    """
+    reader = Reader()
+    tree = reader.recipe(path)
+    above = Located({}, COMMAND_LINE)
+    for text in overrides:
+        above = lay(above, reader.override(text))
+    sections: Any = tree.value
+    variants = sections.pop(VARIANTS, Located(None, f"{path}:1"))
+    wrong_list = list_problems(variants)
+    patches = {} if wrong_list else variants.value
+    changes = {
+        name: ", ".join(
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in patch.plain().items()
+        )
+        for name, patch in patches.items()
+    }
+    trees = {name: over_its_own(reader, path, tree, patch) for name, patch in patches.items()}
+    first = next(iter(trees), None)
+    whole = tree  # what the first variant extends may leave to it what the list does not say
+    if first is not None and trees[first] is not tree:
+        whole = lay(trees[first], for_seed(undotted(patches[first]), seeds[0]))
+    base = required(path, lay(whole, above), [*reader.problems, *wrong_list])
+    folder, runs, problems = Path(base.output.folder), [], []
+    for seed in seeds:
+        for name, patch in patches.items():
+            output = {"folder": f"{folder}/{name}/{seed}", "resume": "auto"}
+            data = {"seed": seed}
+            if compared_on(base) == (HELD_OUT,):
+                # Runs are compared row by row, so that all seeds hold out the same records.
+                data["validation_seed"] = base.data.seed
+            own = Located.of({"seed": seed, "data": data, "output": output}, "--seeds")
+            try:
+                found = required(
+                    path,
+                    lay(lay(lay(trees[name], for_seed(undotted(patch), seed)), above), own),
+                    [],
+                )
+                runs.append(Run(name, seed, found))
+                wrong = evaluation_problems(found, base, patch)
+            except RecipeError as error:
+                wrong = error.problems
+            problems += [Problem(p.where, f"{name}: {p.key}", p.found, p.message) for p in wrong]
+    if problems:
+        raise RecipeError(str(path), list(dict.fromkeys(problems)))
+    return Ablation(path, folder, changes, tuple(runs))
+
+
+def list_problems(variants: Located) -> list[Problem]:
+    """Return what keeps `variants` from being a mapping of names to changes."""
+    if not isinstance(variants.value, dict) or not variants.value:
+        message = "a list of runs holds a mapping of a name to the keys that it changes; `{}` changes none"
+        return [
+            Problem(
+                variants.where,
+                VARIANTS,
+                "",
+                f"{message}. See the head of train/studies/ablation/variants.py",
+            )
+        ]
+    found = []
+    for name, patch in variants.value.items():
+        if not NAME.fullmatch(name):
+            message = "a variant's name is that of its folder: letters, digits, _ . and - only"
+            found.append(Problem(patch.where, f"{VARIANTS}.{name}", "", message))
+        if not isinstance(patch.value, dict):
+            message = (
+                "a variant is a mapping of dotted keys, such as {head.layers: 1}; `{}` changes none"
+            )
+            found.append(
+                Problem(patch.where, f"{VARIANTS}.{name}", json.dumps(patch.plain()), message)
+            )
+    return found
+
+
+def compared_on(recipe: Recipe) -> tuple[str, ...]:
+    """Return the names of the evaluations by which the variants of a list are compared, policies excepted.
+
+    These are the benchmarks, or the held-out records if there are none and the method judges them.
+    """
+    if recipe.evaluation.benchmarks:
+        return tuple(benchmark.name for benchmark in recipe.evaluation.benchmarks)
+    if f"{HELD_OUT}/accuracy" in recipe.held_out_figures:
+        return (HELD_OUT,)
+    return ()
+
+
+def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
+    """Return what keeps the figures of a variant from being compared with those of the others."""
+    if compared_on(recipe) == (HELD_OUT,) and compared_on(base) == (HELD_OUT,):
+        return _held_out_problems(recipe, base, patch)
+    key = "questions" if isinstance(recipe.method, PolicyConfig) else "benchmarks"
+    asked, shared = (getattr(one.evaluation, key) for one in (recipe, base))
+    found, message = (
+        "",
+        f"the variants of a list share their {key}, row by row; set them for the whole list",
+    )
+    if not asked:
+        found, message = "[]", f"there is nothing to compare variants by; name {key}"
+    elif asked == shared:
+        return []
+    return [Problem(patch.where, f"evaluation.{key}", found, message)]
+
+
+def _held_out_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
+    """Return the settings that keep a variant from holding out the records of the first variant."""
+    problems = []
+    own = recipe.data.model_dump()
+    shared = base.data.model_dump()
+    for key in ("sources", "filters", "validation"):
+        if own[key] != shared[key]:
+            message = (
+                "the variants of this list are compared on held-out records, which must be the same for all. "
+                "Set this key for the whole list, or name benchmarks (evaluation.benchmarks)"
+            )
+            problems.append(Problem(patch.where, f"data.{key}", "", message))
+    return problems
+
+
+def over_its_own(reader: Reader, path: Path, tree: Located, patch: Located) -> Located:
+    """Return the list at `path` laid over the recipe that a variant extends, if it does: that key is taken out of `patch`."""
+    changes: Any = patch.value
+    extended = changes.pop("extends", None)
+    if extended is None:
+        return tree
+    return lay(
+        reader.recipe(path.parent / str(extended.plain()), (path.resolve(),), extended.where), tree
+    )
+
+
+def for_seed(tree: Located, seed: int) -> Located:
+    """Return a tree with the seed in the place of `{seed}` in its texts."""
+    value: Any = tree.value
+    if isinstance(value, dict):
+        value = {key: for_seed(child, seed) for key, child in value.items()}
+    elif isinstance(value, list):
+        value = [for_seed(child, seed) for child in value]
+    elif isinstance(value, str):
+        value = value.replace("{seed}", str(seed))
+    return Located(value, tree.where)
+
+
+def undotted(patch: Located) -> Located:
+    """Return a mapping of dotted keys as the recipe of these keys."""
+    tree = Located({}, patch.where)
+    changes: Any = patch.value
+    for key, value in changes.items():
+        for name in reversed(key.split(".")):
+            value = Located({name: value}, value.where)
+        tree = lay(tree, value)
+    return tree
+
+
+def state(run: Run) -> str:
+    """Say how far a run has come: `complete`, `begun` or `to do`."""
+    if (run.folder / DONE).exists():
+        return "complete"
+    return "begun" if (run.folder / RECIPE).exists() else "to do"
+
+
+def refuse_other_recipes(runs: Sequence[Run]) -> None:
+    """Refuse to count, or to continue, a run in one of the folders that another recipe began."""
+    for run in runs:
+        if (run.folder / RECIPE).exists() and (differing := differences(run)):
+            raise UserError(
+                f"{run.folder} holds a run with another recipe (there / asked for): {'; '.join(differing)}. Remove that folder "
+                "to train it again, or give output.folder=… to keep it and begin another list"
+            )
+
+
+def differences(run: Run) -> list[str]:
+    """Return the keys in which the recipe in the folder of `run` is not its own, with both values."""
+    try:
+        there, asked = (
+            leaves(recipe.resolved()) for recipe in (read_recipe(run.folder / RECIPE), run.recipe)
+        )
+    except RecipeError as error:
+        return [str(error)]
+    return [
+        f"{key} {there.get(key)} / {asked.get(key)}"
+        for key in there | asked
+        if there.get(key) != asked.get(key)
+    ]
+
+
+def alone(folder: Path) -> AbstractContextManager[int]:
+    """Return the lock of a list's folder, as `locked_folder` does.
+
+    Runs inherit its file descriptor and keep the folder locked if this process is killed.
+    """
+    return locked_folder(folder)
+
+
+def end_runs_on_signals() -> None:
+    """On SIGTERM and SIGINT end this process in order, and with it the run that goes on."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, frame: sys.exit(128 + received))
+
+
+def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
+    """Train a run, or resume it, and say whether it came to its end; then keep its figures and remove ONLY_TO_RESUME."""
+    begin = time.monotonic()
+    if launch(run, launcher, lock):
+        return False
+    # The last checkpoint's figures are the run's: the best of several would be chosen by luck too.
+    done = newest(run.folder, "complete")
+    if done is None:
+        raise UserError(
+            f"{run.folder}: the run came to its end and left no checkpoint; see {run.folder / LOG}"
+        )
+    for measured in [done.parent / name for name in MEASURED if (done.parent / name).exists()]:
+        shutil.copytree(measured, run.folder / measured.name, dirs_exist_ok=True)
+    for path in [
+        path for pattern in ONLY_TO_RESUME for path in run.folder.glob(f"checkpoint-*/{pattern}")
+    ]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    about = {
+        "checkpoint": done.parent.name,
+        "seconds_of_last_launch": round(time.monotonic() - begin),
+    }
+    write_json(run.folder / DONE, about)
+    return True
+
+
+def newest(folder: Path, name: str) -> Path | None:
+    """Return the file `name` of the checkpoint with the most steps that has one."""
+    return max(
+        folder.glob(f"checkpoint-*/{name}"),
+        key=lambda path: int(path.parent.name.split("-")[1]),
+        default=None,
+    )
+
+
+def launch(run: Run, launcher: Sequence[str], lock: int) -> int:
+    """Run the entry script of a run's method and return its status; its console is appended to `log.txt`.
+
+    Where this process is ended, so is the run.
+    """
+    run.folder.mkdir(parents=True, exist_ok=True)
+    write_whole(run.folder / RECIPE, recipe_yaml(run.recipe))
+    script = Path(__file__).parents[2] / f"{run.recipe.entry}.py"
+    with (run.folder / LOG).open("a", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [*launcher, str(script), str(run.folder / RECIPE)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[lock],
+        )
+        try:
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                stop(process)
+        if status:
+            log.write(f"ended with status {status}\n")
+    return status
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it began, which are its group: in order, and after GRACE_SECONDS by force."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    with suppress(ProcessLookupError):  # the group is gone
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            process.poll()
+            os.killpg(process.pid, 0)
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def last_words(run: Run, count: int = 12) -> str:
+    """Return the last lines of a run's console."""
+    return "\n".join(
+        (run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
+    )

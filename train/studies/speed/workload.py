@@ -1,0 +1,165 @@
+"""What speed is measured on: models of known shapes with random weights, and pairs of random tokens and patches.
+
+A pair is an image of about 1,050 tokens, a question of 20 to 120 and two responses of 60 to 400: the sizes, and the order
+in which they are drawn, of the workload behind the project's speed targets.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models.backbone import embed_patches, set_attention
+from models.build_embedded import SPECIAL, architecture
+from models.config import HeadConfig
+from models.families.registry import PUBLISHED, family_of
+from models.packing.groups import Continuation, Group
+from models.packing.vision import VisionTokens
+from models.portable.reward import ScoreLinear
+
+SHAPES = {
+    "3b": PUBLISHED["Qwen/Qwen2.5-VL-3B-Instruct"],
+    "7b": PUBLISHED["Qwen/Qwen2.5-VL-7B-Instruct"],
+}
+EMBEDDED = "embedded"
+FIRST_WORD = 7
+"""Ids below are the embedded backbone's special tokens, so no text holds one."""
+LAST_WORD = 1000
+
+
+class Workload(NamedTuple):
+    """Bounds of the sizes, the upper one excluded; an image's sides count merged patches, so tokens."""
+
+    side: tuple[int, int]
+    question: tuple[int, int]
+    response: tuple[int, int]
+
+
+FULL = Workload((26, 40), (20, 120), (60, 400))
+SMALL = Workload((9, 14), (3, 15), (8, 50))
+"""An eighth of the tokens in the same proportions, for the embedded backbone on a CPU."""
+
+
+def config_of(name: str) -> Any:
+    """Return the configuration of `embedded`, `3b`, `7b` or a released checkpoint, with the paper's head; without a download."""
+    embedded = {token: number for number, token in enumerate(SPECIAL)}
+    config = architecture(embedded) if name == EMBEDDED else (SHAPES | PUBLISHED)[name].config()
+    config.reward_head = HeadConfig().model_dump()
+    return config
+
+
+def build(kind: Any, name: str, device: torch.device, dtype: torch.dtype) -> Any:
+    """Return a model of the class `kind`, with random weights made on the device.
+
+    A head's last layer too, which starts at zero for training: a backward pass of zeros takes a GPU less power, so less time.
+    """
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = kind._from_config(config_of(name), dtype=dtype)
+        for module in model.modules():
+            if isinstance(module, ScoreLinear):
+                nn.init.normal_(module.weight, std=0.02)
+    set_attention(model)
+    embed_patches(model)
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class PairSize:
+    """One pair; `height` and `width` are even and count patches of 14 pixels, the rest counts tokens."""
+
+    height: int
+    width: int
+    question: int
+    responses: tuple[int, int]
+
+
+def pair_sizes(count: int, seed: int, workload: Workload) -> list[PairSize]:
+    """Return the sizes of `count` pairs."""
+    draw, sizes = random.Random(seed).randrange, []
+    side, question, response = workload
+    for _ in range(count):
+        height, width = 2 * draw(*side), 2 * draw(*side)
+        sizes.append(PairSize(height, width, draw(*question), (draw(*response), draw(*response))))
+    return sizes
+
+
+def pair_group(size: PairSize, vision: VisionTokens, seed: int) -> Group:
+    """Return a pair as a group whose continuations are read at their last token."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = [vision.image] * (size.height * size.width // vision.merge_size**2)
+    prompt = [*vision.marked(tokens), *_words(size.question, generator)]
+    responses = tuple(
+        Continuation(_words(length, generator), read=(length - 1,)) for length in size.responses
+    )
+    pixels = torch.randn(size.height * size.width, vision.patch_size, generator=generator)
+    return Group(tuple(prompt), responses, pixels, ((1, size.height, size.width),))
+
+
+def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements: int) -> Group:
+    """Return the prompt of `size` with sampled judgements of the longer response's length, all of whose tokens are learned."""
+    generator = torch.Generator().manual_seed(seed)
+    length = max(size.responses)
+    made = [
+        Continuation(_words(length, generator), loss_tokens=tuple(range(length)))
+        for _ in range(judgements)
+    ]
+    return replace(pair_group(size, vision, seed), continuations=tuple(made))
+
+
+def two_pairs(pairs: Sequence[Group]) -> list[Group]:
+    """Return half as many groups of two pairs each: one of `pairs` with the responses of the next."""
+    both = zip(pairs[::2], pairs[1::2] or pairs, strict=False)
+    return [
+        replace(one, continuations=one.continuations + other.continuations) for one, other in both
+    ]
+
+
+def unshared(groups: Sequence[Group], count: int = 1) -> list[Group]:
+    """Return every `count` continuations as a group of their own, with its own copy of prompt and image."""
+    return [
+        replace(group, continuations=group.continuations[start : start + count])
+        for group in groups
+        for start in range(0, len(group.continuations), count)
+    ]
+
+
+def padded_inputs(
+    groups: Sequence[Group], vision: VisionTokens
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the stock model's keyword arguments for all conversations of `groups`, right-padded, and where each one ends.
+
+    B conversations of L tokens at most: `input_ids` and `attention_mask` are (B, L), the images repeated for each; the ends
+    are (B,) int64.
+    """
+    singles = unshared(groups)
+    ids = [torch.tensor([*group.prompt_ids, *group.continuations[0].ids]) for group in singles]
+    lengths = torch.tensor([len(one) for one in ids])
+    rows = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+    inputs = {
+        "input_ids": rows,
+        "attention_mask": (torch.arange(rows.shape[1]) < lengths[:, None]).long(),
+        "mm_token_type_ids": (rows == vision.image).int(),
+        "pixel_values": torch.cat(
+            [group.pixel_values for group in singles if group.pixel_values is not None]
+        ),
+        "image_grid_thw": torch.tensor([grid for group in singles for grid in group.grids]),
+    }
+    return inputs, lengths - 1
+
+
+def vision_tokens(config: Any) -> VisionTokens:
+    """Return how images stand in a row of a model of `config`."""
+    ids = (
+        1,
+        config.image_token_id,
+        2,
+    )  # which marks stand around an image costs nothing; 0 may be padding, whose embedding is 0
+    return family_of(config.model_type).vision_tokens(config.vision_config, ids)
+
+
+def _words(length: int, generator: torch.Generator) -> tuple[int, ...]:
+    return tuple(torch.randint(FIRST_WORD, LAST_WORD, (length,), generator=generator).tolist())
