@@ -23,18 +23,18 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.chart import Axis, Chart
-from data.display.console import plain_console
-from data.display.page import TINY, render, thumbnail
-from data.errors import LeftOut, RecordError, UserError
-from data.images import decode, image_size
-from data.preference import Preference, validate
-from data.preparation.mixing import Mixture
-from data.preparation.recipe_section import pairs_together_of, section_of
-from data.preparation.row_index import ORDER, ROW, RowIndex, normalised
-from data.preparation.scan import BadRecordConfig
-from data.preparation.split import SourceSplit
-from data.storage.files import write_whole
+from mmrm.data.display.chart import Axis, Chart
+from mmrm.data.display.console import plain_console
+from mmrm.data.display.html import TINY, render, thumbnail
+from mmrm.data.errors import LeftOut, RecordError, UserError
+from mmrm.data.images import decode, image_size
+from mmrm.data.preference import Preference, validate
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.preparation.recipe_section import pairs_together_of, section_of
+from mmrm.data.preparation.row_index import ORDER, ROW, RowIndex, normalised
+from mmrm.data.preparation.scan import BadRecordConfig
+from mmrm.data.preparation.split import SourceSplit
+from mmrm.data.storage.files import write_whole
 
 THUMBNAIL = 360
 """Longest side in pixels of an image on the page."""

@@ -31,7 +31,7 @@ class ImageError(RecordError):
 class LeftOut(RecordError):
     """A row that its source leaves out by its own rule (a tie, too small a gap): counted in the data card, not skipped.
 
-    `reason` is one of `data.preparation.row_index.REASONS`.
+    `reason` is one of `mmrm.data.preparation.row_index.REASONS`.
     """
 
     def __init__(self, reason: str, message: str) -> None:

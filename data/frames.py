@@ -24,12 +24,12 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.errors import InUseError, UserError
-from data.regular_files import require_regular
-from data.storage.files import mapped
-from data.storage.output_lock import locked_folder
-from data.video import SUFFIXES, is_video_name
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import InUseError, UserError
+from mmrm.data.regular_files import require_regular
+from mmrm.data.storage.files import mapped
+from mmrm.data.storage.output_lock import locked_folder
+from mmrm.data.video import SUFFIXES, is_video_name
 
 QUALITY = 95
 LISTED = 20

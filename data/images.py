@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from data.errors import ImageError, SpecialFileError, UserError
-from data.image_decoding import ImageModeError, orientation, upright_rgb
-from data.preference import EncodedImage
-from data.regular_files import open_regular, read_bytes, require_regular
-from data.video import ADVICE, is_video, is_video_name
+from mmrm.data.errors import ImageError, SpecialFileError, UserError
+from mmrm.data.image_decoding import ImageModeError, orientation, upright_rgb
+from mmrm.data.preference import EncodedImage
+from mmrm.data.regular_files import open_regular, read_bytes, require_regular
+from mmrm.data.video import ADVICE, is_video, is_video_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """What is read; Pillow's other plug-ins (EPS starts Ghostscript) are not used."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from data.config.section import Section
-from data.errors import RecordError
-from data.preference import Preference, texts
+from mmrm.data.config.section import Section
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Preference, texts
 
 
 class Limits(Section):

@@ -14,11 +14,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.errors import UserError
-from data.preparation.inspection import inspect
-from data.preparation.mixing import CACHE, Mixture
-from data.preparation.recipe_section import image_tokens_of_recipe, pairs_together_of, section_of
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import UserError
+from mmrm.data.preparation.inspection import inspect
+from mmrm.data.preparation.mixing import CACHE, Mixture
+from mmrm.data.preparation.recipe_section import (
+    image_tokens_of_recipe,
+    pairs_together_of,
+    section_of,
+)
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from data.errors import MarkerInTextError, RecordError
-from data.markers import marker_in_prompt, marker_in_response, stray_marker
-from data.video import ADVICE, TOKEN
+from mmrm.data.errors import MarkerInTextError, RecordError
+from mmrm.data.markers import marker_in_prompt, marker_in_response, stray_marker
+from mmrm.data.video import ADVICE, TOKEN
 
 EncodedImage = bytes | Path
 """An image file that is not decoded yet: its bytes or its path."""

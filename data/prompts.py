@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from data.preference import Message, Preference, placeholders, text, texts
-from data.rationales import swapped as swapped
+from mmrm.data.preference import Message, Preference, placeholders, text, texts
+from mmrm.data.rationales import swapped as swapped
 
 JudgeTemplate = Literal["r1_reward", "short", "turns"]
 Answer = Literal[1, 2]

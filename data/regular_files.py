@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TextIO
 
-from data.errors import SpecialFileError
+from mmrm.data.errors import SpecialFileError
 
 OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 """With O_NONBLOCK, opening a FIFO returns at once instead of waiting for a writer."""

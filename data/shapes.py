@@ -13,11 +13,11 @@ from textwrap import wrap
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.synthetic.benchmark_files import write_all
-from data.synthetic.scene_questions import QUESTION_TYPES
-from data.synthetic.scenes import LEVELS
-from data.synthetic.text_questions import TEXT_TYPES
-from data.synthetic.world import Item, ShapesWorld
+from mmrm.data.synthetic.benchmark_files import write_all
+from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
+from mmrm.data.synthetic.scenes import LEVELS
+from mmrm.data.synthetic.text_questions import TEXT_TYPES
+from mmrm.data.synthetic.world import Item, ShapesWorld
 
 
 def write_sheet(path: Path, level: str, seed: int) -> None:

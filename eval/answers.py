@@ -18,21 +18,21 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.preference import text
-from data.storage.files import write_json
-from data.storage.output_lock import locked_file
-from data.synthetic.scenes import LEVELS
-from data.synthetic.wording import VERDICTS
-from data.synthetic.world import Item, ShapesWorld
-from eval.judges.packed_inference import Packed, run_packed
-from eval.results.intervals import wilson
-from models.backbone import load_encoder, load_language_model
-from models.config import BackboneConfig, SamplingConfig
-from models.encoder import Encoder, Span
-from models.generation import generate
-from models.packing.groups import Group, PackedBatch
-from models.portable.language_model import LabelModel
+from mmrm.data.display.console import plain_console
+from mmrm.data.preference import text
+from mmrm.data.storage.files import write_json
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.data.synthetic.scenes import LEVELS
+from mmrm.data.synthetic.wording import VERDICTS
+from mmrm.data.synthetic.world import Item, ShapesWorld
+from mmrm.eval.judges.packed_inference import Packed, run_packed
+from mmrm.eval.results.intervals import wilson
+from mmrm.models.backbone import load_encoder, load_language_model
+from mmrm.models.config import BackboneConfig, SamplingConfig
+from mmrm.models.encoder import Encoder, Span
+from mmrm.models.generation import generate
+from mmrm.models.packing.groups import Group, PackedBatch
+from mmrm.models.portable.language_model import LabelModel
 
 KINDS = ("answer", "verdict", "likelihood")
 

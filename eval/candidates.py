@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from data.preference import EncodedImage, Message, Preference
+from mmrm.data.preference import EncodedImage, Message, Preference
 
 
 def as_example(record: Preference) -> Example:

@@ -19,11 +19,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from safetensors import SafetensorError
 
-from data.config.validation import format_validation_error
-from data.errors import InUseError, UserError
-from eval.benchmarks.registry import BenchmarkConfig
-from eval.judges.judge_card import recorded
-from eval.protocol import Images, ProtocolConfig
+from mmrm.data.config.validation import format_validation_error
+from mmrm.data.errors import InUseError, UserError
+from mmrm.eval.benchmarks.registry import BenchmarkConfig
+from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.protocol import Images, ProtocolConfig
 
 SETTING = re.compile(r",(?=(?:revision|image_root|type|limit|frames)=)")
 """Separates the settings of a benchmark; a comma inside a path stays one."""
@@ -63,9 +63,9 @@ def user_errors() -> tuple[type[Exception], ...]:
     5 to 13 seconds. It can only have been raised if that file was imported before.
     """
     errors = (UserError, ValidationError, YAMLError, OSError, SafetensorError)
-    if "models.portable.reward" not in sys.modules:
+    if "mmrm.models.portable.reward" not in sys.modules:
         return errors
-    from models.portable.reward import IncompleteCheckpointError
+    from mmrm.models.portable.reward import IncompleteCheckpointError
 
     return (*errors, IncompleteCheckpointError)
 

@@ -22,24 +22,24 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.storage.files import write_json
-from data.storage.output_lock import locked_file
-from data.synthetic.scenes import LEVELS
-from data.synthetic.wording import CritiqueTruth, read_critique
-from data.synthetic.world import Item, ShapesWorld
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.candidates import Example, Verdict, as_example
-from eval.cli import add_ranks, command, processes
-from eval.judges.checkpoint import Runtime, load_checkpoint
-from eval.judges.critic.config import CriticJudgeConfig
-from eval.judges.critic.judge import critic_judge
-from eval.judges.loading import load_judge
-from eval.protocol import ProtocolConfig
-from eval.results.result import Accuracy, figure, outcomes
-from eval.results.summary_table import percent
-from models.backbone import load_critic
-from models.distributed import locked_by_first_rank, rank
+from mmrm.data.display.console import plain_console
+from mmrm.data.storage.files import write_json
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.data.synthetic.scenes import LEVELS
+from mmrm.data.synthetic.wording import CritiqueTruth, read_critique
+from mmrm.data.synthetic.world import Item, ShapesWorld
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.candidates import Example, Verdict, as_example
+from mmrm.eval.cli import add_ranks, command, processes
+from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
+from mmrm.eval.judges.critic.config import CriticJudgeConfig
+from mmrm.eval.judges.critic.judge import critic_judge
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.result import Accuracy, figure, outcomes
+from mmrm.eval.results.summary_table import percent
+from mmrm.models.backbone import load_critic
+from mmrm.models.distributed import locked_by_first_rank, rank
 
 WRITTEN = {"readable": "readable", "verdict": "right verdict", "fact": "right fact", "both": "both"}
 """What is counted of written critiques, and the heads of its columns."""

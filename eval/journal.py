@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from data.storage.files import write_whole
+from mmrm.data.storage.files import write_whole
 
 Found = TypeVar("Found")
 
@@ -59,7 +59,7 @@ class Journal:
         Several items may belong to one row, and several may have equal contents. All ranks must call together; each gets
         what was found before.
         """
-        from models.distributed import gather, rank
+        from mmrm.models.distributed import gather, rank
 
         writes = rank() == 0 and self.file is not None
         names = [self.part + key for key in numbered(keys)]

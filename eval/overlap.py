@@ -27,21 +27,21 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.preparation.filters import WRITER
-from data.preparation.mixing import CACHE
-from data.preparation.recipe_section import section_of
-from data.preparation.scan import code
-from data.sources.shared.source import Source
-from data.storage.code_digest import code_digest
-from data.storage.files import digest
-from data.storage.output_lock import locked_file
-from eval.benchmarks.registry import load
-from eval.candidates import Example
-from eval.cli import add_benchmarks, command
-from eval.contamination.index import OverlapIndex
-from eval.contamination.overlap_report import Overlap, report
-from eval.contamination.search import Search, run
+from mmrm.data.display.console import plain_console
+from mmrm.data.preparation.filters import WRITER
+from mmrm.data.preparation.mixing import CACHE
+from mmrm.data.preparation.recipe_section import section_of
+from mmrm.data.preparation.scan import code
+from mmrm.data.sources.shared.source import Source
+from mmrm.data.storage.code_digest import code_digest
+from mmrm.data.storage.files import digest
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.eval.benchmarks.registry import load
+from mmrm.eval.candidates import Example
+from mmrm.eval.cli import add_benchmarks, command
+from mmrm.eval.contamination.index import OverlapIndex
+from mmrm.eval.contamination.overlap_report import Overlap, report
+from mmrm.eval.contamination.search import Search, run
 
 
 def find(
@@ -58,7 +58,7 @@ def find(
     Raises: ImageError for a benchmark's image that cannot be decoded.
     """
     index = OverlapIndex(examples)
-    own = code_digest("eval.contamination.search", floors=("eval",))
+    own = code_digest("mmrm.eval.contamination.search", floors=("eval",))
     key = digest(
         " ".join(
             [

@@ -33,17 +33,17 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.arrays import Floats, Ints
-from data.display.console import plain_console
-from data.display.png import colours, panels
-from data.errors import UserError
-from data.preference import Preference
-from data.storage.files import write_json
-from data.storage.output_lock import locked_folder
-from eval.cli import add_ranks, command, processes
-from eval.contamination.questions import Question, TrainingPrompts
-from eval.policies.best_of import best_of, best_of_kl, best_score, majority, pass_at
-from eval.results.intervals import (
+from mmrm.data.arrays import Floats, Ints
+from mmrm.data.display.console import plain_console
+from mmrm.data.display.png import colours, panels
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference
+from mmrm.data.storage.files import write_json
+from mmrm.data.storage.output_lock import locked_folder
+from mmrm.eval.cli import add_ranks, command, processes
+from mmrm.eval.contamination.question_overlap import Question, TrainingPrompts
+from mmrm.eval.policies.best_of import best_of, best_of_kl, best_score, majority, pass_at
+from mmrm.eval.results.intervals import (
     Difference,
     Estimate,
     accuracy_over_seeds,
@@ -52,11 +52,11 @@ from eval.results.intervals import (
     paired_difference,
     share_interval,
 )
-from eval.results.run_folder import RECIPE
+from mmrm.eval.results.run_folder import RECIPE
 
 if TYPE_CHECKING:
-    from eval.policies.divergence import Point
-    from eval.policies.policy_runs import PolicyRun
+    from mmrm.eval.policies.divergence import Point
+    from mmrm.eval.policies.policy_runs import PolicyRun
 
 Credits = Mapping[str, Floats]
 """The value of each figure for every question, (questions,)."""
@@ -99,13 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure(options: argparse.Namespace) -> None:
     """Measure every point on all ranks; the first one writes, and holds the lock of the output."""
     with processes() as device, ExitStack() as stack:
-        from eval.judges.checkpoint import Runtime
-        from eval.judges.loading import load_judge
-        from eval.policies.answering import items_of_questions
-        from eval.policies.divergence import Measurement
-        from eval.policies.policy_runs import PolicyRun
-        from eval.suite.fingerprint import shared_digest
-        from models.distributed import gather, locked_by_first_rank, rank
+        from mmrm.eval.judges.checkpoint import Runtime
+        from mmrm.eval.judges.loading import load_judge
+        from mmrm.eval.policies.answering import items_of_questions
+        from mmrm.eval.policies.divergence import Measurement
+        from mmrm.eval.policies.policy_runs import PolicyRun
+        from mmrm.eval.suite.fingerprint import shared_digest
+        from mmrm.models.distributed import gather, locked_by_first_rank, rank
 
         output = options.output or options.runs[0] / "overoptimisation"
         stack.enter_context(locked_by_first_rank(locked_folder(output)))

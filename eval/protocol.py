@@ -22,9 +22,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.config.section import Section
-from data.storage.content import shown_key
-from eval.candidates import Candidates, Example, Side
+from mmrm.data.config.section import Section
+from mmrm.data.storage.content import shown_key
+from mmrm.eval.candidates import Candidates, Example, Side
 
 Order = Literal["both", "official", "winner_first"]
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.errors import UserError
-from data.storage.files import write_whole
-from data.storage.output_lock import locked_file
-from eval.cli import command
-from eval.reporting.comparison_page import list_page
-from eval.reporting.page import page
-from eval.reporting.run_content import read_run, read_sweep
-from eval.results.run_folder import ABLATION, LOG, SWEEP
+from mmrm.data.errors import UserError
+from mmrm.data.storage.files import write_whole
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.eval.cli import command
+from mmrm.eval.reporting.comparison_page import list_page
+from mmrm.eval.reporting.page import page
+from mmrm.eval.reporting.run_content import read_run, read_sweep
+from mmrm.eval.results.run_folder import ABLATION, LOG, SWEEP
 
 SECONDS, REST = 10.0, 4.0
 """Between two looks at a run; and how many times as long as a page took to write there is none."""

@@ -30,23 +30,23 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.errors import PredictionsError, UserError
-from data.storage.files import write_json
-from data.storage.output_lock import locked_folder
-from eval.benchmarks.benchmark import EMBEDDED, Location
-from eval.benchmarks.registry import BENCHMARKS
-from eval.cli import add_shared, benchmark, command, processes, task_of
-from eval.journal import Journal
-from eval.protocol import Images
-from eval.results.official_scores import readers, score_file
-from eval.results.result import LIMITED, Result, read_result
-from eval.results.summary_table import comparison_table, results_table, score_table
-from models.config import checkpoint_at
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import PredictionsError, UserError
+from mmrm.data.storage.files import write_json
+from mmrm.data.storage.output_lock import locked_folder
+from mmrm.eval.benchmarks.benchmark import EMBEDDED, Location
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.cli import add_shared, benchmark, command, processes, task_of
+from mmrm.eval.journal import Journal
+from mmrm.eval.protocol import Images
+from mmrm.eval.results.official_scores import readers, score_file
+from mmrm.eval.results.result import LIMITED, Result, read_result
+from mmrm.eval.results.summary_table import comparison_table, results_table, score_table
+from mmrm.models.config import checkpoint_at
 
 if TYPE_CHECKING:
-    from eval.judges.loaded import JudgeFor
-    from eval.suite.suite import Suite
+    from mmrm.eval.judges.loaded import JudgeFor
+    from mmrm.eval.suite.suite import Suite
 
 REAL, *ABLATED = get_args(Images)
 Results = dict[str, Result]
@@ -192,11 +192,11 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
     # Refuse a wrong command line before torch is imported, which takes seconds.
     tasks = [task_of(options, judge) for judge in judges]
     with processes() as device, ExitStack() as stack:
-        from eval.judges.checkpoint import Runtime
-        from eval.judges.loading import load_judge
-        from eval.suite.fingerprint import shared_digest
-        from eval.suite.suite import Suite
-        from models.distributed import locked_by_first_rank, rank
+        from mmrm.eval.judges.checkpoint import Runtime
+        from mmrm.eval.judges.loading import load_judge
+        from mmrm.eval.suite.fingerprint import shared_digest
+        from mmrm.eval.suite.suite import Suite
+        from mmrm.models.distributed import locked_by_first_rank, rank
 
         for folder in folders_of_results(options, judges):
             stack.enter_context(locked_by_first_rank(locked_folder(folder)))
@@ -283,8 +283,8 @@ def evaluate(
     An ablation's files lie in `ablations/<images>`, so that they never stand where the score is looked for. `digest` is the
     judge's, as `judge_digest` returns it.
     """
-    from eval.suite.fingerprint import fingerprint, rows_digest
-    from eval.suite.suite import journal_in
+    from mmrm.eval.suite.fingerprint import fingerprint, rows_digest
+    from mmrm.eval.suite.suite import journal_in
 
     found: dict[Images, Results] = {}
     for images in dict.fromkeys([suite.protocol.images, *(ABLATED if ablations else [])]):

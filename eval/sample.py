@@ -29,19 +29,19 @@ from ruamel.yaml import YAML
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.errors import UserError
-from data.images import data_uri
-from data.preference import Preference
-from data.preparation.mixing import CACHE
-from data.preparation.row_index import prompt_key
-from data.sources.registry import AnySource
-from data.storage.code_digest import code_digest
-from data.storage.files import digest, write_json_lines
-from data.storage.output_lock import locked_file
-from eval.cli import add_ranks, command, processes, refuse_existing
-from eval.journal import Journal
-from models.config import SamplingConfig
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import UserError
+from mmrm.data.images import data_uri
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import CACHE
+from mmrm.data.preparation.row_index import prompt_key
+from mmrm.data.sources.registry import AnySource
+from mmrm.data.storage.code_digest import code_digest
+from mmrm.data.storage.files import digest, write_json_lines
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.eval.cli import add_ranks, command, processes, refuse_existing
+from mmrm.eval.journal import Journal
+from mmrm.models.config import SamplingConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,12 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def sample(options: argparse.Namespace) -> None:
     """Sample on all ranks; the first one writes, and holds the output's lock."""
     with processes() as device, ExitStack() as stack:
-        from eval.judges.checkpoint import Runtime
-        from eval.policies.answering import Answerer
-        from eval.policies.policy_runs import load_policy, load_questions
-        from eval.suite.fingerprint import policy_digest
-        from models.backbone import resolve
-        from models.distributed import gather, locked_by_first_rank, rank
+        from mmrm.eval.judges.checkpoint import Runtime
+        from mmrm.eval.policies.answering import Answerer
+        from mmrm.eval.policies.policy_runs import load_policy, load_questions
+        from mmrm.eval.suite.fingerprint import policy_digest
+        from mmrm.models.backbone import resolve
+        from mmrm.models.distributed import gather, locked_by_first_rank, rank
 
         stack.enter_context(locked_by_first_rank(locked_file(options.output)))
         refuse_existing(options.output)
@@ -90,7 +90,7 @@ def sample(options: argparse.Namespace) -> None:
         model, packed = load_policy(place, Runtime(device, options.token_budget))
         # The questions are not part of it: the journal keeps each answer under its question's content.
         settings = (options.samples, sampling, options.seed)
-        code = code_digest("eval.policies.answering", floors=("models", "eval"))
+        code = code_digest("mmrm.eval.policies.answering", floors=("models", "eval"))
         mark = digest(repr((policy_digest(place), settings, code)))
         beside = options.output.with_name(f"{options.output.name}.journal")
         journal = Journal(options.output.name, plain_console(stderr=True), beside, gather(mark)[0])

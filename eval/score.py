@@ -40,17 +40,17 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.config.validation import format_validation_error
-from data.display.console import plain_console
-from data.errors import UserError
-from data.limits import DEFAULTS, Limits
-from data.storage.files import write_json_lines
-from data.storage.output_lock import locked_file
-from eval.cli import add_ranks, command, processes, refuse_existing
-from eval.selection.candidate_files import check_kind, schema_for, write_with
-from eval.selection.candidate_records import open_records
-from eval.selection.score_forms import FORMS
-from eval.selection.verifier_options import add_verifier, verifying
+from mmrm.data.config.validation import format_validation_error
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import UserError
+from mmrm.data.limits import DEFAULTS, Limits
+from mmrm.data.storage.files import write_json_lines
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.eval.cli import add_ranks, command, processes, refuse_existing
+from mmrm.eval.selection.candidate_files import check_kind, schema_for, write_with
+from mmrm.eval.selection.candidate_records import open_records
+from mmrm.eval.selection.score_forms import FORMS
+from mmrm.eval.selection.verifier_options import add_verifier, verifying
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -114,9 +114,9 @@ def limits_of(options: argparse.Namespace) -> Limits:
 def score(options: argparse.Namespace, console: Console) -> None:
     """Score the records of a file on all ranks; the first one writes, and holds the output's lock."""
     with processes() as device, ExitStack() as stack:
-        from eval.judges.checkpoint import Runtime
-        from eval.judges.loading import load_judge
-        from eval.selection.candidate_scores import (
+        from mmrm.eval.judges.checkpoint import Runtime
+        from mmrm.eval.judges.loading import load_judge
+        from mmrm.eval.selection.candidate_scores import (
             LineJournal,
             Scoring,
             added,
@@ -125,7 +125,7 @@ def score(options: argparse.Namespace, console: Console) -> None:
             reference_of,
             score_file,
         )
-        from models.distributed import locked_by_first_rank, rank
+        from mmrm.models.distributed import locked_by_first_rank, rank
 
         stack.enter_context(locked_by_first_rank(locked_file(options.output)))
         refuse_existing(options.output)

@@ -16,21 +16,21 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.errors import UserError
-from data.preference import Preference
-from data.preparation.mixing import Mixture
-from data.preparation.recipe_section import section_of
-from data.sources.project import as_row
-from data.storage.output_lock import locked_file
-from eval.annotation.annotator import append, journal_of, read_journal
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.candidates import as_example
-from eval.cli import command
-from eval.judges.checkpoint import Runtime
-from eval.judges.judge import Judge
-from eval.judges.loading import load_judge
-from eval.protocol import ProtocolConfig
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.preparation.recipe_section import section_of
+from mmrm.data.sources.project import as_row
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.eval.annotation.annotator import append, journal_of, read_journal
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.candidates import as_example
+from mmrm.eval.cli import command
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.judge import Judge
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.protocol import ProtocolConfig
 
 CHUNK = 256
 """Pairs that are judged before the selected ones of them are written."""

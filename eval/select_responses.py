@@ -24,16 +24,24 @@ from typing import Any, TypeVar, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.errors import RecordError
-from data.storage.files import write_json_lines
-from data.storage.output_lock import locked_file
-from eval.cli import command, refuse_existing
-from eval.selection.candidate_files import check_kind, schema_for, write_records, write_with
-from eval.selection.candidate_records import Answered, RecordFile, open_records
-from eval.selection.selection import Format, NotTaken, ScoredResponses, Writer, best, pairs, scored
-from eval.selection.verifier_options import add_verifier, verifying
-from eval.verifiers import Verifying
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import RecordError
+from mmrm.data.storage.files import write_json_lines
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.eval.cli import command, refuse_existing
+from mmrm.eval.selection.candidate_files import check_kind, schema_for, write_records, write_with
+from mmrm.eval.selection.candidate_records import Answered, RecordFile, open_records
+from mmrm.eval.selection.selection import (
+    Format,
+    NotTaken,
+    ScoredResponses,
+    Writer,
+    best,
+    pairs,
+    scored,
+)
+from mmrm.eval.selection.verifier_options import add_verifier, verifying
+from mmrm.eval.verifiers import Verifying
 
 Made = TypeVar("Made")
 

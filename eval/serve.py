@@ -34,11 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from pydantic import ValidationError
 
-from data.config.validation import format_validation_error
-from data.errors import UserError
-from data.regular_files import read_text
-from eval.cli import add_ranks, command, processes
-from eval.serving.request_limits import RequestLimits
+from mmrm.data.config.validation import format_validation_error
+from mmrm.data.errors import UserError
+from mmrm.data.regular_files import read_text
+from mmrm.eval.cli import add_ranks, command, processes
+from mmrm.eval.serving.request_limits import RequestLimits
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -132,9 +132,9 @@ def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -
             "FastAPI and uvicorn, which serve, are not installed: pip install -e .[serve]"
         ) from error
     with processes() as device:
-        from eval.judges.checkpoint import Runtime
-        from eval.serving.app import Server
-        from eval.serving.service import Service, load_served
+        from mmrm.eval.judges.checkpoint import Runtime
+        from mmrm.eval.serving.app import Server
+        from mmrm.eval.serving.service import Service, load_served
 
         name, runtime = options.name or str(options.judge), Runtime(device, options.token_budget)
         listening = socket.create_server(

@@ -12,9 +12,9 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Literal
 
-from data.errors import RecordError, UserError
-from data.preference import Rule, Truth
-from data.scanning import compatibility_form, contents_between
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.preference import Rule, Truth
+from mmrm.data.scanning import compatibility_form, contents_between
 
 OPENING_TAG = re.compile("<answer>", re.IGNORECASE)
 CLOSING_TAG = re.compile("</answer>", re.IGNORECASE)

@@ -14,17 +14,17 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoTokenizer, BitsAndBytesConfig, PreTrainedConfig
 
-from data.errors import CheckpointError, UserError
-from data.storage.manifest import verify_settings, verify_weights
-from models.compatibility import EXPECTED, check_transformers
-from models.config import HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
-from models.encoder import Encoder, assistant_turn
-from models.families.family import Family
-from models.families.registry import BACKBONES, family_of
-from models.packing.attention import TEXT, VISION, Kernel, PatchProjection, register
-from models.portable.critic import Critic
-from models.portable.language_model import LabelModel
-from models.portable.reward import ScalarReward, refuse_other_numbers
+from mmrm.data.errors import CheckpointError, UserError
+from mmrm.data.storage.manifest import verify_settings, verify_weights
+from mmrm.models.compatibility import EXPECTED, check_transformers
+from mmrm.models.config import HUB_ID, BackboneConfig, CritiqueConfig, HeadConfig
+from mmrm.models.encoder import Encoder, assistant_turn
+from mmrm.models.families.family import Family
+from mmrm.models.families.registry import BACKBONES, family_of
+from mmrm.models.packing.attention import TEXT, VISION, Kernel, PatchProjection, register
+from mmrm.models.portable.critic import Critic
+from mmrm.models.portable.language_model import LabelModel
+from mmrm.models.portable.reward import ScalarReward, refuse_other_numbers
 
 EMBEDDED = Path(__file__).parent / "embedded"
 

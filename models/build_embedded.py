@@ -26,8 +26,8 @@ from transformers import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.synthetic.world import ShapesWorld
-from models.backbone import EMBEDDED
+from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.models.backbone import EMBEDDED
 
 SPECIAL = (
     "<|endoftext|>",

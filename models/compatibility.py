@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from models.families.registry import FAMILIES
-from models.packing.attention import AttentionPlan, plan_or_mask
-from models.packing.positions import as_taken
+from mmrm.models.families.registry import FAMILIES
+from mmrm.models.packing.attention import AttentionPlan, plan_or_mask
+from mmrm.models.packing.positions import as_taken
 
 EXPECTED = "5.17 to 5.23"
 

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from data.config.section import Section, Temperature, Tokens
-from data.errors import CheckpointError
-from data.preference import control_token
-from data.prompts import CRITIQUE_REQUEST
+from mmrm.data.config.section import Section, Temperature, Tokens
+from mmrm.data.errors import CheckpointError
+from mmrm.data.preference import control_token
+from mmrm.data.prompts import CRITIQUE_REQUEST
 
 Read = Literal["end_of_turn", "last_token", "mean"]
 """The place of a score: the end-of-turn token after the response; the last token of the conversation as the chat template

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, distributed
 
-from data.errors import UserError
+from mmrm.data.errors import UserError
 
 Item = TypeVar("Item")
 

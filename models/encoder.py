@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from data.errors import RecordError, UserError
-from data.images import decode
-from data.preference import (
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.images import decode
+from mmrm.data.preference import (
     EncodedImage,
     Message,
     Preference,
@@ -23,12 +23,12 @@ from data.preference import (
     text,
     texts,
 )
-from data.storage.files import read_json, write_json
-from data.video import ADVICE, TOKEN
-from models.cancellation import stop_if_abandoned
-from models.config import BackboneConfig, StoredRead
-from models.families.registry import family_of
-from models.packing.groups import Continuation, Group, PackedBatch, pack
+from mmrm.data.storage.files import read_json, write_json
+from mmrm.data.video import ADVICE, TOKEN
+from mmrm.models.cancellation import stop_if_abandoned
+from mmrm.models.config import BackboneConfig, StoredRead
+from mmrm.models.families.registry import family_of
+from mmrm.models.packing.groups import Continuation, Group, PackedBatch, pack
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -102,7 +102,7 @@ class Encoder:
     def __init__(
         self, tokenizer: Any, image_processor: Any, config: BackboneConfig, model_config: Any
     ) -> None:
-        """Take the backbone's processor and its configuration: `models.backbone.load_encoder`.
+        """Take the backbone's processor and its configuration: `mmrm.models.backbone.load_encoder`.
 
         Raises UserError where the image processor makes other patches than the vision tower takes.
         """
@@ -240,7 +240,7 @@ class Encoder:
     def refuse_control_tokens(self, record: Preference) -> None:
         """Raise RecordError for a special token of this tokenizer in a text that is trained on.
 
-        `data.preference.validate` knows a fixed list only, and so do benchmarks, so that all judges see the same rows.
+        `mmrm.data.preference.validate` knows a fixed list only, and so do benchmarks, so that all judges see the same rows.
         """
         for fault in forged(record, self.control_tokens):
             raise RecordError(f"{record.identity}: {fault}")
@@ -317,7 +317,7 @@ class Encoder:
         return Group(whole[0].ids[:cut], tuple(rest), pixels, grids)
 
     def pack(self, groups: Sequence[Group]) -> PackedBatch:
-        """Lay groups out in one row; see `models.packing.groups.pack`."""
+        """Lay groups out in one row; see `mmrm.models.packing.groups.pack`."""
         return pack(groups, self.vision)
 
     def _tokenise(

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from models.config import SamplingConfig
-from models.distributed import max_over_ranks
-from models.families.registry import family_of
-from models.packing.decode_attention import DecodePlan
-from models.packing.groups import Group, PackedBatch
-from models.packing.positions import as_taken
+from mmrm.models.config import SamplingConfig
+from mmrm.models.distributed import max_over_ranks
+from mmrm.models.families.registry import family_of
+from mmrm.models.packing.decode_attention import DecodePlan
+from mmrm.models.packing.groups import Group, PackedBatch
+from mmrm.models.packing.positions import as_taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft
 from safetensors.torch import load_file
 from torch import nn
 
-from data.storage.files import read_json
-from data.storage.manifest import verify_settings, verify_weights
-from models.portable.reward import refuse_incomplete, refuse_other_numbers
+from mmrm.data.storage.files import read_json
+from mmrm.data.storage.manifest import verify_settings, verify_weights
+from mmrm.models.portable.reward import refuse_incomplete, refuse_other_numbers
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.config import SamplingConfig
-from models.distributed import max_over_ranks
-from models.encoder import Encoder
-from models.generation import Generation, WritingCost, generate
-from models.packing.bins import pack_first_fit
-from models.packing.groups import Continuation, Group
+from mmrm.models.config import SamplingConfig
+from mmrm.models.distributed import max_over_ranks
+from mmrm.models.encoder import Encoder
+from mmrm.models.generation import Generation, WritingCost, generate
+from mmrm.models.packing.bins import pack_first_fit
+from mmrm.models.packing.groups import Continuation, Group
 
 
 @torch.no_grad()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from data.storage.files import read_json
+from mmrm.data.storage.files import read_json
+from mmrm.train.checkpoints.rotation import whole_checkpoints
 from tests.train import worker
-from train.checkpoints.rotation import whole_checkpoints
 
 CLONE = Path(__file__).resolve().parents[1]
 DOCKER = CLONE / "docker"

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from data.storage.files import write_json_lines
+from mmrm.data.storage.files import write_json_lines
+from mmrm.train.recipe.parsing import read_recipe
 from tests.eval import run_folders
 from tests.models import tiny
-from train.recipe.parsing import read_recipe
 
 CLONE = Path(__file__).resolve().parents[1]
 README = CLONE / "README.md"

@@ -17,22 +17,22 @@ from typing import Any
 
 import pytest
 
-from data import images, markers, prompts, rationales
-from data.errors import RecordError
-from data.preparation import faults, row_index
-from data.scanning import contents_between
-from data.sources import llava_critic, r1_reward
-from data.sources.shared import file_source as files
-from data.storage import strict_json
-from data.synthetic import wording
-from eval import verifiers
-from eval.adapters import slime_reward
-from eval.benchmarks import prediction_records as records
-from eval.benchmarks import vl_rewardbench_scoring
-from eval.contamination import index
-from eval.judges.released import templates as released_templates
-from eval.serving import dialects
-from models.portable import conversations
+from mmrm.data import images, markers, prompts, rationales
+from mmrm.data.errors import RecordError
+from mmrm.data.preparation import faults, row_index
+from mmrm.data.scanning import contents_between
+from mmrm.data.sources import llava_critic, r1_reward
+from mmrm.data.sources.shared import file_source as files
+from mmrm.data.storage import strict_json
+from mmrm.data.synthetic import wording
+from mmrm.eval import verifiers
+from mmrm.eval.adapters import slime_reward
+from mmrm.eval.benchmarks import prediction_records as records
+from mmrm.eval.benchmarks import vl_rewardbench_scoring
+from mmrm.eval.contamination import index
+from mmrm.eval.judges.released import templates as released_templates
+from mmrm.eval.serving import dialects
+from mmrm.models.portable import conversations
 
 CLONE = Path(__file__).resolve().parents[1]
 Read = Callable[[str], Any]
@@ -121,7 +121,7 @@ def fractions(text: str) -> list[tuple[int, str, str]]:
 
 
 def released_judgement(text: str) -> prompts.Judgement | None:
-    """`data.prompts.read` with the patterns of before; None if it reads nothing."""
+    """`mmrm.data.prompts.read` with the patterns of before; None if it reads nothing."""
     counts = [text.count(tag) for tag in prompts.TAGS]
     tag_like = re.findall(r"<\s*/?\s*(think|answer)\b[^>]*>", text, re.IGNORECASE)
     regular = max(counts) <= 1 and len(tag_like) == sum(counts)
@@ -143,7 +143,7 @@ def judgement(text: str) -> prompts.Judgement | None:
 
 
 def released_conclusion(reasoning: str) -> int | None:
-    """`data.prompts.conclusion` with the patterns of before."""
+    """`mmrm.data.prompts.conclusion` with the patterns of before."""
     clauses = re.split(r"[.,;:!?\n]+(?=\s|$)|\n", reasoning)
     choices = finding(r"\b(?:response|answer|option)\s*#?\s*([12])\b", re.IGNORECASE)
     for clause in reversed(clauses):
@@ -211,7 +211,7 @@ VISION = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|", "x", "_")
 DIGITS = ("1", "12", "123,", ".", "-", "e1")
 
 PATTERNS: dict[str, Pattern] = {
-    "eval.benchmarks.vl_rewardbench_scoring.VERDICT": Pattern(
+    "mmrm.eval.benchmarks.vl_rewardbench_scoring.VERDICT": Pattern(
         vl_rewardbench_scoring.named_answer,
         (
             "Therefore",
@@ -233,35 +233,35 @@ PATTERNS: dict[str, Pattern] = {
             "THEREFORE Answer 12isbetter",
         ),
     ),
-    "eval.judges.released.templates.OPENING_TAG": Pattern(
+    "mmrm.eval.judges.released.templates.OPENING_TAG": Pattern(
         released_templates.answer_tag,
         TAGS,
         released_answer_tag,
         ("<answer>1</answer>", "<answer> 2\n</answer>"),
     ),
-    "eval.judges.released.templates.IS_BETTER": Pattern(
+    "mmrm.eval.judges.released.templates.IS_BETTER": Pattern(
         released_templates.answer_is_better,
         (*TAGS, "Answer ", "Answer 2 is better"),
         released_better_answer,
         ("Answer 1 is better", "<answer>Answer 2 is better</answer>"),
     ),
-    "eval.judges.released.templates.OVERALL": Pattern(
+    "mmrm.eval.judges.released.templates.OVERALL": Pattern(
         released_templates.OVERALL.findall,
         ("Overall Judgment", " ", ":", "*", "\n", "Answer ", "1", " is better", "Answer 2"),
         finding(r"Overall Judgment\W*Answer ([12]) is better"),
         ("Overall Judgment: Answer 1 is better", "Overall JudgmentAnswer 2 is better"),
     ),
-    "eval.judges.released.templates.POSITION": Pattern(
+    "mmrm.eval.judges.released.templates.POSITION": Pattern(
         released_templates.boxed, ("\\boxed{", "}", "1", "2", " ", "x", "Overall Judgment")
     ),
-    "eval.judges.released.templates.DIGITS": Pattern(
+    "mmrm.eval.judges.released.templates.DIGITS": Pattern(
         released_templates.final_score, ("Final Score:", "1", " ", ".", "x")
     ),
-    "eval.judges.released.templates.SCORE": Pattern(
+    "mmrm.eval.judges.released.templates.SCORE": Pattern(
         released_templates.thinking_score,
         ("\\box{", "\\boxed{", "<answer>", "</answer>", " ", "0.", "1.", "0", "1", "}", "x"),
     ),
-    "data.prompts.TAG_LIKE": Pattern(
+    "mmrm.data.prompts.TAG_LIKE": Pattern(
         judgement,
         ("<think>", "</think>", "<answer>", "</answer>", "<", "/", " ", "\n", "think", "1", ">"),
         released_judgement,
@@ -271,28 +271,28 @@ PATTERNS: dict[str, Pattern] = {
             "<think></think><answer>1 or 2</answer>",
         ),
     ),
-    "data.prompts.CLAUSE": Pattern(
+    "mmrm.data.prompts.CLAUSE": Pattern(
         prompts.conclusion,
         (".", "!?", "\n", " ", "response", "#", "1", "is better", "x"),
         released_conclusion,
         ("Response 1 is better.", "so, answer # 2 is worse!", "better: option\n#1"),
     ),
-    "data.markers.MARKERS": Pattern(
+    "mmrm.data.markers.MARKERS": Pattern(
         markers.MARKERS.findall, ("<image>", "<|", "image", "vision", "_pad", "|>", "<", "x")
     ),
-    "data.rationales.LABELLED": Pattern(
+    "mmrm.data.rationales.LABELLED": Pattern(
         swapped,
         ("Response 1", "Answer B", " #", "_", "1", " is right. ", " says 2. ", "x"),
     ),
-    "data.rationales.OBSTACLES": Pattern(
+    "mmrm.data.rationales.OBSTACLES": Pattern(
         every_obstacle,
         ("<", " ", "response", "row 1 column ", "“", "draw("),
     ),
-    "data.sources.llava_critic.BRACKETS": Pattern(
+    "mmrm.data.sources.llava_critic.BRACKETS": Pattern(
         matching(llava_critic.BRACKETS),
         ("Question: [", "]", "\n", " ", "Response 1: [", "Response 2: [", "\nQuestion: [", "x"),
     ),
-    "data.sources.llava_critic.ARENA": Pattern(
+    "mmrm.data.sources.llava_critic.ARENA": Pattern(
         matching(llava_critic.ARENA),
         (
             "<|User Prompt|>",
@@ -302,29 +302,29 @@ PATTERNS: dict[str, Pattern] = {
             "x",
         ),
     ),
-    "data.sources.llava_critic.LLAVA_BENCH": Pattern(
+    "mmrm.data.sources.llava_critic.LLAVA_BENCH": Pattern(
         matching(llava_critic.LLAVA_BENCH),
         ("[Question]", "[Assistant 1]", "[End of Assistant 1]", "[Assistant 2]", "x", "["),
     ),
-    "data.sources.llava_critic.BETTER": Pattern(
+    "mmrm.data.sources.llava_critic.BETTER": Pattern(
         llava_critic._better,
         ("The better response: ", "[", "first", "1", "x", "equally good", "equally "),
     ),
-    "data.sources.llava_critic.ARENA_VERDICT": Pattern(
+    "mmrm.data.sources.llava_critic.ARENA_VERDICT": Pattern(
         llava_critic._arena, ("[", "[[", "A>B", "]]", "A>>B", "x")
     ),
-    "data.sources.llava_critic.TWO_SCORES": Pattern(
+    "mmrm.data.sources.llava_critic.TWO_SCORES": Pattern(
         matching(llava_critic.TWO_SCORES), (" ", "\n", "1", ".", ",", "1 ", "1.1", "x")
     ),
-    "data.sources.r1_reward.SHOWN": Pattern(
+    "mmrm.data.sources.r1_reward.SHOWN": Pattern(
         matching(r1_reward.SHOWN),
         ("[Question]:", "[Response 1]:", "[Response 2]:", "#", " ", "# ", "\n", "x"),
     ),
-    "data.sources.r1_reward.ANSWER": Pattern(r1_reward.ANSWER.findall, TAGS),
-    "data.sources.r1_reward.THOUGHT": Pattern(
+    "mmrm.data.sources.r1_reward.ANSWER": Pattern(r1_reward.ANSWER.findall, TAGS),
+    "mmrm.data.sources.r1_reward.THOUGHT": Pattern(
         matching(r1_reward.THOUGHT), ("<think>", "</think>", "x", "<", " ")
     ),
-    "data.synthetic.wording.CRITIQUE": Pattern(
+    "mmrm.data.synthetic.wording.CRITIQUE": Pattern(
         lambda text: wording.CRITIQUE.fullmatch(text.strip()),
         ("right. ", "the response is ", "wrong", ". ", ". the response says ", ".", "x", " "),
         lambda text: re.fullmatch(
@@ -337,74 +337,76 @@ PATTERNS: dict[str, Pattern] = {
             "the response is wrong. a. the response says b. the response says .",
         ),
     ),
-    "data.preparation.faults.VARYING": Pattern(
+    "mmrm.data.preparation.faults.VARYING": Pattern(
         fault,
         (" is ", "int ", "; required", "'", ".", "/", "1", "set:1 ("),
         released_fault,
         ("set:12 (a.png): x is int 3; required", "'a/b' 'x'", "image 'x'"),
     ),
-    "data.preparation.row_index.LEFT_OVER_MARKER": Pattern(
+    "mmrm.data.preparation.row_index.LEFT_OVER_MARKER": Pattern(
         row_index.LEFT_OVER_MARKER.search, ("<", "image", ">", "[IMG", "]", "x")
     ),
-    "data.preparation.row_index.LANGUAGE_MODEL_REFUSAL": Pattern(
+    "mmrm.data.preparation.row_index.LANGUAGE_MODEL_REFUSAL": Pattern(
         row_index.LANGUAGE_MODEL_REFUSAL.search,
         ("as an AI ", "large ", "language ", "unable to ", "view ", "the ", "image", " "),
     ),
-    "data.storage.strict_json.SURROGATE": Pattern(
+    "mmrm.data.storage.strict_json.SURROGATE": Pattern(
         strict_json.SURROGATE.search, ("\\", "\\u", "\\ud", "d800", "x")
     ),
-    "data.storage.strict_json.STRING": Pattern(
+    "mmrm.data.storage.strict_json.STRING": Pattern(
         lambda text: strict_json.count_values(text.encode()), ('"', "\\", "x", ",", '\\"', "[")
     ),
-    "data.storage.strict_json.BLANKS": Pattern(matching(strict_json.BLANKS), BLANKS),
-    "data.sources.shared.file_source.SHARD": Pattern(
+    "mmrm.data.storage.strict_json.BLANKS": Pattern(matching(strict_json.BLANKS), BLANKS),
+    "mmrm.data.sources.shared.file_source.SHARD": Pattern(
         matching(files.SHARD), ("-", "1", "-1", "-of-", "-1-of-1", "x", ".")
     ),
-    "data.images.from_data_uri": Pattern(
+    "mmrm.data.images.from_data_uri": Pattern(
         refusing(lambda text: images.from_data_uri(text, "record")),
         ("data:image/", "x", ";", ";base64", ";base64,", "=", "AAAA", "!"),
     ),
-    "models.portable.conversations.picture": Pattern(
+    "mmrm.models.portable.conversations.picture": Pattern(
         picture_or_refusal, ("data:image/", "x", ";", ";base64,", "=", "AAAA", "!", "http")
     ),
-    "eval.adapters.slime_reward.TURN": Pattern(
+    "mmrm.eval.adapters.slime_reward.TURN": Pattern(
         adapter_turns,
         TURNS,
         released_turns,
         ("<|im_start|>user\nx<|im_end|>\n", "<|im_start|>system\n\n<|im_end|>"),
     ),
-    "eval.adapters.slime_reward.IMAGE": Pattern(slime_reward.IMAGE.split, VISION),
-    "eval.adapters.slime_reward.reward": Pattern(
+    "mmrm.eval.adapters.slime_reward.IMAGE": Pattern(slime_reward.IMAGE.split, VISION),
+    "mmrm.eval.adapters.slime_reward.reward": Pattern(
         lambda text: re.sub(r"<\|(im_end|endoftext)\|>\s*$", "", text),
         ("<|im_end|>", " ", "\n", "x", "<|"),
     ),
-    "eval.adapters.openrlhf_reward.CONTROL": Pattern(
+    "mmrm.eval.adapters.openrlhf_reward.CONTROL": Pattern(
         lambda text: re.sub(r"<\|\w+\|>", "", text), ("<|", "x", "|>", "<|x", "|")
     ),
-    "eval.benchmarks.prediction_records.IDENTITY": Pattern(
+    "mmrm.eval.benchmarks.prediction_records.IDENTITY": Pattern(
         records.IDENTITY.fullmatch, ("a", ":", "1", " (", ")", "a:1 (", "x")
     ),
-    "eval.benchmarks.vl_rewardbench_scoring.dataset": Pattern(
+    "mmrm.eval.benchmarks.vl_rewardbench_scoring.dataset": Pattern(
         vl_rewardbench_scoring.dataset, ("_", "-", "a")
     ),
-    "eval.contamination.index.WORD": Pattern(
+    "mmrm.eval.contamination.index.WORD": Pattern(
         index.words, ("a", " ", "_", "猫", "<image>", "<", ".")
     ),
-    "eval.serving.dialects.TURN": Pattern(refusing(dialects.turns_of), (*TURNS, "<|endoftext|>")),
-    "eval.serving.dialects.PICTURE": Pattern(dialects._parts, VISION),
-    "eval.serving.dialects.FOREIGN": Pattern(
+    "mmrm.eval.serving.dialects.TURN": Pattern(
+        refusing(dialects.turns_of), (*TURNS, "<|endoftext|>")
+    ),
+    "mmrm.eval.serving.dialects.PICTURE": Pattern(dialects._parts, VISION),
+    "mmrm.eval.serving.dialects.FOREIGN": Pattern(
         dialects.FOREIGN.search, ("<|", "x", "|>", "[INST", "]", "<start", "_of_turn")
     ),
-    "eval.serving.dialects.AFTER": Pattern(
+    "mmrm.eval.serving.dialects.AFTER": Pattern(
         refusing(dialects._ended), ("<|im_end|>", "<|endoftext|>", " ", "\n", "x", "<|")
     ),
-    "eval.verifiers.OPENING_TAG": Pattern(
+    "mmrm.eval.verifiers.OPENING_TAG": Pattern(
         final_answer_in_tags,
         (*TAGS, "<ANSWER>", "</an\u017fwer>", "\\boxed{", "}"),
         released_final_answer,
         ("<Answer>7</ANSWER>", "<answer></answer>", "<answer>a</answer>"),
     ),
-    "eval.verifiers.CONCLUDED": Pattern(
+    "mmrm.eval.verifiers.CONCLUDED": Pattern(
         verifiers.CONCLUDED.findall,
         (
             "answer",
@@ -428,26 +430,26 @@ PATTERNS: dict[str, Pattern] = {
         ),
         ("the answer is (B)", "Answer: **C**", "option D", "choice is option \\text{A}"),
     ),
-    "eval.verifiers.ONLY": Pattern(
+    "mmrm.eval.verifiers.ONLY": Pattern(
         matching(verifiers.ONLY),
         ("B", " ", "*", "_", "(", ")", ".", "\\text{", "}", "x", "'"),
         matching(re.compile(rf"{RELEASED_LETTER}[\s*_$\"'.:)\]}}]*$")),
         ("B", "(C).", " **D**"),
     ),
-    "eval.verifiers.LABEL": Pattern(
+    "mmrm.eval.verifiers.LABEL": Pattern(
         matching(verifiers.LABEL),
         ("B", " ", "*", "(", ")", ".", ":", "[", "x"),
         matching(re.compile(r"[\s*(\[]*([A-Z])\**[.:)\]]")),
         ("B. Paris", "(C) x", "**D**: y"),
     ),
-    "eval.verifiers.NUMBER": Pattern(verifiers.NUMBER.findall, DIGITS),
-    "eval.verifiers.FRACTION": Pattern(
+    "mmrm.eval.verifiers.NUMBER": Pattern(verifiers.NUMBER.findall, DIGITS),
+    "mmrm.eval.verifiers.FRACTION": Pattern(
         fractions,
         (*DIGITS, ",", "/", " ", "+"),
         released_fractions,
         ("3/4", "1,234.5 / -6e7", "12 /\n3", "/"),
     ),
-    "eval.verifiers.LATEX_FRACTION": Pattern(
+    "mmrm.eval.verifiers.LATEX_FRACTION": Pattern(
         lambda text: verifiers.LATEX_FRACTION.sub("", text),
         ("\\frac", "{", "}", " ", "1", "\\dfrac{1}", "\\"),
     ),
@@ -455,62 +457,62 @@ PATTERNS: dict[str, Pattern] = {
 """Patterns that meet a text of a model, of a record, of a client or of a file made elsewhere."""
 
 COVERED = {
-    "data.rationales.LABELLED_PAIR": "data.rationales.LABELLED",
-    "data.rationales.VERDICT": "data.rationales.LABELLED",
-    "data.rationales.ORDINAL": "data.rationales.LABELLED",
-    "data.rationales.IN_TURN": "data.rationales.LABELLED",
-    "data.rationales.REFERS_BACK": "data.rationales.LABELLED",
-    "data.rationales.HARMLESS_FORMS": "data.rationales.OBSTACLES",
-    "data.rationales.RESPONSE": "data.rationales.OBSTACLES",
-    "data.rationales.QUOTED": "data.rationales.OBSTACLES",
-    "data.rationales.SENTENCE_END": "data.rationales.OBSTACLES",
-    "data.rationales.SCORE": "data.rationales.OBSTACLES",
-    "data.rationales.CONTROL": "data.rationales.OBSTACLES",
-    "data.rationales._scores_in_order": "data.rationales.OBSTACLES",
-    "data.prompts.FORM": "data.prompts.TAG_LIKE",
-    "data.prompts.ANSWERED": "data.prompts.TAG_LIKE",
-    "data.prompts.CHOICE": "data.prompts.CLAUSE",
-    "data.prompts.BETTER": "data.prompts.CLAUSE",
-    "data.prompts.WORSE": "data.prompts.CLAUSE",
-    "data.prompts.OPEN": "data.prompts.CLAUSE",
-    "data.sources.llava_critic.EQUALLY_GOOD": "data.sources.llava_critic.BETTER",
-    "eval.adapters.openrlhf_reward.TURN": "eval.adapters.slime_reward.TURN",
-    "eval.adapters.openrlhf_reward.IMAGE": "eval.adapters.slime_reward.IMAGE",
-    "eval.benchmarks.vl_rewardbench_scoring.CONCLUSION": (
-        "eval.benchmarks.vl_rewardbench_scoring.VERDICT"
+    "mmrm.data.rationales.LABELLED_PAIR": "mmrm.data.rationales.LABELLED",
+    "mmrm.data.rationales.VERDICT": "mmrm.data.rationales.LABELLED",
+    "mmrm.data.rationales.ORDINAL": "mmrm.data.rationales.LABELLED",
+    "mmrm.data.rationales.IN_TURN": "mmrm.data.rationales.LABELLED",
+    "mmrm.data.rationales.REFERS_BACK": "mmrm.data.rationales.LABELLED",
+    "mmrm.data.rationales.HARMLESS_FORMS": "mmrm.data.rationales.OBSTACLES",
+    "mmrm.data.rationales.RESPONSE": "mmrm.data.rationales.OBSTACLES",
+    "mmrm.data.rationales.QUOTED": "mmrm.data.rationales.OBSTACLES",
+    "mmrm.data.rationales.SENTENCE_END": "mmrm.data.rationales.OBSTACLES",
+    "mmrm.data.rationales.SCORE": "mmrm.data.rationales.OBSTACLES",
+    "mmrm.data.rationales.CONTROL": "mmrm.data.rationales.OBSTACLES",
+    "mmrm.data.rationales._scores_in_order": "mmrm.data.rationales.OBSTACLES",
+    "mmrm.data.prompts.FORM": "mmrm.data.prompts.TAG_LIKE",
+    "mmrm.data.prompts.ANSWERED": "mmrm.data.prompts.TAG_LIKE",
+    "mmrm.data.prompts.CHOICE": "mmrm.data.prompts.CLAUSE",
+    "mmrm.data.prompts.BETTER": "mmrm.data.prompts.CLAUSE",
+    "mmrm.data.prompts.WORSE": "mmrm.data.prompts.CLAUSE",
+    "mmrm.data.prompts.OPEN": "mmrm.data.prompts.CLAUSE",
+    "mmrm.data.sources.llava_critic.EQUALLY_GOOD": "mmrm.data.sources.llava_critic.BETTER",
+    "mmrm.eval.adapters.openrlhf_reward.TURN": "mmrm.eval.adapters.slime_reward.TURN",
+    "mmrm.eval.adapters.openrlhf_reward.IMAGE": "mmrm.eval.adapters.slime_reward.IMAGE",
+    "mmrm.eval.benchmarks.vl_rewardbench_scoring.CONCLUSION": (
+        "mmrm.eval.benchmarks.vl_rewardbench_scoring.VERDICT"
     ),
-    "eval.judges.released.templates.CLOSING_TAG": "eval.judges.released.templates.OPENING_TAG",
-    "eval.serving.dialects.PADDING": "eval.serving.dialects.TURN",
-    "eval.serving.dialects.END": "eval.serving.dialects.AFTER",
-    "eval.verifiers.CLOSING_TAG": "eval.verifiers.OPENING_TAG",
-    "eval.verifiers.NO_FRACTION": "eval.verifiers.FRACTION",
+    "mmrm.eval.judges.released.templates.CLOSING_TAG": "mmrm.eval.judges.released.templates.OPENING_TAG",
+    "mmrm.eval.serving.dialects.PADDING": "mmrm.eval.serving.dialects.TURN",
+    "mmrm.eval.serving.dialects.END": "mmrm.eval.serving.dialects.AFTER",
+    "mmrm.eval.verifiers.CLOSING_TAG": "mmrm.eval.verifiers.OPENING_TAG",
+    "mmrm.eval.verifiers.NO_FRACTION": "mmrm.eval.verifiers.FRACTION",
 }
 """Patterns that the reader of another row calls."""
 
 OWN_TEXTS = {
-    "train.methods.critic.own_critiques.CONTENT_KEY": "keys of a file that the run itself wrote",
-    "data.config.layers.NOT_TEXT": "a recipe's value",
-    "data.config.validation._requirement": "a message of pydantic about a recipe",
-    "data.errors.URL": "a recipe's value",
-    "data.preparation.filters.read_fingerprints": "16 digits of a file that overlap.py wrote",
-    "data.preparation.inspection._recipe": "a file's name",
-    "data.preparation.recognition.in_yaml": "a path on the command line",
-    "data.prompts.filled": "a template of this project",
-    "data.sources.shared.file_source.FilesConfig.locate": "fnmatch's own patterns on file names",
-    "eval.cli.SETTING": "the command line",
-    "eval.reporting.run_content.LOGGED": "names in a log of this project",
-    "eval.reporting.run_charts.EVALUATED": "names in a log of this project",
-    "eval.results.official_scores.NUMBERED": "an id, matched from its beginning",
-    "eval.results.result_store.STEP": "a folder's name",
-    "models.config.HUB_ID": "at most 193 characters of a recipe",
-    "train.studies.ablation.variants.NAME": "a variant's name in a recipe",
-    "train.recipe.methods.FormatTerm._compiles": "a pattern of the recipe, which is only compiled",
-    "train.reference.pages.table": "documentation",
-    "train.recipe.rules.model_rules": "a recipe's system prompt",
-    "train.reinforce.policy.answer_reward.AnswerReward.__call__": "the recipe's own pattern: its author's choice",
-    "train.runs.provenance.check_resume_matches": "keys of a recipe",
-    "train.checkpoints.rotation.NAME": "a folder's name",
-    "train.checkpoints.integrity.OF_A_RANK": "a file's name",
+    "mmrm.train.methods.critic.own_critiques.CONTENT_KEY": "keys of a file that the run itself wrote",
+    "mmrm.data.config.layers.NOT_TEXT": "a recipe's value",
+    "mmrm.data.config.validation._requirement": "a message of pydantic about a recipe",
+    "mmrm.data.errors.URL": "a recipe's value",
+    "mmrm.data.preparation.filters.read_fingerprints": "16 digits of a file that overlap.py wrote",
+    "mmrm.data.preparation.inspection._recipe": "a file's name",
+    "mmrm.data.preparation.recognition.in_yaml": "a path on the command line",
+    "mmrm.data.prompts.filled": "a template of this project",
+    "mmrm.data.sources.shared.file_source.FilesConfig.locate": "fnmatch's own patterns on file names",
+    "mmrm.eval.cli.SETTING": "the command line",
+    "mmrm.eval.reporting.run_content.LOGGED": "names in a log of this project",
+    "mmrm.eval.reporting.run_charts.EVALUATED": "names in a log of this project",
+    "mmrm.eval.results.official_scores.NUMBERED": "an id, matched from its beginning",
+    "mmrm.eval.results.result_store.STEP": "a folder's name",
+    "mmrm.models.config.HUB_ID": "at most 193 characters of a recipe",
+    "mmrm.train.studies.ablation.variants.NAME": "a variant's name in a recipe",
+    "mmrm.train.recipe.methods.FormatTerm._compiles": "a pattern of the recipe, which is only compiled",
+    "mmrm.train.reference.pages.table": "documentation",
+    "mmrm.train.recipe.rules.model_rules": "a recipe's system prompt",
+    "mmrm.train.reinforce.policy.answer_reward.AnswerReward.__call__": "the recipe's own pattern: its author's choice",
+    "mmrm.train.runs.provenance.check_resume_matches": "keys of a recipe",
+    "mmrm.train.checkpoints.rotation.NAME": "a folder's name",
+    "mmrm.train.checkpoints.integrity.OF_A_RANK": "a file's name",
 }
 """Patterns that meet no such text, with what they do meet."""
 

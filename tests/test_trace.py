@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from mmrm.train.recipe.parsing import parse_arguments
+from mmrm.train.runs.build import assemble
+from mmrm.train.runs.environment import run_environment
 from tests.train import worker
-from train.recipe.parsing import parse_arguments
-from train.runs.build import assemble
-from train.runs.environment import run_environment
 
 CLONE = Path(__file__).resolve().parents[1]
 FLOORS = ("data", "models", "eval", "train")

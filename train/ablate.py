@@ -22,13 +22,13 @@ from rich.table import Column, Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.errors import UserError
-from data.storage.files import write_json, write_whole
-from eval.results.summary_table import write_rows
-from train.recipe.epoch import known_steps
-from train.recipe.parsing import parse_options
-from train.studies.ablation.comparison import (
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import UserError
+from mmrm.data.storage.files import write_json, write_whole
+from mmrm.eval.results.summary_table import write_rows
+from mmrm.train.recipe.epoch import known_steps
+from mmrm.train.recipe.parsing import parse_options
+from mmrm.train.studies.ablation.comparison import (
     VariantLine,
     comparisons_in,
     console_table,
@@ -38,8 +38,8 @@ from train.studies.ablation.comparison import (
     rows,
     statement,
 )
-from train.studies.ablation.run_costs import Cost, cost_table, costs
-from train.studies.ablation.variants import (
+from mmrm.train.studies.ablation.run_costs import Cost, cost_table, costs
+from mmrm.train.studies.ablation.variants import (
     LOG,
     Ablation,
     Run,

@@ -10,12 +10,12 @@ from pathlib import Path
 CLONE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CLONE))  # the clone, installed or not
 
-from data.storage.files import write_whole
-from data.storage.output_lock import locked_file
-from eval.cli import command
-from eval.judges.loading import JUDGES
-from train.reference.pages import reference
-from train.reference.schema import judge_schema, recipe_schema
+from mmrm.data.storage.files import write_whole
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.eval.cli import command
+from mmrm.eval.judges.loading import JUDGES
+from mmrm.train.reference.pages import reference
+from mmrm.train.reference.schema import judge_schema, recipe_schema
 
 
 def files() -> dict[Path, str]:

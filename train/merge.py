@@ -11,16 +11,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.errors import UserError
-from data.storage.files import write_whole
-from data.storage.output_lock import locked_file
-from eval.cli import command
-from eval.judges.checkpoint import backbone_of, card_of_adapters
-from eval.results.run_folder import CARD
-from models.backbone import load_critic, load_encoder, load_language_model, load_scalar
-from models.lora import is_adapter, with_adapters
-from train.checkpoints.integrity import mark_complete
-from train.runs.model_card import reference_scores, write_reference
+from mmrm.data.errors import UserError
+from mmrm.data.storage.files import write_whole
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.eval.cli import command
+from mmrm.eval.judges.checkpoint import backbone_of, card_of_adapters
+from mmrm.eval.results.run_folder import CARD
+from mmrm.models.backbone import load_critic, load_encoder, load_language_model, load_scalar
+from mmrm.models.lora import is_adapter, with_adapters
+from mmrm.train.checkpoints.integrity import mark_complete
+from mmrm.train.runs.model_card import reference_scores, write_reference
 
 
 def merge(checkpoint: Path, folder: Path) -> None:

@@ -31,26 +31,26 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.arrays import Floats, Ints
-from data.display.console import plain_console
-from data.errors import UserError
-from data.storage.files import content_digest, write_json
-from eval.contamination.questions import (
+from mmrm.data.arrays import Floats, Ints
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import UserError
+from mmrm.data.storage.files import content_digest, write_json
+from mmrm.eval.contamination.question_overlap import (
     Question,
     TrainingPrompts,
     questions_of_source,
     read_questions,
     rows_of,
 )
-from eval.policies.best_of import best_of, in_group_auc
-from eval.results.intervals import share_interval
-from eval.results.predictions import credits_by, predictions_in, read_predictions
-from eval.verifiers import RECORDED, VERIFIERS
-from train.recipe.parsing import parse_options, read_recipe
-from train.recipe.recipe import Recipe
-from train.studies.ablation.cached_steps import keep_settings, model_digest, run_step, trained
-from train.studies.ablation.variants import alone, end_runs_on_signals
-from train.studies.predictor_figures import items_of_rows
+from mmrm.eval.policies.best_of import best_of, in_group_auc
+from mmrm.eval.results.intervals import share_interval
+from mmrm.eval.results.predictions import credits_by, predictions_in, read_predictions
+from mmrm.eval.verifiers import RECORDED, VERIFIERS
+from mmrm.train.recipe.parsing import parse_options, read_recipe
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.studies.ablation.cached_steps import keep_settings, model_digest, run_step, trained
+from mmrm.train.studies.ablation.variants import alone, end_runs_on_signals
+from mmrm.train.studies.predictor_figures import items_of_rows
 
 SOURCE = "on_policy"
 """The name of the recipe's source whose path is a round's pairs."""

@@ -44,21 +44,31 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.arrays import Floats
-from data.display.console import plain_console
-from data.display.png import COLOURS, panels
-from data.errors import UserError
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.storage.files import content_digest, digest, write_json, write_whole
-from eval.contamination.questions import Question, TrainingPrompts, questions_of_source, rows_of
-from eval.policies.best_of import best_of, in_group_auc
-from eval.reporting.predictors_page import GAINS
-from eval.results.correlation import LEAST_RECIPES, Correlation, correlation, correlation_of_halves
-from eval.results.intervals import Difference, paired_difference
-from eval.results.predictions import item_codes
-from eval.results.result import read_result
-from train.recipe.parsing import parse_options, read_recipe
-from train.studies.ablation.cached_steps import (
+from mmrm.data.arrays import Floats
+from mmrm.data.display.console import plain_console
+from mmrm.data.display.png import COLOURS, panels
+from mmrm.data.errors import UserError
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.storage.files import content_digest, digest, write_json, write_whole
+from mmrm.eval.contamination.question_overlap import (
+    Question,
+    TrainingPrompts,
+    questions_of_source,
+    rows_of,
+)
+from mmrm.eval.policies.best_of import best_of, in_group_auc
+from mmrm.eval.reporting.predictors_page import GAINS
+from mmrm.eval.results.correlation import (
+    LEAST_RECIPES,
+    Correlation,
+    correlation,
+    correlation_of_halves,
+)
+from mmrm.eval.results.intervals import Difference, paired_difference
+from mmrm.eval.results.predictions import item_codes
+from mmrm.eval.results.result import read_result
+from mmrm.train.recipe.parsing import parse_options, read_recipe
+from mmrm.train.studies.ablation.cached_steps import (
     CLONE,
     checkpoint_of,
     keep_settings,
@@ -66,8 +76,8 @@ from train.studies.ablation.cached_steps import (
     run_step,
     trained,
 )
-from train.studies.ablation.comparison import COLUMNS as VARIANT_COLUMNS
-from train.studies.ablation.comparison import (
+from mmrm.train.studies.ablation.comparison import COLUMNS as VARIANT_COLUMNS
+from mmrm.train.studies.ablation.comparison import (
     VariantLine,
     cells,
     comparisons_in,
@@ -76,7 +86,7 @@ from train.studies.ablation.comparison import (
     rows,
     statement,
 )
-from train.studies.ablation.variants import (
+from mmrm.train.studies.ablation.variants import (
     RECIPE,
     Ablation,
     Run,
@@ -85,7 +95,7 @@ from train.studies.ablation.variants import (
     read_ablation,
     state,
 )
-from train.studies.predictor_figures import (
+from mmrm.train.studies.predictor_figures import (
     coefficients,
     has_both_halves,
     items_of_rows,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from train.runs.environment import start
+from mmrm.train.runs.environment import start
 
 if __name__ == "__main__":
     start(sys.argv[1:], "rl", __doc__)

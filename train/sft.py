@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from train.runs.environment import start
+from mmrm.train.runs.environment import start
 
 if __name__ == "__main__":
     start(sys.argv[1:], "sft", __doc__)

@@ -14,11 +14,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.png import COLOURS, panels
-from data.errors import InUseError, UserError
-from data.storage.files import read_json, write_json
-from train.recipe.parsing import read_recipe
-from train.studies.ablation.variants import (
+from mmrm.data.display.png import COLOURS, panels
+from mmrm.data.errors import InUseError, UserError
+from mmrm.data.storage.files import read_json, write_json
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.studies.ablation.variants import (
     LOG,
     Run,
     alone,

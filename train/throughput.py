@@ -24,14 +24,14 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.storage.files import write_json
-from data.storage.output_lock import locked_file
-from eval.cli import command
-from models.portable.reward import ScalarRewardModel
-from train.runs.environment import silence
-from train.studies.speed.measure import load, own_time, step_speed, steps_of, variants
-from train.studies.speed.workload import (
+from mmrm.data.display.console import plain_console
+from mmrm.data.storage.files import write_json
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.eval.cli import command
+from mmrm.models.portable.reward import ScalarRewardModel
+from mmrm.train.runs.environment import silence
+from mmrm.train.studies.speed.measure import load, own_time, step_speed, steps_of, variants
+from mmrm.train.studies.speed.workload import (
     EMBEDDED,
     FULL,
     SHAPES,
@@ -41,8 +41,8 @@ from train.studies.speed.workload import (
     config_of,
     pair_sizes,
 )
-from train.supervised.budget import leave_to_libraries
-from train.supervised.optimizer import compiled_graphs
+from mmrm.train.supervised.budget import leave_to_libraries
+from mmrm.train.supervised.optimizer import compiled_graphs
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

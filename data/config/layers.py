@@ -17,8 +17,8 @@ from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from data.errors import SHOWN, Problem, RecipeError
-from data.regular_files import open_regular
+from mmrm.data.errors import SHOWN, Problem, RecipeError
+from mmrm.data.regular_files import open_regular
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, RootModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from data.config.layers import Located, lay, read_yaml
-from data.errors import Problem, RecipeError
+from mmrm.data.config.layers import Located, lay, read_yaml
+from mmrm.data.errors import Problem, RecipeError
 
 Model = TypeVar("Model", bound=BaseModel)
 Path = tuple[str | int, ...]

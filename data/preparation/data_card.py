@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from data.errors import RecordError
-from data.images import ImageTokens
-from data.preparation.faults import told
-from data.preparation.row_index import KEEPS_ORDER, RATIONALE, REJECTED_FIRST
-from data.preparation.split import SourceSplit
-from data.rationales import obstacle
-from data.storage.files import write_whole
+from mmrm.data.errors import RecordError
+from mmrm.data.images import ImageTokens
+from mmrm.data.preparation.faults import told
+from mmrm.data.preparation.row_index import KEEPS_ORDER, RATIONALE, REJECTED_FIRST
+from mmrm.data.preparation.split import SourceSplit
+from mmrm.data.rationales import obstacle
+from mmrm.data.storage.files import write_whole
 
 SAMPLE = 64
 """Records drawn from a generated source to estimate what is counted elsewhere."""

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from data.config.section import Count, Section
-from data.errors import SpecialFileError, UserError
-from data.images import ImageTokens
-from data.preparation.row_index import IDENTICAL, MARKERS, REASONS, REFUSAL, RowIndex
-from data.regular_files import read_text
+from mmrm.data.config.section import Count, Section
+from mmrm.data.errors import SpecialFileError, UserError
+from mmrm.data.images import ImageTokens
+from mmrm.data.preparation.row_index import IDENTICAL, MARKERS, REASONS, REFUSAL, RowIndex
+from mmrm.data.regular_files import read_text
 
 SCHEME, WRITER = "Fingerprints in which an image counts by its content", "found by eval/overlap.py"
 """Comments that eval/overlap.py writes into a `leave_out` file; files without the first identify images by their size alone."""

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data.images import DEFAULT_IMAGE_TOKENS, image_size
-from data.preference import Preference, validate
-from data.preparation.faults import told
-from data.preparation.filters import FilterConfig, apply
-from data.preparation.recognition import configured, in_yaml, recognise
-from data.preparation.scan import BadRecordConfig, scan
-from data.preparation.split import SourceSplit
+from mmrm.data.images import DEFAULT_IMAGE_TOKENS, image_size
+from mmrm.data.preference import Preference, validate
+from mmrm.data.preparation.faults import told
+from mmrm.data.preparation.filters import FilterConfig, apply
+from mmrm.data.preparation.recognition import configured, in_yaml, recognise
+from mmrm.data.preparation.scan import BadRecordConfig, scan
+from mmrm.data.preparation.split import SourceSplit
 
 SHOWN = 3
 LONGEST = 600

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from data.config.section import Processes, Ratio, Records, Section
-from data.errors import RecordError, UserError
-from data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
-from data.preference import Preference
-from data.preparation.data_card import DataCard, card_of
-from data.preparation.filters import FilterConfig, apply, read_fingerprints
-from data.preparation.recognition import advice
-from data.preparation.sampling import (
+from mmrm.data.config.section import Processes, Ratio, Records, Section
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.data_card import DataCard, card_of
+from mmrm.data.preparation.filters import FilterConfig, apply, read_fingerprints
+from mmrm.data.preparation.recognition import advice
+from mmrm.data.preparation.sampling import (
     Indices,
     Pool,
     SetPlacement,
@@ -30,9 +30,9 @@ from data.preparation.sampling import (
     draw,
     shares,
 )
-from data.preparation.scan import BadRecordConfig, scan
-from data.preparation.split import SourceSplit, SplitRecords, hold_out
-from data.sources.registry import AnySource
+from mmrm.data.preparation.scan import BadRecordConfig, scan
+from mmrm.data.preparation.split import SourceSplit, SplitRecords, hold_out
+from mmrm.data.sources.registry import AnySource
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "data"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from data.config.section import Count
-from data.config.validation import read_section
-from data.errors import UserError
-from data.images import (
+from mmrm.data.config.section import Count
+from mmrm.data.config.validation import read_section
+from mmrm.data.errors import UserError
+from mmrm.data.images import (
     MAX_PIXELS_OF_BACKBONE,
     MIN_PIXELS_OF_BACKBONE,
     TOKEN_SIDE,
@@ -18,9 +18,9 @@ from data.images import (
     PatchTokens,
     image_tokens_of,
 )
-from data.preparation.mixing import MixtureConfig
-from data.preparation.sampling import METHODS_WITH_SETS, PAIRS_TOGETHER
-from data.regular_files import read_bytes
+from mmrm.data.preparation.mixing import MixtureConfig
+from mmrm.data.preparation.sampling import METHODS_WITH_SETS, PAIRS_TOGETHER
+from mmrm.data.regular_files import read_bytes
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 

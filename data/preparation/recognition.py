@@ -12,15 +12,15 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import ValidationError
 
-from data.config.validation import format_validation_error
-from data.errors import ImageError, LeftOut, RecordError, UserError
-from data.preference import EncodedImage, Preference, texts
-from data.preparation.row_index import LEFT_OVER_MARKER
-from data.sources.registry import SOURCES
-from data.sources.shared.file_source import ODD_VALUES, FilesConfig, SourceRow
-from data.sources.shared.source import SourceConfig
-from data.storage.row_files import Rows
-from data.video import COLUMNS
+from mmrm.data.config.validation import format_validation_error
+from mmrm.data.errors import ImageError, LeftOut, RecordError, UserError
+from mmrm.data.preference import EncodedImage, Preference, texts
+from mmrm.data.preparation.row_index import LEFT_OVER_MARKER
+from mmrm.data.sources.registry import SOURCES
+from mmrm.data.sources.shared.file_source import ODD_VALUES, FilesConfig, SourceRow
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.data.storage.row_files import Rows
+from mmrm.data.video import COLUMNS
 
 TRIED = 32
 """Rows on which each type is tried."""

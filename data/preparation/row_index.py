@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import ImageError, LeftOut, MarkerInTextError, RecordError
-from data.images import ImageTokens, image_size
-from data.preference import Preference, texts, validate, visible
-from data.preparation.faults import count_faults
-from data.rationales import obstacle
-from data.sources.shared.source import Source
-from data.storage.files import content_digest, hash64
+from mmrm.data.errors import ImageError, LeftOut, MarkerInTextError, RecordError
+from mmrm.data.images import ImageTokens, image_size
+from mmrm.data.preference import Preference, texts, validate, visible
+from mmrm.data.preparation.faults import count_faults
+from mmrm.data.rationales import obstacle
+from mmrm.data.sources.shared.source import Source
+from mmrm.data.storage.files import content_digest, hash64
 
 REASONS = (
     "kept",

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from data.config.section import Ratio, Section
-from data.errors import UserError
-from data.sources.shared.source import SourceConfig
+from mmrm.data.config.section import Ratio, Section
+from mmrm.data.errors import UserError
+from mmrm.data.sources.shared.source import SourceConfig
 
 Indices = npt.NDArray[np.int32]
 SetPlacement = Literal["first_member", "random_member"]

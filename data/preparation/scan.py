@@ -16,15 +16,15 @@ from pydantic import Field
 from rich.markup import escape
 from rich.progress import track
 
-from data.config.section import Section
-from data.display.console import plain_console
-from data.errors import UserError
-from data.preparation.faults import count_faults, told
-from data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
-from data.sources.shared.source import Source
-from data.storage.code_digest import code_digest
-from data.storage.files import digest, mapped, whole_file, write_whole
-from data.storage.output_lock import waiting_lock
+from mmrm.data.config.section import Section
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import UserError
+from mmrm.data.preparation.faults import count_faults, told
+from mmrm.data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
+from mmrm.data.sources.shared.source import Source
+from mmrm.data.storage.code_digest import code_digest
+from mmrm.data.storage.files import digest, mapped, whole_file, write_whole
+from mmrm.data.storage.output_lock import waiting_lock
 
 BLOCK = 8192
 """Rows of one unit of work: some seconds for records with images."""
@@ -68,10 +68,10 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
 def code() -> str:
     """Return a digest of the code that turns files into a row index, so that a change of it reads the data again."""
     adapters = (
-        f"data.sources.{file.stem}"
+        f"mmrm.data.sources.{file.stem}"
         for file in sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py"))
     )
-    return code_digest("data.preparation.scan", *adapters)
+    return code_digest("mmrm.data.preparation.scan", *adapters)
 
 
 def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -> None:

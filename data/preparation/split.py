@@ -9,13 +9,19 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import UserError
-from data.images import ImageTokens, grey_like
-from data.preference import Preference, validate
-from data.preparation.row_index import KEEPS_ORDER, REASONS, REJECTED_FIRST, RowIndex, index_rows
-from data.preparation.sampling import Indices, Pool, quotas
-from data.sources.shared.source import Source, SourceConfig
-from data.storage.row_files import located
+from mmrm.data.errors import UserError
+from mmrm.data.images import ImageTokens, grey_like
+from mmrm.data.preference import Preference, validate
+from mmrm.data.preparation.row_index import (
+    KEEPS_ORDER,
+    REASONS,
+    REJECTED_FIRST,
+    RowIndex,
+    index_rows,
+)
+from mmrm.data.preparation.sampling import Indices, Pool, quotas
+from mmrm.data.sources.shared.source import Source, SourceConfig
+from mmrm.data.storage.row_files import located
 
 
 @dataclass(frozen=True)

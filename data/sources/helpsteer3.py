@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.errors import RecordError
-from data.preference import Preference
-from data.sources.shared.conversation import messages
-from data.sources.shared.file_source import FilesConfig, SourceRow
-from data.sources.shared.pairs import gap
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import messages
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
+from mmrm.data.sources.shared.pairs import gap
 
 
 class HelpSteer3Config(FilesConfig):

@@ -8,11 +8,11 @@ the rationale.
 import re
 from typing import Literal
 
-from data.errors import LeftOut, RecordError
-from data.preference import Preference
-from data.rationales import with_chosen_first
-from data.sources.shared.conversation import MARKER, question
-from data.sources.shared.file_source import FilesConfig, SourceRow, field
+from mmrm.data.errors import LeftOut, RecordError
+from mmrm.data.preference import Preference
+from mmrm.data.rationales import with_chosen_first
+from mmrm.data.sources.shared.conversation import MARKER, question
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 NAMES = (
     r"(?:Response 1|Response A|The first response)",

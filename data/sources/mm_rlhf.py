@@ -9,12 +9,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.errors import ImageError, LeftOut
-from data.images import resolved
-from data.preference import EncodedImage, Preference
-from data.sources.shared.conversation import MARKER, question
-from data.sources.shared.file_source import ImageFilesConfig, SourceRow
-from data.storage.archives import Folder
+from mmrm.data.errors import ImageError, LeftOut
+from mmrm.data.images import resolved
+from mmrm.data.preference import EncodedImage, Preference
+from mmrm.data.sources.shared.conversation import MARKER, question
+from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
+from mmrm.data.storage.archives import Folder
 
 VIDEO = "<video>"
 """The marker by which this data set writes the place of a video in a text."""

@@ -6,7 +6,7 @@ and a row of another form is refused. BaseReward found the set of little use and
 
 from typing import Literal
 
-from data.sources.sharegpt import ShareGptConfig
+from mmrm.data.sources.sharegpt import ShareGptConfig
 
 
 class MmifConfig(ShareGptConfig):

@@ -12,15 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from data.errors import RecordError, UserError
-from data.preference import EncodedImage, Preference
-from data.regular_files import open_regular, read_bytes
-from data.sources.shared.conversation import question
-from data.sources.shared.file_source import ImageFilesConfig, LocatedFiles, SourceRow, TableSource
-from data.storage.archives import DAMAGED, Archive, Folder, Images
-from data.storage.files import copy_limited, derived, whole_file
-from data.storage.row_files import Concatenated, JsonLines
-from data.storage.strict_json import parse_json
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.preference import EncodedImage, Preference
+from mmrm.data.regular_files import open_regular, read_bytes
+from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.file_source import (
+    ImageFilesConfig,
+    LocatedFiles,
+    SourceRow,
+    TableSource,
+)
+from mmrm.data.storage.archives import DAMAGED, Archive, Folder, Images
+from mmrm.data.storage.files import copy_limited, derived, whole_file
+from mmrm.data.storage.row_files import Concatenated, JsonLines
+from mmrm.data.storage.strict_json import parse_json
 
 
 class MmprConfig(ImageFilesConfig):

@@ -9,9 +9,9 @@ the whole other conversation.
 
 from typing import Literal
 
-from data.preference import Preference
-from data.sources.shared.conversation import implicit, messages, response
-from data.sources.shared.file_source import FormatConfig, SourceRow
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import implicit, messages, response
+from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class MsSwiftConfig(FormatConfig):

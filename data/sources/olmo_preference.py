@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Literal
 
-from data.preference import Preference
-from data.sources.shared.file_source import SourceRow
-from data.sources.tulu_preference import TuluPreferenceConfig
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.file_source import SourceRow
+from mmrm.data.sources.tulu_preference import TuluPreferenceConfig
 
 
 class OlmoPreferenceConfig(TuluPreferenceConfig):

@@ -5,10 +5,10 @@ BaseReward tried 120k of it and left it out.
 
 from typing import Literal, get_args
 
-from data.errors import UserError
-from data.preference import Preference
-from data.sources.shared.conversation import question
-from data.sources.shared.file_source import ImageFilesConfig, LocatedFiles, SourceRow
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.file_source import ImageFilesConfig, LocatedFiles, SourceRow
 
 Topic = Literal["chart", "creation", "diagram", "ins_follow", "knowledge", "poster"]
 

@@ -6,10 +6,10 @@ conversations share the question, with images named as in COCO. A row of another
 
 from typing import Literal
 
-from data.errors import RecordError
-from data.preference import Preference
-from data.sources.shared.conversation import marked, sharegpt, text_of
-from data.sources.shared.file_source import ImageFilesConfig, SourceRow
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import marked, sharegpt, text_of
+from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 
 
 class PovidConfig(ImageFilesConfig):

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from data.errors import RecordError
-from data.images import data_uri
-from data.preference import Preference
-from data.sources.shared.conversation import messages, user_turn, without_markers
-from data.sources.shared.file_source import FormatConfig, SourceRow
+from mmrm.data.errors import RecordError
+from mmrm.data.images import data_uri
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import messages, user_turn, without_markers
+from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 REQUIRED = ("prompt", "chosen", "rejected")
 

@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from data.errors import RecordError
-from data.preference import Message, Preference, Rule, Truth
-from data.sources.shared.conversation import messages, user_turn
-from data.sources.shared.file_source import FormatConfig, SourceRow
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Message, Preference, Rule, Truth
+from mmrm.data.sources.shared.conversation import messages, user_turn
+from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class QuestionsConfig(FormatConfig):

@@ -11,11 +11,11 @@ import base64
 import re
 from typing import Literal
 
-from data.errors import ImageError, RecordError
-from data.preference import EncodedImage, Preference
-from data.rationales import with_chosen_first
-from data.sources.shared.conversation import parsed, question, text_of
-from data.sources.shared.file_source import FormatConfig, SourceRow
+from mmrm.data.errors import ImageError, RecordError
+from mmrm.data.preference import EncodedImage, Preference
+from mmrm.data.rationales import with_chosen_first
+from mmrm.data.sources.shared.conversation import parsed, question, text_of
+from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 SHOWN = re.compile(
     r"(?>.*?\[Question\]:)(?>(?P<question>.*?)(?:(?<!#)#++\s*)?\[Response 1\]:)"

@@ -4,31 +4,31 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from data.sources.helpsteer3 import HelpSteer3Config
-from data.sources.llava_critic import LlavaCriticConfig
-from data.sources.mm_rlhf import MmRlhfConfig
-from data.sources.mmif import MmifConfig
-from data.sources.mmpr import MmprConfig
-from data.sources.ms_swift import MsSwiftConfig
-from data.sources.olmo_preference import OlmoPreferenceConfig
-from data.sources.omnialign_v_dpo import OmniAlignVDpoConfig
-from data.sources.povid import PovidConfig
-from data.sources.project import ProjectConfig
-from data.sources.questions import QuestionsConfig
-from data.sources.r1_reward import R1RewardConfig
-from data.sources.rlaif_v import RlaifVConfig
-from data.sources.rlhf_v import RlhfVConfig
-from data.sources.shapes import ShapesConfig
-from data.sources.shared.source import SourceConfig
-from data.sources.sharegpt import ShareGptConfig
-from data.sources.shp import ShpConfig
-from data.sources.skywork_preference import SkyworkPreferenceConfig
-from data.sources.trl import TrlConfig
-from data.sources.tulu_preference import TuluPreferenceConfig
-from data.sources.ultrafeedback import UltraFeedbackConfig
-from data.sources.ultrafeedback_binarized import UltraFeedbackBinarizedConfig
-from data.sources.vlfeedback import VlFeedbackConfig
-from data.sources.wildvision_battle import WildVisionBattleConfig
+from mmrm.data.sources.helpsteer3 import HelpSteer3Config
+from mmrm.data.sources.llava_critic import LlavaCriticConfig
+from mmrm.data.sources.mm_rlhf import MmRlhfConfig
+from mmrm.data.sources.mmif import MmifConfig
+from mmrm.data.sources.mmpr import MmprConfig
+from mmrm.data.sources.ms_swift import MsSwiftConfig
+from mmrm.data.sources.olmo_preference import OlmoPreferenceConfig
+from mmrm.data.sources.omnialign_v_dpo import OmniAlignVDpoConfig
+from mmrm.data.sources.povid import PovidConfig
+from mmrm.data.sources.project import ProjectConfig
+from mmrm.data.sources.questions import QuestionsConfig
+from mmrm.data.sources.r1_reward import R1RewardConfig
+from mmrm.data.sources.rlaif_v import RlaifVConfig
+from mmrm.data.sources.rlhf_v import RlhfVConfig
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.data.sources.sharegpt import ShareGptConfig
+from mmrm.data.sources.shp import ShpConfig
+from mmrm.data.sources.skywork_preference import SkyworkPreferenceConfig
+from mmrm.data.sources.trl import TrlConfig
+from mmrm.data.sources.tulu_preference import TuluPreferenceConfig
+from mmrm.data.sources.ultrafeedback import UltraFeedbackConfig
+from mmrm.data.sources.ultrafeedback_binarized import UltraFeedbackBinarizedConfig
+from mmrm.data.sources.vlfeedback import VlFeedbackConfig
+from mmrm.data.sources.wildvision_battle import WildVisionBattleConfig
 
 SOURCES: tuple[type[SourceConfig], ...] = (
     HelpSteer3Config,

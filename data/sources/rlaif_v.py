@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from data.preference import Preference
-from data.sources.shared.conversation import question
-from data.sources.shared.file_source import FilesConfig, SourceRow
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class RlaifVConfig(FilesConfig):

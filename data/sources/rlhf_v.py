@@ -5,9 +5,9 @@ Not confirmed at the source: that the column `text` is a JSON text {"question", 
 
 from typing import Literal
 
-from data.preference import Preference
-from data.sources.shared.conversation import question
-from data.sources.shared.file_source import FilesConfig, SourceRow, field
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 
 class RlhfVConfig(FilesConfig):

@@ -8,13 +8,13 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from data.config.section import Records
-from data.preference import Preference
-from data.sources.shared.source import Source, SourceConfig
-from data.synthetic.scene_questions import QUESTION_TYPES
-from data.synthetic.scenes import LEVELS, SPLITS
-from data.synthetic.text_questions import TEXT_TYPES
-from data.synthetic.world import ShapesWorld
+from mmrm.data.config.section import Records
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.source import Source, SourceConfig
+from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
+from mmrm.data.synthetic.scenes import LEVELS, SPLITS
+from mmrm.data.synthetic.text_questions import TEXT_TYPES
+from mmrm.data.synthetic.world import ShapesWorld
 
 
 class ShapesConfig(SourceConfig):

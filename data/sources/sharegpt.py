@@ -7,9 +7,9 @@
 
 from typing import Literal
 
-from data.preference import Preference, text
-from data.sources.shared.conversation import marked, response, sharegpt
-from data.sources.shared.file_source import FormatConfig, SourceRow
+from mmrm.data.preference import Preference, text
+from mmrm.data.sources.shared.conversation import marked, response, sharegpt
+from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class ShareGptConfig(FormatConfig):

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.errors import LeftOut, RecordError
-from data.preference import Preference, text
-from data.sources.shared.file_source import FilesConfig, SourceRow
-from data.sources.shared.pairs import gap
+from mmrm.data.errors import LeftOut, RecordError
+from mmrm.data.preference import Preference, text
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
+from mmrm.data.sources.shared.pairs import gap
 
 
 class ShpConfig(FilesConfig):

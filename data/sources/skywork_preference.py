@@ -5,9 +5,9 @@ Whole conversations under `chosen` and `rejected`. Version 0.1 holds items of Re
 
 from typing import Literal
 
-from data.preference import Preference
-from data.sources.shared.conversation import implicit, messages
-from data.sources.shared.file_source import FilesConfig, SourceRow
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import implicit, messages
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class SkyworkPreferenceConfig(FilesConfig):

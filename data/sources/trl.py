@@ -9,10 +9,16 @@ Images lie in `images` (a list) or `image`. Other columns are not read.
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from data.errors import RecordError
-from data.preference import Preference
-from data.sources.shared.conversation import implicit, messages, response, split_prefix, user_turn
-from data.sources.shared.file_source import FormatConfig, SourceRow
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import (
+    implicit,
+    messages,
+    response,
+    split_prefix,
+    user_turn,
+)
+from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class TrlConfig(FormatConfig):

@@ -5,10 +5,10 @@ BaseReward names 65k pairs of it without saying which: `cap: 65000` draws as man
 
 from typing import Literal
 
-from data.errors import RecordError
-from data.preference import Preference
-from data.sources.shared.conversation import messages, response
-from data.sources.shared.file_source import FilesConfig, SourceRow
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import messages, response
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class TuluPreferenceConfig(FilesConfig):

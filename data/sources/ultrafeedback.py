@@ -6,9 +6,9 @@ the largest gap). A response's score is the mean of its aspects.
 
 from typing import Literal
 
-from data.preference import Preference, text
-from data.sources.shared.file_source import SourceRow
-from data.sources.shared.pairs import PairsConfig
+from mmrm.data.preference import Preference, text
+from mmrm.data.sources.shared.file_source import SourceRow
+from mmrm.data.sources.shared.pairs import PairsConfig
 
 
 class UltraFeedbackConfig(PairsConfig):

@@ -6,10 +6,10 @@ The parquet branch holds the images; the original JSON lines name them in `img_p
 
 from typing import Literal
 
-from data.preference import Preference
-from data.sources.shared.conversation import question
-from data.sources.shared.file_source import ImageFilesConfig, SourceRow
-from data.sources.shared.pairs import PairsConfig
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
+from mmrm.data.sources.shared.pairs import PairsConfig
 
 
 class VlFeedbackConfig(PairsConfig, ImageFilesConfig):

@@ -9,10 +9,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.errors import LeftOut, RecordError
-from data.preference import Preference
-from data.sources.shared.conversation import implicit, messages
-from data.sources.shared.file_source import FilesConfig, SourceRow
+from mmrm.data.errors import LeftOut, RecordError
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.conversation import implicit, messages
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class WildVisionBattleConfig(FilesConfig):

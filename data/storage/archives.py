@@ -24,12 +24,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import ImageError, UserError
-from data.images import ELSEWHERE, image_path
-from data.preference import EncodedImage
-from data.regular_files import open_regular, require_regular
-from data.storage.files import digest, hash64, stamp
-from data.storage.row_files import IndexedFiles
+from mmrm.data.errors import ImageError, UserError
+from mmrm.data.images import ELSEWHERE, image_path
+from mmrm.data.preference import EncodedImage
+from mmrm.data.regular_files import open_regular, require_regular
+from mmrm.data.storage.files import digest, hash64, stamp
+from mmrm.data.storage.row_files import IndexedFiles
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
 """A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.progress import track
 
-from data.errors import RecordError, UserError
-from data.regular_files import require_regular
-from data.storage.files import derived, mapped, stamp, whole_file, write_whole
-from data.storage.output_lock import waiting_lock
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.regular_files import require_regular
+from mmrm.data.storage.files import derived, mapped, stamp, whole_file, write_whole
+from mmrm.data.storage.output_lock import waiting_lock
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

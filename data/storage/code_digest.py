@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from data.storage.files import digest
+import mmrm
+from mmrm.data.storage.files import digest
 
-CLONE = Path(__file__).resolve().parents[2]
+PACKAGE = Path(mmrm.__file__).parent
 
 
 @cache
@@ -15,6 +16,8 @@ def code_digest(
     *modules: str, floors: tuple[str, ...] = ("data", "models", "eval", "train")
 ) -> str:
     """Return a digest of the syntax trees of `modules` and of all that they import from `floors`.
+
+    A floor is a package of mmrm: "eval" stands for `mmrm.eval`.
 
     Comments, docstrings and layout do not count: a cached evaluation of a 7B model survives an edit of prose.
     """
@@ -32,7 +35,8 @@ def imported_modules(modules: Sequence[str], floors: Sequence[str]) -> dict[str,
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        file = CLONE.joinpath(*name.split(".")).with_suffix(".py")
+        _, *path = name.split(".")
+        file = PACKAGE.joinpath(*path).with_suffix(".py")
         if name not in found and file.is_file():
             found[name] = file
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -44,8 +48,14 @@ def imported_modules(modules: Sequence[str], floors: Sequence[str]) -> dict[str,
                     )
                     # a name imported from a package may be a module of it
                     others = [module, *(f"{module}.{alias.name}" for alias in node.names)]
-                    waiting += [other for other in others if other.partition(".")[0] in floors]
+                    waiting += [other for other in others if _floor(other) in floors]
     return found
+
+
+def _floor(module: str) -> str:
+    """Return "eval" for `mmrm.eval.judges.loading`, and an empty text for a module of others."""
+    package, _, inside = module.partition(".")
+    return inside.partition(".")[0] if package == "mmrm" else ""
 
 
 def _tree(file: Path) -> str:

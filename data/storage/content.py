@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from data.preference import EncodedImage, Message, Preference
-from data.storage.files import content_digest
+from mmrm.data.preference import EncodedImage, Message, Preference
+from mmrm.data.storage.files import content_digest
 
 
 def record_key(record: Preference) -> str:

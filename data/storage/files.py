@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 from uuid import uuid4
 
-from data.errors import UserError
-from data.regular_files import open_regular, read_text, require_regular
+from mmrm.data.errors import UserError
+from mmrm.data.regular_files import open_regular, read_text, require_regular
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

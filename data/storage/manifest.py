@@ -15,9 +15,9 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-from data.errors import CheckpointError, SpecialFileError
-from data.regular_files import read_bytes, require_regular
-from data.storage.files import remembered_digest
+from mmrm.data.errors import CheckpointError, SpecialFileError
+from mmrm.data.regular_files import read_bytes, require_regular
+from mmrm.data.storage.files import remembered_digest
 
 COMPLETE = "complete"
 """A JSON file with the size and the SHA-256 of every file, written last: a checkpoint without it was

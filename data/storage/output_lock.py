@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from data.errors import InUseError, UserError
+from mmrm.data.errors import InUseError, UserError
 
 FOLDER_LOCK = "lock"
 """The name of the lock file inside a folder that is locked."""

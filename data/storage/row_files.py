@@ -20,11 +20,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import RecordError, UserError
-from data.regular_files import open_descriptor, open_regular, read_bytes, require_regular
-from data.storage.arrow import open_tables
-from data.storage.files import copy_limited, derived, digest, stamp, whole_file
-from data.storage.strict_json import items, parse_json
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.regular_files import open_descriptor, open_regular, read_bytes, require_regular
+from mmrm.data.storage.arrow import open_tables
+from mmrm.data.storage.files import copy_limited, derived, digest, stamp, whole_file
+from mmrm.data.storage.strict_json import items, parse_json
 
 READ = 1 << 26
 """Bytes read at once while looking for line ends."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from data.errors import RecordError
+from mmrm.data.errors import RecordError
 
 DEPTH = 64
 """The deepest nesting of a row; no released data set reaches ten."""

@@ -17,11 +17,11 @@ from typing import Any
 
 from PIL import Image
 
-from data.storage.code_digest import code_digest
-from data.storage.files import write_json_lines
-from data.synthetic.rng import Rng, number
-from data.synthetic.scenes import png
-from data.synthetic.world import Item, ShapesWorld
+from mmrm.data.storage.code_digest import code_digest
+from mmrm.data.storage.files import write_json_lines
+from mmrm.data.synthetic.rng import Rng, number
+from mmrm.data.synthetic.scenes import png
+from mmrm.data.synthetic.world import Item, ShapesWorld
 
 PAIRS = 3
 """Pairs an id in the MM-RLHF-RewardBench edition."""
@@ -200,7 +200,7 @@ EDITIONS = {
 
 def edition(name: str, level: str) -> Path:
     """Return the folder of the edition `name` (a key of EDITIONS); it is written into the clone's cache when first asked for."""
-    folder = CACHE / f"{level}-{code_digest('data.synthetic.benchmark_files')}"
+    folder = CACHE / f"{level}-{code_digest('mmrm.data.synthetic.benchmark_files')}"
     if not folder.is_dir():
         with suppress(FileExistsError):  # another process was first, with the same rows
             write_editions(folder, level, 0)

@@ -8,8 +8,8 @@ rejected) is symmetric under swapping chosen and rejected: a judge that does not
 from collections.abc import Callable
 from typing import NamedTuple
 
-from data.synthetic.rng import Rng
-from data.synthetic.scenes import (
+from mmrm.data.synthetic.rng import Rng
+from mmrm.data.synthetic.scenes import (
     Change,
     Edit,
     Kind,
@@ -21,7 +21,7 @@ from data.synthetic.scenes import (
     rename,
     resize,
 )
-from data.synthetic.wording import (
+from mmrm.data.synthetic.wording import (
     Query,
     Side,
     answer,

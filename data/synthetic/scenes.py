@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from data.synthetic.rng import Rng
+from mmrm.data.synthetic.rng import Rng
 
 Kind = Literal["shape", "digit", "word"]
 Colour = tuple[int, int, int]

@@ -5,8 +5,8 @@ Harmful and harmless requests come equally often, so that neither refusing nor h
 
 from collections.abc import Callable
 
-from data.synthetic.rng import Rng
-from data.synthetic.wording import Query, Side, answer
+from mmrm.data.synthetic.rng import Rng
+from mmrm.data.synthetic.wording import Query, Side, answer
 
 _OPPOSITES = (
     ("hot", "cold"),

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from data.synthetic.scenes import Scene, SceneObject
+from mmrm.data.synthetic.scenes import Scene, SceneObject
 
 
 class Side(NamedTuple):

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from data.preference import Preference, Truth, text
-from data.storage.code_digest import code_digest
-from data.storage.files import digest
-from data.synthetic.rng import Rng, number
-from data.synthetic.scene_questions import QUESTION_TYPES
-from data.synthetic.scenes import LEVELS, SPLITS, Scene, bucket, draw, png, sample
-from data.synthetic.text_questions import TEXT_TYPES
-from data.synthetic.wording import (
+from mmrm.data.preference import Preference, Truth, text
+from mmrm.data.storage.code_digest import code_digest
+from mmrm.data.storage.files import digest
+from mmrm.data.synthetic.rng import Rng, number
+from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
+from mmrm.data.synthetic.scenes import LEVELS, SPLITS, Scene, bucket, draw, png, sample
+from mmrm.data.synthetic.text_questions import TEXT_TYPES
+from mmrm.data.synthetic.wording import (
     RATIONALES,
     CritiqueTruth,
     Query,
@@ -237,7 +237,7 @@ class ShapesWorld:
     def fingerprint(self) -> str:
         """Return 16 hex digits that change with the world's code, level or question types."""
         drawn = repr((self.level, self._text_only, self._image_kinds, self._text_kinds))
-        return digest(f"{drawn} {code_digest('data.synthetic.world')}")
+        return digest(f"{drawn} {code_digest('mmrm.data.synthetic.world')}")
 
     def _scene(
         self, rng: Rng, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1

@@ -11,23 +11,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from data.errors import UserError
-from data.markers import stray_marker
-from data.preference import Preference
-from data.preparation.mixing import Mixture
-from data.prompts import JudgeTemplate, ask, read
-from data.rationales import with_chosen_first
-from data.sources.project import as_row
-from data.storage.content import record_key
-from data.storage.files import digest
-from eval.judges.endpoint.client import Answer, messages
-from eval.protocol import draw
+from mmrm.data.errors import UserError
+from mmrm.data.markers import stray_marker
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.prompts import JudgeTemplate, ask, read
+from mmrm.data.rationales import with_chosen_first
+from mmrm.data.sources.project import as_row
+from mmrm.data.storage.content import record_key
+from mmrm.data.storage.files import digest
+from mmrm.eval.judges.endpoint.client import Answer, messages
+from mmrm.eval.protocol import draw
 
 Failures = Literal["drop", "keep"]
 """What becomes of a record that no try got right: it is left out, or written without a rationale."""
 
 Complete = Callable[[Mapping[str, Any]], Answer]
-"""Sends a chat request and returns the reply; see `eval.judges.endpoint.client.Client.answer`."""
+"""Sends a chat request and returns the reply; see `mmrm.eval.judges.endpoint.client.Client.answer`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import Any, get_args
 
 from pydantic import model_validator
 
-from data.config.section import Count, Section
-from data.preference import Message
-from eval.candidates import Example, Side, Verdict
-from eval.protocol import draw
+from mmrm.data.config.section import Count, Section
+from mmrm.data.preference import Message
+from mmrm.eval.candidates import Example, Side, Verdict
+from mmrm.eval.protocol import draw
 
 Record = dict[str, Any]
 """One line of an official predictions file."""

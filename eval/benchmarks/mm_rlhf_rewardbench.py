@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from data.preference import EncodedImage
-from data.storage.row_files import Row
-from data.video import is_video_name
-from eval.benchmarks.benchmark import (
+from mmrm.data.preference import EncodedImage
+from mmrm.data.storage.row_files import Row
+from mmrm.data.video import is_video_name
+from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
     FileFormat,
     Known,
@@ -35,9 +35,16 @@ from eval.benchmarks.benchmark import (
     macro,
     reward_records,
 )
-from eval.benchmarks.prediction_records import own_format, parse_rewards, row_name, shown, text
-from eval.benchmarks.rows import Published, content_key, encoded, require_texts, under, user_turn
-from eval.candidates import Example
+from mmrm.eval.benchmarks.prediction_records import own_format, parse_rewards, row_name, shown, text
+from mmrm.eval.benchmarks.rows import (
+    Published,
+    content_key,
+    encoded,
+    require_texts,
+    under,
+    user_turn,
+)
+from mmrm.eval.candidates import Example
 
 NAME = "mm_rlhf_rewardbench"
 HUB = "yifanzhang114/MM-RLHF-RewardBench"

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.errors import UserError
-from data.preference import Message, texts
-from data.storage.row_files import Row
-from eval.benchmarks.benchmark import (
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Message, texts
+from mmrm.data.storage.row_files import Row
+from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
     FileFormat,
     Known,
@@ -26,7 +26,7 @@ from eval.benchmarks.benchmark import (
     preferred,
     reward_records,
 )
-from eval.benchmarks.prediction_records import (
+from mmrm.eval.benchmarks.prediction_records import (
     lmms_format,
     lmms_text,
     one_of,
@@ -35,8 +35,8 @@ from eval.benchmarks.prediction_records import (
     parse_rewards,
     text,
 )
-from eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
-from eval.candidates import Example, Side, Verdict
+from mmrm.eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
+from mmrm.eval.candidates import Example, Side, Verdict
 
 NAME = "multimodal_rewardbench"
 HUB = "syhuggingface/multimodal_rewardbench"

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard, TypeVar
 
-from data.errors import PredictionsError
-from eval.benchmarks.benchmark import FileFormat, Record, Records, RowName
+from mmrm.data.errors import PredictionsError
+from mmrm.eval.benchmarks.benchmark import FileFormat, Record, Records, RowName
 
 Parsed = TypeVar("Parsed")
 IDENTITY = re.compile(r"\w+:\d+ \((.*)\)", re.DOTALL)

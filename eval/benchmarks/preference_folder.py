@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data.errors import LeftOut, RecordError, UserError
-from data.preference import Preference, validate
-from data.preparation.recognition import advice, candidates, configured, recognise
-from data.sources.shared.file_source import FilesConfig, shards_problem
-from data.storage.files import content_digest
-from eval.benchmarks.benchmark import (
+from mmrm.data.errors import LeftOut, RecordError, UserError
+from mmrm.data.preference import Preference, validate
+from mmrm.data.preparation.recognition import advice, candidates, configured, recognise
+from mmrm.data.sources.shared.file_source import FilesConfig, shards_problem
+from mmrm.data.storage.files import content_digest
+from mmrm.eval.benchmarks.benchmark import (
     BUILT_IN,
     Benchmark,
     FileFormat,
@@ -29,9 +29,9 @@ from eval.benchmarks.benchmark import (
     in_drawn_order,
     reward_records,
 )
-from eval.benchmarks.prediction_records import own_format, parse_rewards, text
-from eval.benchmarks.rows import content_key, limited, listed, loaded
-from eval.candidates import Example
+from mmrm.eval.benchmarks.prediction_records import own_format, parse_rewards, text
+from mmrm.eval.benchmarks.rows import content_key, limited, listed, loaded
+from mmrm.eval.candidates import Example
 
 NAME = "preference_folder"
 UNSORTED = "uncategorised"

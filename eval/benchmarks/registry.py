@@ -6,11 +6,11 @@ from difflib import get_close_matches
 
 from pydantic import field_validator, model_validator
 
-from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
-from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
-from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
+from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
+from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
+from mmrm.eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 
 BENCHMARKS: dict[str, Benchmark] = {
     "vl_rewardbench": VL_REWARDBENCH,

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data.errors import HubError, ImageError, RecordError, UserError
-from data.images import decode
-from data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
-from data.preparation.faults import count_faults, told
-from data.regular_files import open_regular, require_regular
-from data.sources.shared.file_source import refuse_same_files, shards_problem
-from data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
-from data.storage.files import content_digest
-from data.storage.row_files import Row, open_rows
-from data.synthetic.benchmark_files import edition
-from data.video import ADVICE, COLUMNS, is_video_name
-from eval.benchmarks.benchmark import (
+from mmrm.data.errors import HubError, ImageError, RecordError, UserError
+from mmrm.data.images import decode
+from mmrm.data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
+from mmrm.data.preparation.faults import count_faults, told
+from mmrm.data.regular_files import open_regular, require_regular
+from mmrm.data.sources.shared.file_source import refuse_same_files, shards_problem
+from mmrm.data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
+from mmrm.data.storage.files import content_digest
+from mmrm.data.storage.row_files import Row, open_rows
+from mmrm.data.synthetic.benchmark_files import edition
+from mmrm.data.video import ADVICE, COLUMNS, is_video_name
+from mmrm.eval.benchmarks.benchmark import (
     BUILT_IN,
     EMBEDDED,
     Known,
@@ -34,7 +34,7 @@ from eval.benchmarks.benchmark import (
     Record,
     differences,
 )
-from eval.candidates import Example
+from mmrm.eval.candidates import Example
 
 LISTED, SHOWN = 20, 3
 """Broken items that an error lists by name, and unavailable rows that a note does."""

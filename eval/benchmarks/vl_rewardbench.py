@@ -10,10 +10,10 @@ Its scoring is in vl_rewardbench_scoring.py.
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.errors import RecordError
-from data.preference import Message
-from data.storage.row_files import Row
-from eval.benchmarks.benchmark import (
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Message
+from mmrm.data.storage.row_files import Row
+from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
     Known,
     PairwisePrompt,
@@ -22,8 +22,8 @@ from eval.benchmarks.benchmark import (
     preferred,
     rewards,
 )
-from eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
-from eval.benchmarks.vl_rewardbench_scoring import (
+from mmrm.eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
+from mmrm.eval.benchmarks.vl_rewardbench_scoring import (
     FILES_SCORED,
     RULES,
     agreement,
@@ -31,7 +31,7 @@ from eval.benchmarks.vl_rewardbench_scoring import (
     named_answer,
     official_group,
 )
-from eval.candidates import Example, Side, Verdict, Vote
+from mmrm.eval.candidates import Example, Side, Verdict, Vote
 
 NAME = "vl_rewardbench"
 HUB = "MMInstruction/VL-RewardBench"

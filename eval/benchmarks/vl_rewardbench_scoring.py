@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from data.errors import PredictionsError
-from eval.benchmarks.benchmark import (
+from mmrm.data.errors import PredictionsError
+from mmrm.eval.benchmarks.benchmark import (
     FileFormat,
     Record,
     Records,
@@ -24,7 +24,7 @@ from eval.benchmarks.benchmark import (
     group_figures,
     macro,
 )
-from eval.benchmarks.prediction_records import (
+from mmrm.eval.benchmarks.prediction_records import (
     lmms_format,
     lmms_text,
     one_of,

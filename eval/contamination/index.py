@@ -31,13 +31,13 @@ import numpy.typing as npt
 from datasketch import MinHash, MinHashLSH
 from PIL import Image
 
-from data.errors import ImageError
-from data.images import decode
-from data.preference import EncodedImage, Message, Preference, texts
-from data.preparation.row_index import LEFT_OVER_MARKER
-from data.scanning import compatibility_form
-from data.storage.files import content_digest, digest, hash64
-from eval.candidates import Example
+from mmrm.data.errors import ImageError
+from mmrm.data.images import decode
+from mmrm.data.preference import EncodedImage, Message, Preference, texts
+from mmrm.data.preparation.row_index import LEFT_OVER_MARKER
+from mmrm.data.scanning import compatibility_form
+from mmrm.data.storage.files import content_digest, digest, hash64
+from mmrm.eval.candidates import Example
 
 Hashes = npt.NDArray[np.uint32]
 Thumbnail = npt.NDArray[np.uint8]

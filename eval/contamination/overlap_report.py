@@ -12,9 +12,9 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from data.preparation.filters import SCHEME
-from data.storage.files import write_json_lines, write_whole
-from eval.contamination.index import IMAGE_KINDS, KINDS, OverlapIndex, table_of
+from mmrm.data.preparation.filters import SCHEME
+from mmrm.data.storage.files import write_json_lines, write_whole
+from mmrm.eval.contamination.index import IMAGE_KINDS, KINDS, OverlapIndex, table_of
 
 COMMON = 5
 """Different images that a question is asked of, or different questions that a pair of responses answers (in the benchmarks

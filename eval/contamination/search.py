@@ -10,13 +10,13 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from data.errors import RecordError
-from data.preference import validate
-from data.preparation.row_index import pair_key
-from data.sources.shared.source import Source
-from data.storage.files import mapped, write_whole
-from eval.contamination.index import OverlapIndex, excerpt, questions, table_of
-from eval.contamination.overlap_report import Line
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import validate
+from mmrm.data.preparation.row_index import pair_key
+from mmrm.data.sources.shared.source import Source
+from mmrm.data.storage.files import mapped, write_whole
+from mmrm.eval.contamination.index import OverlapIndex, excerpt, questions, table_of
+from mmrm.eval.contamination.overlap_report import Line
 
 BLOCK = 1024
 """Rows of one unit of work: some seconds for records with images."""

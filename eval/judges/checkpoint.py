@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from data.errors import CheckpointError, HubError
-from data.storage.files import read_json
-from data.storage.manifest import COMPLETE, verify_settings
-from eval.judges.judge_card import JudgeCard, recorded
-from eval.judges.packed_inference import Packed
-from models.backbone import compute_in_half, load_encoder
-from models.config import HUB_ID, BackboneConfig
-from models.families.registry import FAMILIES, family_of
-from models.lora import base_of, is_adapter, with_adapters
-from models.portable.reward import IncompleteCheckpointError
+from mmrm.data.errors import CheckpointError, HubError
+from mmrm.data.storage.files import read_json
+from mmrm.data.storage.manifest import COMPLETE, verify_settings
+from mmrm.eval.judges.judge_card import JudgeCard, recorded
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.models.backbone import compute_in_half, load_encoder
+from mmrm.models.config import HUB_ID, BackboneConfig
+from mmrm.models.families.registry import FAMILIES, family_of
+from mmrm.models.lora import base_of, is_adapter, with_adapters
+from mmrm.models.portable.reward import IncompleteCheckpointError
 
 KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
 """What a family calls its class to the `type` of judge that such a checkpoint is."""

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from eval.candidates import Candidates, Example, Ranking, Verdict
-from eval.journal import SILENT, Journal
+from mmrm.eval.candidates import Candidates, Example, Ranking, Verdict
+from mmrm.eval.journal import SILENT, Journal
 
 
 class Ranker(Protocol):

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data.config.layers import read_yaml
-from data.config.section import Section
-from data.errors import CheckpointError
-from data.prompts import JudgeTemplate
-from data.storage.manifest import verify_settings
-from eval.benchmarks.registry import BenchmarkConfig
-from eval.protocol import ProtocolConfig
-from eval.results.run_folder import CARD, LAUNCHES, RECIPE
-from models.config import BackboneConfig, CritiqueConfig, HeadConfig
+from mmrm.data.config.layers import read_yaml
+from mmrm.data.config.section import Section
+from mmrm.data.errors import CheckpointError
+from mmrm.data.prompts import JudgeTemplate
+from mmrm.data.storage.manifest import verify_settings
+from mmrm.eval.benchmarks.registry import BenchmarkConfig
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.run_folder import CARD, LAUNCHES, RECIPE
+from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
 
 
 class JudgeCard(Section):

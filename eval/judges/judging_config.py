@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from data.config.section import Tokens
-from models.config import SamplingConfig
+from mmrm.data.config.section import Tokens
+from mmrm.models.config import SamplingConfig
 
 
 class JudgingConfig(SamplingConfig):

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from data.sources.shared.conversation import response
-from eval.benchmarks.benchmark import Benchmark
-from eval.candidates import Candidates, Ranking
-from eval.judges.judge import NotedJudge, Ranker
-from eval.judges.messages import candidates_of
-from eval.protocol import ProtocolConfig
-from models.distributed import alone
+from mmrm.data.sources.shared.conversation import response
+from mmrm.eval.benchmarks.benchmark import Benchmark
+from mmrm.eval.candidates import Candidates, Ranking
+from mmrm.eval.judges.judge import NotedJudge, Ranker
+from mmrm.eval.judges.messages import candidates_of
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.models.distributed import alone
 
 JudgeFor = Callable[[Benchmark, ProtocolConfig], NotedJudge]
 """Makes the judge for a benchmark under a protocol."""
@@ -21,7 +21,7 @@ class LoadedJudge:
     """A judge whose weights are loaded, for people's own prompts and responses and for any benchmark.
 
     `messages` are a text or turns in transformers' or OpenAI's form, images as PIL images, bytes, paths or data URIs; see
-    `models.portable.conversations`.
+    `mmrm.models.portable.conversations`.
     """
 
     ranker: Ranker

@@ -12,31 +12,31 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, RootModel
 
-from data.config.validation import read_section
-from data.errors import CheckpointError
-from data.regular_files import require_regular
-from data.storage.manifest import verify_settings
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.judges.checkpoint import Runtime, classes_of_judges, kind_of, load_checkpoint
-from eval.judges.critic.config import CriticJudgeConfig
-from eval.judges.critic.judge import critic_judge, critic_ranker
-from eval.judges.endpoint.config import EndpointConfig
-from eval.judges.endpoint.judge import endpoint_judge
-from eval.judges.ensemble.config import EnsembleConfig
-from eval.judges.ensemble.judge import EnsembleJudge, EnsembleRanker, combination
-from eval.judges.generative.config import GenerativeJudgeConfig
-from eval.judges.generative.judge import generative_judge, load_writer, tournament_ranker
-from eval.judges.loaded import LoadedJudge
-from eval.judges.released.config import ReleasedJudgeConfig
-from eval.judges.released.models import compares, released_judge
-from eval.judges.scalar.config import ScalarJudgeConfig
-from eval.judges.scalar.judge import ScalarJudge, scalar_ranker
-from eval.judges.server.config import ServerConfig
-from eval.judges.server.judge import ServedJudge
-from eval.judges.tournament import Tournament
-from eval.protocol import ProtocolConfig
-from models.backbone import load_critic, load_scalar
-from models.config import HeadConfig, checkpoint_at
+from mmrm.data.config.validation import read_section
+from mmrm.data.errors import CheckpointError
+from mmrm.data.regular_files import require_regular
+from mmrm.data.storage.manifest import verify_settings
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.judges.checkpoint import Runtime, classes_of_judges, kind_of, load_checkpoint
+from mmrm.eval.judges.critic.config import CriticJudgeConfig
+from mmrm.eval.judges.critic.judge import critic_judge, critic_ranker
+from mmrm.eval.judges.endpoint.config import EndpointConfig
+from mmrm.eval.judges.endpoint.judge import endpoint_judge
+from mmrm.eval.judges.ensemble.config import EnsembleConfig
+from mmrm.eval.judges.ensemble.judge import EnsembleJudge, EnsembleRanker, combination
+from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
+from mmrm.eval.judges.generative.judge import generative_judge, load_writer, tournament_ranker
+from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.released.config import ReleasedJudgeConfig
+from mmrm.eval.judges.released.models import compares, released_judge
+from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
+from mmrm.eval.judges.scalar.judge import ScalarJudge, scalar_ranker
+from mmrm.eval.judges.server.config import ServerConfig
+from mmrm.eval.judges.server.judge import ServedJudge
+from mmrm.eval.judges.tournament import Tournament
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.models.backbone import load_critic, load_scalar
+from mmrm.models.config import HeadConfig, checkpoint_at
 
 JudgeConfig = (
     ScalarJudgeConfig

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 from PIL import Image
 
-from data.errors import RecordError
-from data.image_decoding import upright_rgb
-from data.preference import EncodedImage, Message
-from eval.candidates import Candidates
-from models.portable.conversations import (
+from mmrm.data.errors import RecordError
+from mmrm.data.image_decoding import upright_rgb
+from mmrm.data.preference import EncodedImage, Message
+from mmrm.eval.candidates import Candidates
+from mmrm.models.portable.conversations import (
     ConversationError,
     Picture,
     read_conversation,
@@ -28,7 +28,7 @@ from models.portable.conversations import (
 def candidates_of(
     messages: Any, responses: Sequence[str], images: Iterable[Any] = (), identity: str = "messages"
 ) -> Candidates:
-    """Return responses to a conversation in one of the forms that `models.portable.conversations` describes.
+    """Return responses to a conversation in one of the forms that `mmrm.models.portable.conversations` describes.
 
     Raises: RecordError, which names `identity`.
     """

@@ -13,12 +13,12 @@ from typing import TypeVar
 import torch
 from torch.utils.data import DataLoader
 
-from data.errors import RecordError
-from eval.journal import Judging
-from models.distributed import gather, max_over_ranks, rank, world_size
-from models.encoder import Encoder
-from models.packing.bins import pack_first_fit
-from models.packing.groups import Group, PackedBatch
+from mmrm.data.errors import RecordError
+from mmrm.eval.journal import Judging
+from mmrm.models.distributed import gather, max_over_ranks, rank, world_size
+from mmrm.models.encoder import Encoder
+from mmrm.models.packing.bins import pack_first_fit
+from mmrm.models.packing.groups import Group, PackedBatch
 
 Item = TypeVar("Item")
 

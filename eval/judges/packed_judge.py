@@ -13,13 +13,13 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from data.errors import NonFiniteError, RecordError
-from data.preference import control_token, texts
-from eval.candidates import Candidates, Ranking, Verdict
-from eval.journal import SILENT, Journal
-from eval.judges.packed_inference import Cost, Packed, run_packed
-from eval.protocol import journal_key
-from models.packing.groups import Group, PackedBatch
+from mmrm.data.errors import NonFiniteError, RecordError
+from mmrm.data.preference import control_token, texts
+from mmrm.eval.candidates import Candidates, Ranking, Verdict
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.packed_inference import Cost, Packed, run_packed
+from mmrm.eval.protocol import journal_key
+from mmrm.models.packing.groups import Group, PackedBatch
 
 Item = TypeVar("Item")
 

@@ -13,15 +13,15 @@ from time import perf_counter
 
 import torch
 
-from eval.candidates import Candidates, Ranking, Verdict
-from eval.journal import SILENT, Journal
-from eval.judges.packed_inference import run_packed
-from eval.judges.packed_judge import PackedRanker
-from eval.judges.released.templates import PointTemplate
-from eval.judges.writing import Judged, WritingJudge
-from eval.protocol import journal_key
-from models.encoder import Encoder
-from models.packing.groups import Group, PackedBatch
+from mmrm.eval.candidates import Candidates, Ranking, Verdict
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.packed_inference import run_packed
+from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.judges.released.templates import PointTemplate
+from mmrm.eval.judges.writing import Judged, WritingJudge
+from mmrm.eval.protocol import journal_key
+from mmrm.models.encoder import Encoder
+from mmrm.models.packing.groups import Group, PackedBatch
 
 
 @dataclass(frozen=True, slots=True)

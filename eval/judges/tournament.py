@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
-from data.errors import RecordError
-from eval.candidates import Candidates, Example, Ranking, Vote
-from eval.journal import SILENT, Journal
-from eval.judges.judge import Judge
+from mmrm.data.errors import RecordError
+from mmrm.eval.candidates import Candidates, Example, Ranking, Vote
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.judge import Judge
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from eval.candidates import Verdict
-from eval.judges.packed_inference import Packed
-from models.config import SamplingConfig
-from models.generation import Generation, WritingCost, generate
-from models.packing.groups import PackedBatch
+from mmrm.eval.candidates import Verdict
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.models.config import SamplingConfig
+from mmrm.models.generation import Generation, WritingCost, generate
+from mmrm.models.packing.groups import PackedBatch
 
 
 @dataclass

@@ -17,26 +17,26 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 
-from data.arrays import Floats, Ints
-from data.images import decode
-from data.markers import MARKERS, stray_marker
-from data.preference import Preference
-from data.storage.content import question_key, record_key
-from data.storage.files import content_digest, write_json, write_json_lines
-from eval.candidates import Candidates
-from eval.journal import SILENT, Journal
-from eval.judges.judge import Ranker
-from eval.judges.messages import candidates_of
-from eval.judges.packed_inference import Packed, run_packed
-from eval.policies.best_of import best_of, majority, pass_at
-from eval.results.intervals import cluster_codes, share_interval
-from eval.verifiers import final_answer, states
-from models.config import SamplingConfig
-from models.distributed import rank
-from models.encoder import Encoder
-from models.generation import WritingCost, generate
-from models.packed_generation import to_write
-from models.packing.groups import Continuation, Group, PackedBatch
+from mmrm.data.arrays import Floats, Ints
+from mmrm.data.images import decode
+from mmrm.data.markers import MARKERS, stray_marker
+from mmrm.data.preference import Preference
+from mmrm.data.storage.content import question_key, record_key
+from mmrm.data.storage.files import content_digest, write_json, write_json_lines
+from mmrm.eval.candidates import Candidates
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.messages import candidates_of
+from mmrm.eval.judges.packed_inference import Packed, run_packed
+from mmrm.eval.policies.best_of import best_of, majority, pass_at
+from mmrm.eval.results.intervals import cluster_codes, share_interval
+from mmrm.eval.verifiers import final_answer, states
+from mmrm.models.config import SamplingConfig
+from mmrm.models.distributed import rank
+from mmrm.models.encoder import Encoder
+from mmrm.models.generation import WritingCost, generate
+from mmrm.models.packed_generation import to_write
+from mmrm.models.packing.groups import Continuation, Group, PackedBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,20 @@ import numpy as np
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from data.arrays import Floats
-from data.preference import Preference
-from data.storage.code_digest import code_digest
-from data.storage.content import question_key
-from data.storage.files import digest, write_json_lines
-from eval.journal import Journal
-from eval.judges.checkpoint import Runtime
-from eval.judges.judge import Ranker
-from eval.judges.packed_inference import Packed
-from eval.policies.answering import Answerer, Answers, credits_of, scored, stored_answers
-from eval.policies.policy_runs import PolicyRun, load_policy
-from eval.suite.fingerprint import policy_digest
-from models.backbone import load_encoder, load_language_model, resolve
-from models.distributed import gather, rank
+from mmrm.data.arrays import Floats
+from mmrm.data.preference import Preference
+from mmrm.data.storage.code_digest import code_digest
+from mmrm.data.storage.content import question_key
+from mmrm.data.storage.files import digest, write_json_lines
+from mmrm.eval.journal import Journal
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.policies.answering import Answerer, Answers, credits_of, scored, stored_answers
+from mmrm.eval.policies.policy_runs import PolicyRun, load_policy
+from mmrm.eval.suite.fingerprint import policy_digest
+from mmrm.models.backbone import load_encoder, load_language_model, resolve
+from mmrm.models.distributed import gather, rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Measurement:
     def _mark(self, policy: Path) -> str:
         policies = policy_digest(policy), policy_digest(self.start_path)
         asked = [(one.identity, question_key(one), one.prompt, one.truth) for one in self.questions]
-        code = code_digest("eval.policies.divergence", floors=("models", "eval"))
+        code = code_digest("mmrm.eval.policies.divergence", floors=("models", "eval"))
         return digest(repr((policies, asked, self.samples, self.sampling, self.judge, code)))
 
 

@@ -8,18 +8,18 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from data.config.layers import read_yaml
-from data.errors import UserError
-from data.preference import Preference
-from data.preparation.mixing import CACHE, Mixture, MixtureConfig
-from data.sources.registry import AnySource
-from data.sources.shared.source import SourceConfig
-from data.storage.files import read_json
-from eval.judges.checkpoint import Runtime, load_checkpoint
-from eval.judges.generative.judge import load_writer
-from eval.judges.packed_inference import Packed
-from eval.results.run_folder import RECIPE
-from models.config import BackboneConfig, SamplingConfig
+from mmrm.data.config.layers import read_yaml
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import CACHE, Mixture, MixtureConfig
+from mmrm.data.sources.registry import AnySource
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.data.storage.files import read_json
+from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
+from mmrm.eval.judges.generative.judge import load_writer
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.results.run_folder import RECIPE
+from mmrm.models.config import BackboneConfig, SamplingConfig
 
 
 def load_policy(path: Path, runtime: Runtime) -> tuple[Any, Packed]:

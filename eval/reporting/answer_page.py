@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from data.display.chart import Axis, Chart, plain
-from data.display.page import TINY, thumbnail
-from data.errors import ImageError
-from data.images import decode
-from data.preference import Preference, texts
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.sources.registry import AnySource
-from data.storage.content import question_key
-from eval.reporting.run_charts import TICKS, Score, lines, words_of
-from eval.reporting.run_content import FIGURES, QuestionSet, Row, spread
-from eval.results.intervals import Difference, paired_difference
-from eval.results.predictions import item_codes
+from mmrm.data.display.chart import Axis, Chart, plain
+from mmrm.data.display.html import TINY, thumbnail
+from mmrm.data.errors import ImageError
+from mmrm.data.images import decode
+from mmrm.data.preference import Preference, texts
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.sources.registry import AnySource
+from mmrm.data.storage.content import question_key
+from mmrm.eval.reporting.run_charts import TICKS, Score, lines, words_of
+from mmrm.eval.reporting.run_content import FIGURES, QuestionSet, Row, spread
+from mmrm.eval.results.intervals import Difference, paired_difference
+from mmrm.eval.results.predictions import item_codes
 
 SHOWN = 6
 """Questions shown: the first one, then those with right and wrong answers of which the score prefers the wrong ones most."""

@@ -8,14 +8,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from data.display.chart import Axis
-from data.display.page import render
-from data.storage.files import read_json
-from eval.reporting.overoptimisation_page import overoptimisation
-from eval.reporting.predictors_page import predictors_of
-from eval.reporting.run_content import Row
-from eval.results.intervals import Difference
-from eval.results.run_folder import ABLATION, OVEROPTIMISATION, PREDICTORS
+from mmrm.data.display.chart import Axis
+from mmrm.data.display.html import render
+from mmrm.data.storage.files import read_json
+from mmrm.eval.reporting.overoptimisation_page import overoptimisation
+from mmrm.eval.reporting.predictors_page import predictors_of
+from mmrm.eval.reporting.run_content import Row
+from mmrm.eval.results.intervals import Difference
+from mmrm.eval.results.run_folder import ABLATION, OVEROPTIMISATION, PREDICTORS
 
 TEMPLATE = Path(__file__).parent / "list.html"
 

@@ -8,18 +8,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data.config.validation import format_validation_error
-from data.display.page import thumbnail
-from data.errors import ImageError, UserError
-from data.images import decode
-from data.preference import texts
-from data.storage.files import digest
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.benchmarks.registry import BenchmarkConfig, load
-from eval.candidates import Example
-from eval.reporting.run_content import Outcome
-from eval.results.result import Result
-from eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
+from mmrm.data.config.validation import format_validation_error
+from mmrm.data.display.html import thumbnail
+from mmrm.data.errors import ImageError, UserError
+from mmrm.data.images import decode
+from mmrm.data.preference import texts
+from mmrm.data.storage.files import digest
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
+from mmrm.eval.candidates import Example
+from mmrm.eval.reporting.run_content import Outcome
+from mmrm.eval.results.result import Result
+from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 
 EXAMPLES = 300
 """Rows shown of a benchmark: the worst mistakes, and a draw by content that is the same for every checkpoint."""

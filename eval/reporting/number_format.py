@@ -3,7 +3,7 @@
 Read are the files that train/ablate.py, eval/overoptimisation.py and train/predictors.py leave in the list's folder.
 """
 
-from eval.reporting.run_charts import Score
+from mmrm.eval.reporting.run_charts import Score
 
 
 def scored(score: Score) -> str:

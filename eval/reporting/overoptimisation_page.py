@@ -6,11 +6,11 @@ Read are the files that train/ablate.py, eval/overoptimisation.py and train/pred
 from collections.abc import Mapping
 from typing import Any
 
-from data.display.chart import Axis, Chart
-from eval.reporting.number_format import scored
-from eval.reporting.run_charts import Score, lines, words_of
-from eval.reporting.run_content import FIGURES, Row
-from eval.results.intervals import Difference
+from mmrm.data.display.chart import Axis, Chart
+from mmrm.eval.reporting.number_format import scored
+from mmrm.eval.reporting.run_charts import Score, lines, words_of
+from mmrm.eval.reporting.run_content import FIGURES, Row
+from mmrm.eval.results.intervals import Difference
 
 KL = "KL from the start, nats"
 

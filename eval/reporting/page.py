@@ -6,15 +6,15 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from data.display.page import render
-from data.errors import UserError
-from eval.reporting.answer_page import shown_questions
-from eval.reporting.examples import shown_rows
-from eval.reporting.run_charts import BLIND, best_baseline, curves, diagnosis, steps
-from eval.reporting.run_content import Content, Outcome
-from eval.results.predictions import difference
-from eval.results.result import Accuracy, Baseline, Result
-from eval.results.summary_table import ABLATIONS, percent
+from mmrm.data.display.html import render
+from mmrm.data.errors import UserError
+from mmrm.eval.reporting.answer_page import shown_questions
+from mmrm.eval.reporting.examples import shown_rows
+from mmrm.eval.reporting.run_charts import BLIND, best_baseline, curves, diagnosis, steps
+from mmrm.eval.reporting.run_content import Content, Outcome
+from mmrm.eval.results.predictions import difference
+from mmrm.eval.results.result import Accuracy, Baseline, Result
+from mmrm.eval.results.summary_table import ABLATIONS, percent
 
 TEMPLATE = Path(__file__).parent / "page.html"
 SCRIPTS = ("page.js", "live.js")

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from data.display.chart import Axis, Chart, percent
-from eval.reporting.number_format import signed
-from eval.reporting.run_charts import STYLES
-from eval.reporting.run_content import Row
-from eval.results.intervals import Difference
+from mmrm.data.display.chart import Axis, Chart, percent
+from mmrm.eval.reporting.number_format import signed
+from mmrm.eval.reporting.run_charts import STYLES
+from mmrm.eval.reporting.run_content import Row
+from mmrm.eval.results.intervals import Difference
 
 GAINS = {
     "best_of_gain": "best-of-N gain",

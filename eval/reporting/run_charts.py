@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from data.display.chart import Axis, Chart, Point, percent, plain
-from eval.protocol import ProtocolConfig
-from eval.reporting.run_content import Content
-from eval.results.intervals import wilson
-from eval.results.result import WORTH, Accuracy, Result, Votes, chance_of_votes
-from eval.results.run_folder import HELD_OUT
-from eval.results.statistics import Bin, Calibration, Histogram, LengthBias
+from mmrm.data.display.chart import Axis, Chart, Point, percent, plain
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.reporting.run_content import Content
+from mmrm.eval.results.intervals import wilson
+from mmrm.eval.results.result import WORTH, Accuracy, Result, Votes, chance_of_votes
+from mmrm.eval.results.run_folder import HELD_OUT
+from mmrm.eval.results.statistics import Bin, Calibration, Histogram, LengthBias
 
 STYLES = ("s0", "s1", "s2", "s3", "s4", "s5")
 """Distinct lines; the style sheet gives each a colour and a dash pattern of its own."""

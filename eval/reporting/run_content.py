@@ -13,15 +13,15 @@ import pyarrow  # type: ignore[import-untyped]
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from data.config.layers import read_yaml
-from data.errors import UserError
-from data.storage.files import read_json
-from eval.benchmarks.registry import BenchmarkConfig
-from eval.judges.judge_card import recorded
-from eval.results.predictions import OWN, read_predictions
-from eval.results.result import Result, read_result
-from eval.results.result_store import step_of
-from eval.results.run_folder import (
+from mmrm.data.config.layers import read_yaml
+from mmrm.data.errors import UserError
+from mmrm.data.storage.files import read_json
+from mmrm.eval.benchmarks.registry import BenchmarkConfig
+from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.results.predictions import OWN, read_predictions
+from mmrm.eval.results.result import Result, read_result
+from mmrm.eval.results.result_store import step_of
+from mmrm.eval.results.run_folder import (
     ABLATION,
     BEST,
     HELD_OUT_RECORDS,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from data.display.png import colours, panels
-from eval.reporting.run_charts import best_baseline
-from eval.results.intervals import Difference
-from eval.results.result_store import Standing, Summary
-from eval.results.summary_table import cells, percent
+from mmrm.data.display.png import colours, panels
+from mmrm.eval.reporting.run_charts import best_baseline
+from mmrm.eval.results.intervals import Difference
+from mmrm.eval.results.result_store import Standing, Summary
+from mmrm.eval.results.summary_table import cells, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

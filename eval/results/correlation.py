@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from data.arrays import Floats
-from eval.results.intervals import Z95
+from mmrm.data.arrays import Floats
+from mmrm.eval.results.intervals import Z95
 
 LEAST_RECIPES = 6
 """Recipes of which both figures must be known. With three of them Fisher's interval does not exist."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from data.arrays import Floats, Ints
+from mmrm.data.arrays import Floats, Ints
 
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution, for two-sided 95 % intervals."""

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data.errors import HubError, PredictionsError, UserError
-from eval.benchmarks.benchmark import Benchmark, Known, Location, Record, Records, RowName
-from eval.benchmarks.prediction_records import parse_records, row_name
-from eval.benchmarks.rows import read_json_lines
-from eval.results.predictions_protocol import protocol_of
+from mmrm.data.errors import HubError, PredictionsError, UserError
+from mmrm.eval.benchmarks.benchmark import Benchmark, Known, Location, Record, Records, RowName
+from mmrm.eval.benchmarks.prediction_records import parse_records, row_name
+from mmrm.eval.benchmarks.rows import read_json_lines
+from mmrm.eval.results.predictions_protocol import protocol_of
 
 IDS = Path(__file__).resolve().parents[1] / "benchmarks" / "ids"
 NUMBERED = re.compile(r"(.+)-[0-9]")

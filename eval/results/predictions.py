@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from data.arrays import Ints
-from data.errors import PredictionsError
-from data.storage.files import content_digest, whole_file
-from eval.benchmarks.benchmark import Benchmark, Record
-from eval.benchmarks.prediction_records import is_number, shown
-from eval.benchmarks.rows import content_key, read_json_lines
-from eval.candidates import Example, Verdict
-from eval.protocol import ProtocolConfig
-from eval.results.intervals import Difference, cluster_codes, paired_difference
-from eval.results.result import items_of, outcomes
+from mmrm.data.arrays import Ints
+from mmrm.data.errors import PredictionsError
+from mmrm.data.storage.files import content_digest, whole_file
+from mmrm.eval.benchmarks.benchmark import Benchmark, Record
+from mmrm.eval.benchmarks.prediction_records import is_number, shown
+from mmrm.eval.benchmarks.rows import content_key, read_json_lines
+from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.intervals import Difference, cluster_codes, paired_difference
+from mmrm.eval.results.result import items_of, outcomes
 
 OWN = "predictions.jsonl"
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.errors import PredictionsError
-from eval.benchmarks.benchmark import Record
-from eval.benchmarks.prediction_records import one_of, parse_records
-from eval.protocol import Order, ProtocolConfig
-from eval.results.result import Result, read_result
+from mmrm.data.errors import PredictionsError
+from mmrm.eval.benchmarks.benchmark import Record
+from mmrm.eval.benchmarks.prediction_records import one_of, parse_records
+from mmrm.eval.protocol import Order, ProtocolConfig
+from mmrm.eval.results.result import Result, read_result
 
 
 @dataclass(frozen=True, slots=True)

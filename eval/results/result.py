@@ -1,4 +1,4 @@
-"""Verdicts become right, wrong, tie or unparsable, by the rules that `eval.protocol` states; a result is what that adds up to.
+"""Verdicts become right, wrong, tie or unparsable, by the rules that `mmrm.eval.protocol` states.
 
 `Result` is written to disk as JSON for each checkpoint and benchmark, and read by sweep and report.
 """
@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from data.arrays import Floats, Ints
-from data.errors import UserError
-from data.regular_files import read_text
-from data.storage.files import content_digest
-from eval.candidates import Example, Verdict
-from eval.protocol import ProtocolConfig, Ties, presentations
-from eval.results.intervals import accuracy_interval, cluster_codes, effective_rows
-from eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency
+from mmrm.data.arrays import Floats, Ints
+from mmrm.data.errors import UserError
+from mmrm.data.regular_files import read_text
+from mmrm.data.storage.files import content_digest
+from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.protocol import ProtocolConfig, Ties, presentations
+from mmrm.eval.results.intervals import accuracy_interval, cluster_codes, effective_rows
+from mmrm.eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency
 
 Flags = NDArray[np.bool_]
 WORTH: dict[Ties, float] = {"wrong": 0.0, "half": 0.5, "right": 1.0}

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data.storage.files import write_json
-from eval.journal import JOURNAL
-from eval.results.intervals import Difference
-from eval.results.predictions import OWN, difference, read_predictions
-from eval.results.result import Result, read_result
+from mmrm.data.storage.files import write_json
+from mmrm.eval.journal import JOURNAL
+from mmrm.eval.results.intervals import Difference
+from mmrm.eval.results.predictions import OWN, difference, read_predictions
+from mmrm.eval.results.result import Result, read_result
 
 ABOUT = "about.json"
 STEP = re.compile(r"checkpoint-(\d+)")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data.storage.manifest import JUDGE_CARD
+from mmrm.data.storage.manifest import JUDGE_CARD
 
 CARD, RECIPE, LAUNCHES = JUDGE_CARD, "recipe.yaml", "provenance.json"
 

@@ -1,8 +1,8 @@
 """What is behind a score: agreement of orders and of votes, calibration, margins, and the pull of the longer response.
 
 Pure functions on numpy arrays. A *credit* is what a row of the benchmark adds to the accuracy: 1 right, 0 wrong, 0.5 where ties
-count half. A *margin* is score(better response) - score(other response). Intervals are those of `eval.results.intervals`, and
-`clusters` are numbers of rows that share an item, as described there.
+count half. A *margin* is score(better response) - score(other response). Intervals are those of
+`mmrm.eval.results.intervals`, and `clusters` are numbers of rows that share an item, as described there.
 """
 
 import math
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.arrays import Floats, Ints
-from eval.results.intervals import Z95, accuracy_interval, student_quantile, sum_of_squares
+from mmrm.data.arrays import Floats, Ints
+from mmrm.eval.results.intervals import Z95, accuracy_interval, student_quantile, sum_of_squares
 
 DRAWS = 2000
 """Draws of a simulated distribution, by one fixed seed."""

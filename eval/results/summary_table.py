@@ -10,13 +10,13 @@ from typing import Any
 from rich.table import Column, Table
 from rich.text import Text
 
-from data.errors import PredictionsError
-from data.storage.files import write_whole
-from eval.protocol import Images
-from eval.results.intervals import Estimate
-from eval.results.predictions import difference, predictions_in, read_predictions
-from eval.results.predictions_protocol import protocol_of, result_beside
-from eval.results.result import Accuracy, Result
+from mmrm.data.errors import PredictionsError
+from mmrm.data.storage.files import write_whole
+from mmrm.eval.protocol import Images
+from mmrm.eval.results.intervals import Estimate
+from mmrm.eval.results.predictions import difference, predictions_in, read_predictions
+from mmrm.eval.results.predictions_protocol import protocol_of, result_beside
+from mmrm.eval.results.result import Accuracy, Result
 
 ABLATIONS: dict[Images, str] = {
     "none": "without images",

@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.errors import RecordError, UserError
-from data.storage.arrow import ArrowTable
-from data.storage.files import whole_file
-from data.storage.row_files import Row, Rows
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.storage.arrow import ArrowTable
+from mmrm.data.storage.files import whole_file
+from mmrm.data.storage.row_files import Row, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

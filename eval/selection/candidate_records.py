@@ -2,8 +2,8 @@
 
     {"prompt": "Which colour is the cat?", "images": ["cats/1.png"], "responses": ["Black.", "White."]}
 
-The prompt: `prompt` (a text or turns), or `messages` (turns), in the forms of `models.portable.conversations`. The responses:
-`responses`, or one as `response` or `completion`, or the two of a preference record (`chosen` and `rejected`; in TRL's forms
+The prompt: `prompt` (a text or turns), or `messages` (turns), in the forms of
+`mmrm.models.portable.conversations`. The responses: `responses`, or one as `response` or `completion`, or the two of a preference record (`chosen` and `rejected`; in TRL's forms
 they may hold the prompt); each a text or one assistant turn. Images: in the turns, or in `images` or `image`, as paths under the
 image folder, data URIs, or structs {bytes, path}. Other columns are carried along.
 """
@@ -13,19 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.errors import ImageError, RecordError, UserError
-from data.images import image_size
-from data.limits import DEFAULTS, Limits, written_sizes
-from data.preference import EncodedImage
-from data.preparation.mixing import CACHE
-from data.regular_files import require_regular
-from data.sources.shared.conversation import response
-from data.sources.shared.file_source import MESSAGE, ODD_VALUES, SourceRow, refuse_media_columns
-from data.sources.trl import split_pair
-from data.storage.archives import Folder
-from data.storage.row_files import Rows, open_rows
-from eval.verifiers import Verifying
-from models.portable.conversations import ConversationError, read_conversation, refuse_markers
+from mmrm.data.errors import ImageError, RecordError, UserError
+from mmrm.data.images import image_size
+from mmrm.data.limits import DEFAULTS, Limits, written_sizes
+from mmrm.data.preference import EncodedImage
+from mmrm.data.preparation.mixing import CACHE
+from mmrm.data.regular_files import require_regular
+from mmrm.data.sources.shared.conversation import response
+from mmrm.data.sources.shared.file_source import (
+    MESSAGE,
+    ODD_VALUES,
+    SourceRow,
+    refuse_media_columns,
+)
+from mmrm.data.sources.trl import split_pair
+from mmrm.data.storage.archives import Folder
+from mmrm.data.storage.row_files import Rows, open_rows
+from mmrm.eval.verifiers import Verifying
+from mmrm.models.portable.conversations import ConversationError, read_conversation, refuse_markers
 
 RESPONSES = ("responses", "response", "completion")
 

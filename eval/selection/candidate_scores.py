@@ -15,25 +15,25 @@ from typing import Any
 
 from rich.console import Console
 
-from data.errors import NonFiniteError, RecordError
-from data.storage.code_digest import code_digest
-from data.storage.content import shown_key
-from data.storage.files import digest, read_json, write_whole
-from eval.candidates import Candidates, Ranking
-from eval.journal import Journal, showing
-from eval.judges.critic.config import CriticJudgeConfig
-from eval.judges.generative.config import GenerativeJudgeConfig
-from eval.judges.judge import Ranker
-from eval.judges.loading import judge_config
-from eval.judges.messages import candidates_of
-from eval.judges.scalar.config import ScalarJudgeConfig
-from eval.protocol import journal_key
-from eval.selection.candidate_files import New
-from eval.selection.candidate_records import RecordFile
-from eval.selection.score_forms import FORMS
-from eval.suite.fingerprint import SCORES, shared_digest
-from eval.verifiers import Verifying
-from models.distributed import gather, rank, world_size
+from mmrm.data.errors import NonFiniteError, RecordError
+from mmrm.data.storage.code_digest import code_digest
+from mmrm.data.storage.content import shown_key
+from mmrm.data.storage.files import digest, read_json, write_whole
+from mmrm.eval.candidates import Candidates, Ranking
+from mmrm.eval.journal import Journal, showing
+from mmrm.eval.judges.critic.config import CriticJudgeConfig
+from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
+from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.loading import judge_config
+from mmrm.eval.judges.messages import candidates_of
+from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
+from mmrm.eval.protocol import journal_key
+from mmrm.eval.selection.candidate_files import New
+from mmrm.eval.selection.candidate_records import RecordFile
+from mmrm.eval.selection.score_forms import FORMS
+from mmrm.eval.suite.fingerprint import SCORES, shared_digest
+from mmrm.eval.verifiers import Verifying
+from mmrm.models.distributed import gather, rank, world_size
 
 CHUNK = 128
 """Records a rank that are judged together, and lost from the journal of records by a kill."""
@@ -106,7 +106,7 @@ def fingerprint(judge: Path, scoring: Scoring) -> str:
     The records are not part of it. Each line is kept under the content of its own record.
     """
     settings = [str(scoring.form == "relative"), str(scoring.verifying)]
-    code = code_digest("eval.selection.candidate_scores", *SCORES, floors=("models", "eval"))
+    code = code_digest("mmrm.eval.selection.candidate_scores", *SCORES, floors=("models", "eval"))
     return digest("\n".join([shared_digest(judge), code, *settings]))
 
 

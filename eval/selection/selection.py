@@ -9,13 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from data.errors import RecordError, UserError
-from data.images import data_uri
-from data.preference import visible
-from data.regular_files import read_bytes
-from eval.candidates import Ranking
-from eval.selection.candidate_records import Answered
-from eval.verifiers import Verifying
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.images import data_uri
+from mmrm.data.preference import visible
+from mmrm.data.regular_files import read_bytes
+from mmrm.eval.candidates import Ranking
+from mmrm.eval.selection.candidate_records import Answered
+from mmrm.eval.verifiers import Verifying
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from data.errors import UserError
-from eval.verifiers import RECORDED, VERIFIERS, Verifying
+from mmrm.data.errors import UserError
+from mmrm.eval.verifiers import RECORDED, VERIFIERS, Verifying
 
 
 def add_verifier(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from eval.serving.dialects import DIALECTS, Asked, Served
-from eval.serving.service import LOGGER, Refused, Service
+from mmrm.eval.serving.dialects import DIALECTS, Asked, Served
+from mmrm.eval.serving.service import LOGGER, Refused, Service
 
 OPEN = ("/health", "/ready")
 """Paths that need no key: load balancers ask them."""

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from data.errors import RecordError
-from data.preference import texts
-from eval.candidates import Candidates, Ranking
-from eval.judges.packed_judge import PackedRanker
-from eval.serving.metrics import Metrics
-from eval.serving.request_limits import RequestLimits
-from models.cancellation import run_abandonable
-from models.packing.groups import Group, join
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import texts
+from mmrm.eval.candidates import Candidates, Ranking
+from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.serving.metrics import Metrics
+from mmrm.eval.serving.request_limits import RequestLimits
+from mmrm.models.cancellation import run_abandonable
+from mmrm.models.packing.groups import Group, join
 
 Done = TypeVar("Done")
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data.errors import RecordError
-from data.storage.strict_json import parse_json
-from eval.serving.batcher import Scored
+from mmrm.data.errors import RecordError
+from mmrm.data.storage.strict_json import parse_json
+from mmrm.eval.serving.batcher import Scored
 
 HEADER = "<|im_start|>assistant\n"
 TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)<\|im_end\|>\n?", re.DOTALL)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from data.config.section import Section
-from data.limits import DEFAULTS
+from mmrm.data.config.section import Section
+from mmrm.data.limits import DEFAULTS
 
 Limit = Annotated[int, Field(ge=1)]
 
@@ -13,7 +13,7 @@ Limit = Annotated[int, Field(ge=1)]
 class RequestLimits(Section):
     """Limits of a server. What exceeds one is refused before it is computed.
 
-    `turns`, `parts`, `images` and `characters` are those of training's records (`data.limits`).
+    `turns`, `parts`, `images` and `characters` are those of training's records (`mmrm.data.limits`).
     """
 
     body: Limit = Field(2**25, description="bytes of a request (413)")

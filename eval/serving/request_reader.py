@@ -7,14 +7,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from data.errors import ImageError, RecordError, SpecialFileError
-from data.images import image_path, image_size
-from data.limits import written_sizes
-from data.preference import EncodedImage
-from data.regular_files import open_regular
-from eval.candidates import Candidates
-from eval.judges.messages import candidates_of
-from eval.serving.request_limits import RequestLimits
+from mmrm.data.errors import ImageError, RecordError, SpecialFileError
+from mmrm.data.images import image_path, image_size
+from mmrm.data.limits import written_sizes
+from mmrm.data.preference import EncodedImage
+from mmrm.data.regular_files import open_regular
+from mmrm.eval.candidates import Candidates
+from mmrm.eval.judges.messages import candidates_of
+from mmrm.eval.serving.request_limits import RequestLimits
 
 
 class Asking(BaseModel):

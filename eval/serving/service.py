@@ -14,23 +14,23 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
-from data.errors import CheckpointError, NonFiniteError, RecordError
-from data.storage.files import read_json
-from data.storage.strict_json import count_values, parse_json
-from eval.judges.checkpoint import Runtime
-from eval.judges.critic.config import CriticJudgeConfig
-from eval.judges.generative.config import GenerativeJudgeConfig
-from eval.judges.loading import judge_config, load_judge
-from eval.judges.packed_judge import PackedRanker
-from eval.judges.released.config import ReleasedJudgeConfig
-from eval.judges.released.models import compares
-from eval.judges.scalar.config import ScalarJudgeConfig
-from eval.serving.batcher import Batcher, Scored
-from eval.serving.dialects import Asked, Failure, Served
-from eval.serving.metrics import Metrics
-from eval.serving.request_limits import RequestLimits
-from eval.serving.request_reader import Intake, problems
-from eval.suite.fingerprint import judge_digest
+from mmrm.data.errors import CheckpointError, NonFiniteError, RecordError
+from mmrm.data.storage.files import read_json
+from mmrm.data.storage.strict_json import count_values, parse_json
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.critic.config import CriticJudgeConfig
+from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
+from mmrm.eval.judges.loading import judge_config, load_judge
+from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.judges.released.config import ReleasedJudgeConfig
+from mmrm.eval.judges.released.models import compares
+from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
+from mmrm.eval.serving.batcher import Batcher, Scored
+from mmrm.eval.serving.dialects import Asked, Failure, Served
+from mmrm.eval.serving.metrics import Metrics
+from mmrm.eval.serving.request_limits import RequestLimits
+from mmrm.eval.serving.request_reader import Intake, problems
+from mmrm.eval.suite.fingerprint import judge_digest
 
 LOGGER = logging.getLogger("reward_server")
 READ_SECONDS = 60

@@ -27,8 +27,8 @@ from vllm.model_executor.models.utils import StageMissingLayer, no_init_weights
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.v1.pool.metadata import PoolingMetadata
 
-from data.storage.manifest import verify_settings, verify_weights
-from eval.serving.vllm_plugin import read_at
+from mmrm.data.storage.manifest import verify_settings, verify_weights
+from mmrm.eval.serving.vllm_plugin import read_at
 
 ACTIVATIONS = {
     "none": nn.Identity,

@@ -2,7 +2,7 @@
 
 In vLLM's environment, with this project installed without its dependencies (`pip install --no-deps .`):
 
-    python -m eval.serving.vllm_plugin CHECKPOINT > reward.jinja
+    python -m mmrm.eval.serving.vllm_plugin CHECKPOINT > reward.jinja
     vllm serve CHECKPOINT --chat-template reward.jinja
 
 `POST /classify` with `{"model", "messages"}`, the answer as the last message and images as data URIs, gives the raw score as
@@ -16,9 +16,9 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from data.storage.manifest import verify_settings
+from mmrm.data.storage.manifest import verify_settings
 
-ARCHITECTURE, MODEL = "ScalarRewardModel", "eval.serving.vllm_model:ServedModel"
+ARCHITECTURE, MODEL = "ScalarRewardModel", "mmrm.eval.serving.vllm_model:ServedModel"
 SERVED = "qwen2_5_vl"
 
 READS = {"end_of_turn": (-1, ".rstrip('\\n')"), "last_token": (-2, "")}

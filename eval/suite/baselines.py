@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from eval.candidates import Example, Verdict
-from eval.protocol import draw
+from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.protocol import draw
 
 BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {
     "longest": lambda example, seed: (len(example.responses[0]), len(example.responses[1])),

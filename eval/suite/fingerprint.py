@@ -5,22 +5,22 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from data.storage.code_digest import code_digest
-from data.storage.files import content_digest, remembered_digest
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.candidates import Example
-from eval.judges.checkpoint import backbone_of
-from eval.judges.endpoint.config import EndpointConfig
-from eval.judges.ensemble.config import EnsembleConfig
-from eval.judges.judge_card import recorded
-from eval.judges.loading import judge_config
-from eval.judges.server.config import ServerConfig
-from eval.protocol import ProtocolConfig
-from eval.results.run_folder import CARD
-from models.backbone import resolve
-from models.distributed import gather, rank
-from models.lora import is_adapter
+from mmrm.data.storage.code_digest import code_digest
+from mmrm.data.storage.files import content_digest, remembered_digest
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.candidates import Example
+from mmrm.eval.judges.checkpoint import backbone_of
+from mmrm.eval.judges.endpoint.config import EndpointConfig
+from mmrm.eval.judges.ensemble.config import EnsembleConfig
+from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.loading import judge_config
+from mmrm.eval.judges.server.config import ServerConfig
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.run_folder import CARD
+from mmrm.models.backbone import resolve
+from mmrm.models.distributed import gather, rank
+from mmrm.models.lora import is_adapter
 
 CONTENTS = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model")
 """What of a checkpoint folder decides what the model computes: weights, configs, tokenizer, processor, chat template."""
@@ -29,13 +29,13 @@ NO_PART = ("trainer_state.json", "training_args.bin", CARD)
 ELSEWHERE = {"backbone", "token_budget", "workers", "benchmarks", "protocol", "baselines"}
 """What a judge card says that decides no verdict, or stands in the fingerprint by itself."""
 SCORES = (
-    "eval.suite.suite",
-    "eval.judges.loading",
-    "data.image_decoding",
-    "data.images",
-    "data.preference",
-    "data.prompts",
-    "data.video",
+    "mmrm.eval.suite.suite",
+    "mmrm.eval.judges.loading",
+    "mmrm.data.image_decoding",
+    "mmrm.data.images",
+    "mmrm.data.preference",
+    "mmrm.data.prompts",
+    "mmrm.data.video",
 )
 """Where scoring begins: these modules, and all of models/ and eval/ that they import, are the version of the scoring code. Of
 data/ they are all that decides a verdict: what judges are asked and how they are read is in data/prompts.py."""

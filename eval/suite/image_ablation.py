@@ -9,12 +9,12 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from data.errors import UserError
-from data.images import grey_like
-from data.preference import EncodedImage, Message
-from data.storage.files import content_digest
-from eval.candidates import Example
-from eval.protocol import Images
+from mmrm.data.errors import UserError
+from mmrm.data.images import grey_like
+from mmrm.data.preference import EncodedImage, Message
+from mmrm.data.storage.files import content_digest
+from mmrm.eval.candidates import Example
+from mmrm.eval.protocol import Images
 
 Seen = tuple[str, ...]
 """Digests of the images of one row."""

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from data.arrays import Ints
-from data.errors import PredictionsError
-from data.storage.files import write_json
-from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Origin, macro
-from eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
-from eval.candidates import Example, Verdict
-from eval.journal import JOURNAL, SILENT, Journal
-from eval.judges.judge import Judge
-from eval.protocol import ProtocolConfig
-from eval.results.predictions import write_predictions
-from eval.results.result import (
+from mmrm.data.arrays import Ints
+from mmrm.data.errors import PredictionsError
+from mmrm.data.storage.files import write_json
+from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Origin, macro
+from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
+from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.journal import JOURNAL, SILENT, Journal
+from mmrm.eval.judges.judge import Judge
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.predictions import write_predictions
+from mmrm.eval.results.result import (
     Accuracy,
     Baseline,
     Outcomes,
@@ -34,16 +34,16 @@ from eval.results.result import (
     outcomes,
     worst_mistakes,
 )
-from eval.results.statistics import (
+from mmrm.eval.results.statistics import (
     agreement,
     calibration,
     length_bias,
     margin_histogram,
     order_consistency,
 )
-from eval.suite.baselines import BASELINES, baseline
-from eval.suite.image_ablation import ablate
-from models.distributed import barrier, rank
+from mmrm.eval.suite.baselines import BASELINES, baseline
+from mmrm.eval.suite.image_ablation import ablate
+from mmrm.models.distributed import barrier, rank
 
 
 @dataclass(frozen=True, slots=True)

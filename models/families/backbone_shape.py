@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from data.config.validation import format_validation_error
-from data.errors import CheckpointError
-from data.regular_files import read_bytes
-from models.families.family import Shape
-from models.families.registry import BACKBONES, PUBLISHED, family_of
+from mmrm.data.config.validation import format_validation_error
+from mmrm.data.errors import CheckpointError
+from mmrm.data.regular_files import read_bytes
+from mmrm.models.families.family import Shape
+from mmrm.models.families.registry import BACKBONES, PUBLISHED, family_of
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from pydantic import Field
 
-from data.images import ImageTokens
-from models.config import BackboneConfig
-from models.families.image_rules import PATCHES, ImageLayout
+from mmrm.data.images import ImageTokens
+from mmrm.models.config import BackboneConfig
+from mmrm.models.families.image_rules import PATCHES, ImageLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.vision import VisionPlan, VisionTokens
+    from mmrm.models.packing.vision import VisionPlan, VisionTokens
 
 Size = Annotated[int, Field(ge=1, le=10**7)]
 
@@ -194,7 +194,7 @@ class Family:
     lora_targets: str
     """A pattern of the names of modules that get adapters."""
     probe: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
-    """What the text and vision configurations of `models.compatibility`'s two layers need besides their common sizes."""
+    """What the text and vision configurations of `mmrm.models.compatibility`'s two layers need besides their common sizes."""
 
     @property
     def images(self) -> ImageLayout:
@@ -213,7 +213,7 @@ class Family:
 
     def vision_tokens(self, vision_config: Any, ids: Sequence[int | None]) -> VisionTokens:
         """Return how images stand in a row, with the ids of `marks`."""
-        from models.packing.vision import VisionTokens
+        from mmrm.models.packing.vision import VisionTokens
 
         (start, image, end), (merge, numbers) = ids, self.images.sizes(vision_config)
         assert image is not None

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data.errors import UserError
-from data.images import ImageTokens, PatchTokens, TileTokens
-from models.config import BackboneConfig
+from mmrm.data.errors import UserError
+from mmrm.data.images import ImageTokens, PatchTokens, TileTokens
+from mmrm.models.config import BackboneConfig
 
 
 class ImageLayout(ABC):

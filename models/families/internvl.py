@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from data.errors import CheckpointError
-from models.families.family import Family, Parameters, Parts, Shape, Size
-from models.families.image_rules import TILES, ImageLayout, Tile
+from mmrm.data.errors import CheckpointError
+from mmrm.models.families.family import Family, Parameters, Parts, Shape, Size
+from mmrm.models.families.image_rules import TILES, ImageLayout, Tile
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.vision import VisionPlan
+    from mmrm.models.packing.vision import VisionPlan
 
 Sides = Size | tuple[Size, Size]
 
@@ -137,11 +137,11 @@ def parts() -> Parts:
         Qwen2Model,
     )
 
-    from models.packing.positions import in_order
-    from models.packing.vision import tiles_as_grids
-    from models.portable.critic import InternVLCriticRewardModel
-    from models.portable.language_model import InternVLLanguageModel
-    from models.portable.reward import InternVLScalarRewardModel
+    from mmrm.models.packing.positions import in_order
+    from mmrm.models.packing.vision import tiles_as_grids
+    from mmrm.models.portable.critic import InternVLCriticRewardModel
+    from mmrm.models.portable.language_model import InternVLLanguageModel
+    from mmrm.models.portable.reward import InternVLScalarRewardModel
 
     ours = InternVLScalarRewardModel, InternVLCriticRewardModel, InternVLLanguageModel
     return Parts(
@@ -156,7 +156,7 @@ def parts() -> Parts:
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan nothing but the shape of a tile: a tower that takes a batch works nothing out."""
-    from models.packing.vision import VisionPlan
+    from mmrm.models.packing.vision import VisionPlan
 
     side = Tile.of(config).side
     return VisionPlan(tensors={}, segments={}, tower={}, tile=(config.num_channels, side, side))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
+from mmrm.models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.vision import VisionPlan
+    from mmrm.models.packing.vision import VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ def parts() -> Parts:
         Qwen2_5_VisionTransformerPretrainedModel as VisionTower,
     )
 
-    from models.packing.positions import mrope
-    from models.packing.vision import grids_as_made
-    from models.portable.critic import CriticRewardModel
-    from models.portable.language_model import LanguageModel
-    from models.portable.reward import ScalarRewardModel
+    from mmrm.models.packing.positions import mrope
+    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.portable.critic import CriticRewardModel
+    from mmrm.models.portable.language_model import LanguageModel
+    from mmrm.models.portable.reward import ScalarRewardModel
 
     ours, stock = (
         (ScalarRewardModel, CriticRewardModel, LanguageModel),
@@ -106,7 +106,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the windows, the order of tokens in which they are neighbours, and the frames that the other layers see."""
     from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
-    from models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import Segments, VisionPlan
 
     tower = {
         name: getattr(config, name) for name in ("spatial_merge_size", "window_size", "patch_size")

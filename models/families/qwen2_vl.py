@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
+from mmrm.models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.vision import VisionPlan
+    from mmrm.models.packing.vision import VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ def parts() -> Parts:
         Qwen2VisionTransformerPretrainedModel as VisionTower,
     )
 
-    from models.packing.positions import mrope
-    from models.packing.vision import grids_as_made
-    from models.portable.critic import Qwen2VLCriticRewardModel
-    from models.portable.language_model import Qwen2VLLanguageModel
-    from models.portable.reward import Qwen2VLScalarRewardModel
+    from mmrm.models.packing.positions import mrope
+    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.portable.critic import Qwen2VLCriticRewardModel
+    from mmrm.models.portable.language_model import Qwen2VLLanguageModel
+    from mmrm.models.portable.reward import Qwen2VLScalarRewardModel
 
     ours = Qwen2VLScalarRewardModel, Qwen2VLCriticRewardModel, Qwen2VLLanguageModel
     return Parts(
@@ -108,7 +108,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the frames, which all layers see."""
     from transformers.vision_utils import get_vision_position_ids
 
-    from models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import Segments, VisionPlan
 
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, config.spatial_merge_size)},

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
+from mmrm.models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.vision import VisionPlan
+    from mmrm.models.packing.vision import VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ def parts() -> Parts:
         Qwen3VLVisionModel,
     )
 
-    from models.packing.positions import mrope
-    from models.packing.vision import grids_as_made
-    from models.portable.critic import Qwen3VLCriticRewardModel
-    from models.portable.language_model import Qwen3VLLanguageModel
-    from models.portable.reward import Qwen3VLScalarRewardModel
+    from mmrm.models.packing.positions import mrope
+    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.portable.critic import Qwen3VLCriticRewardModel
+    from mmrm.models.portable.language_model import Qwen3VLLanguageModel
+    from mmrm.models.portable.reward import Qwen3VLScalarRewardModel
 
     ours = Qwen3VLScalarRewardModel, Qwen3VLCriticRewardModel, Qwen3VLLanguageModel
     return Parts(
@@ -130,7 +130,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
         get_vision_position_ids,
     )
 
-    from models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import Segments, VisionPlan
 
     merge, side = config.spatial_merge_size, int(config.num_position_embeddings**0.5)
     corners, weights = get_vision_interpolation_indices_and_weights(

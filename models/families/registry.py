@@ -1,8 +1,8 @@
 """The families that work, and those that are known not to."""
 
-from data.errors import CheckpointError
-from models.families import internvl, qwen2_5_vl, qwen2_vl, qwen3_vl, video_llama_3
-from models.families.family import Family, Shape
+from mmrm.data.errors import CheckpointError
+from mmrm.models.families import internvl, qwen2_5_vl, qwen2_vl, qwen3_vl, video_llama_3
+from mmrm.models.families.family import Family, Shape
 
 FAMILIES: dict[str, Family] = {
     "qwen2_5_vl": qwen2_5_vl.FAMILY,

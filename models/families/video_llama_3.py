@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from data.errors import CheckpointError
-from models.families.family import Family, Parameters, Parts, Shape, Size
-from models.families.image_rules import UNMERGED, ImageLayout
+from mmrm.data.errors import CheckpointError
+from mmrm.models.families.family import Family, Parameters, Parts, Shape, Size
+from mmrm.models.families.image_rules import UNMERGED, ImageLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.packing.vision import VisionPlan
+    from mmrm.models.packing.vision import VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,11 @@ def parts() -> Parts:
         VideoLlama3VisionModel,
     )
 
-    from models.packing.positions import in_order
-    from models.packing.vision import grids_as_made
-    from models.portable.critic import VideoLlama3CriticRewardModel
-    from models.portable.language_model import VideoLlama3LanguageModel
-    from models.portable.reward import VideoLlama3ScalarRewardModel
+    from mmrm.models.packing.positions import in_order
+    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.portable.critic import VideoLlama3CriticRewardModel
+    from mmrm.models.portable.language_model import VideoLlama3LanguageModel
+    from mmrm.models.portable.reward import VideoLlama3ScalarRewardModel
 
     ours = VideoLlama3ScalarRewardModel, VideoLlama3CriticRewardModel, VideoLlama3LanguageModel
     stock = Qwen2Model, VideoLlama3VisionModel
@@ -119,7 +119,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the images, which all layers see. The tower divides the grids by each image's merge size: both stay on the host."""
     from transformers.vision_utils import get_vision_position_ids
 
-    from models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import Segments, VisionPlan
 
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, 1)},

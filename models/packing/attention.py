@@ -26,8 +26,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from models.packing.decode_attention import DecodePlan, decode
-from models.packing.vision import SdpaCall, SdpaCalls, Segments, VisionPlan, cumulative
+from mmrm.models.packing.decode_attention import DecodePlan, decode
+from mmrm.models.packing.vision import SdpaCall, SdpaCalls, Segments, VisionPlan, cumulative
 
 Kernel = Literal["auto", "sdpa", "varlen"]
 

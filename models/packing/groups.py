@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.packing.attention import AttentionPlan
-from models.packing.bins import cost
-from models.packing.positions import as_taken
-from models.packing.vision import VisionPlan, VisionTokens, map_tensors
+from mmrm.models.packing.attention import AttentionPlan
+from mmrm.models.packing.bins import cost
+from mmrm.models.packing.positions import as_taken
+from mmrm.models.packing.vision import VisionPlan, VisionTokens, map_tensors
 
 
 @dataclass(frozen=True, slots=True)

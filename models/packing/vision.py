@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from data.errors import UserError
+from mmrm.data.errors import UserError
 
 
 class SdpaCall(NamedTuple):
@@ -140,7 +140,7 @@ class VisionPlan:
             )
             raise UserError(
                 f"the row was packed for a vision tower with {found}. Take the encoder of that backbone: "
-                "`models.backbone.load_encoder`."
+                "`mmrm.models.backbone.load_encoder`."
             )
 
     def of_layer(self, ends: Tensor) -> Segments:

@@ -1,10 +1,10 @@
-"""`data.markers` under a sibling's name, since files that travel import each other alone.
+"""`mmrm.data.markers` under a sibling's name, since files that travel import each other alone.
 
 Transformers copies this file into the checkpoint; `save_pretrained` of `reward.py` then puts the
 file itself in its place.
 """
 
-from data.markers import MarkerError as MarkerError
-from data.markers import marker_in_prompt as marker_in_prompt
-from data.markers import marker_in_response as marker_in_response
-from data.markers import place_images as place_images
+from mmrm.data.markers import MarkerError as MarkerError
+from mmrm.data.markers import marker_in_prompt as marker_in_prompt
+from mmrm.data.markers import marker_in_response as marker_in_response
+from mmrm.data.markers import place_images as place_images

@@ -27,10 +27,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, installed or not
 
-from data.synthetic.rng import Rng
-from data.synthetic.scenes import LEVELS, draw, sample
-from eval.adapters.trl_reward import sendable
-from eval.judges.loading import load_judge
+from mmrm.data.synthetic.rng import Rng
+from mmrm.data.synthetic.scenes import LEVELS, draw, sample
+from mmrm.eval.adapters.trl_reward import sendable
+from mmrm.eval.judges.loading import load_judge
 
 CLONE = Path(__file__).resolve().parents[2]
 QUESTIONS = (
@@ -143,7 +143,7 @@ def by_vllm(
 ) -> tuple[str, list[list[float]]]:
     """Return the version, and what vLLM itself serves for a checkpoint, with the plug-in and its template."""
     template = subprocess.run(
-        [python, "-m", "eval.serving.vllm_plugin", checkpoint],
+        [python, "-m", "mmrm.eval.serving.vllm_plugin", checkpoint],
         capture_output=True,
         check=True,
         cwd=CLONE,

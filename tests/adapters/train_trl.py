@@ -24,13 +24,13 @@ from trl import GRPOConfig, GRPOTrainer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, installed or not
 
-from data.synthetic.rng import Rng
-from data.synthetic.scenes import LEVELS, draw, png, sample
-from eval.adapters.trl_reward import Reward, written
-from eval.judges.checkpoint import Runtime
-from eval.judges.loading import load_judge
-from models.backbone import EMBEDDED
-from models.distributed import gather
+from mmrm.data.synthetic.rng import Rng
+from mmrm.data.synthetic.scenes import LEVELS, draw, png, sample
+from mmrm.eval.adapters.trl_reward import Reward, written
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.loading import load_judge
+from mmrm.models.backbone import EMBEDDED
+from mmrm.models.distributed import gather
 
 GROUP, ROWS, STEPS = 8, 4, 2
 

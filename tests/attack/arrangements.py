@@ -33,7 +33,7 @@ def arrangements(count: int, seed: int) -> list[tuple[str, int]]:
 
 def descend_all(recipe: Path, cases: list[tuple[str, list[tuple[str, str, int]]]]) -> None:
     """Train on each arrangement in each way; runs on every rank."""
-    from train.runs.environment import run_environment
+    from mmrm.train.runs.environment import run_environment
 
     with run_environment(seed=0, deterministic=False, deepspeed=True):
         for kinds, ways in cases:

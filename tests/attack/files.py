@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from data.browse import page, suspicious
-from data.errors import UserError
-from data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.browse import page, suspicious
+from mmrm.data.errors import UserError
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from tests.attack.outcomes import Attempt, Outcome, Tally, cause, kind_of
 from tests.attack.records import encoder
 from tests.data.sources.fixtures import RED

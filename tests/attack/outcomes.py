@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from data.errors import UserError
+from mmrm.data.errors import UserError
 
 Outcome = Literal["worked", "refused", "counted", "traceback", "silent", "hang", "uncounted"]
 """Used as it was written; refused with a clear error; left out and counted as lost. The others are faults: an exception that is

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from eval.benchmarks.registry import BENCHMARKS
-from eval.results.official_scores import score_file
-from eval.results.predictions import difference, read_predictions
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.results.official_scores import score_file
+from mmrm.eval.results.predictions import difference, read_predictions
 from tests.attack.outcomes import Attempt, Tally, cause, kind_of
 from tests.attack.values import VALUES, dotted, places, put
 

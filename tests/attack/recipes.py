@@ -17,7 +17,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, get_args
 
-from data.sources.registry import SOURCES
+from mmrm.data.sources.registry import SOURCES
+from mmrm.train.recipe.dry_run import dry_run
+from mmrm.train.recipe.epoch import epoch_records
+from mmrm.train.recipe.parsing import parse_arguments, read_recipe
+from mmrm.train.recipe.recipe import Recipe
 from tests.attack.outcomes import CLONE, Attempt, Tally, cause, kind_of
 from tests.attack.values import (
     GONE,
@@ -31,10 +35,6 @@ from tests.attack.values import (
     places,
     put,
 )
-from train.recipe.dry_run import dry_run
-from train.recipe.epoch import epoch_records
-from train.recipe.parsing import parse_arguments, read_recipe
-from train.recipe.recipe import Recipe
 
 SECONDS = 5.0
 """What reading a recipe may take; a sound one takes a tenth of a second."""

@@ -13,21 +13,21 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from data.browse import page, suspicious
-from data.errors import RecordError, UserError
-from data.images import decode, image_size
-from data.preference import Message, Preference, placeholders, text, texts, validate
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.sources.shared.file_source import FilesConfig, SourceRow
-from data.storage.archives import Folder
-from models.config import BackboneConfig
-from models.encoder import Encoder
+from mmrm.data.browse import page, suspicious
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.images import decode, image_size
+from mmrm.data.preference import Message, Preference, placeholders, text, texts, validate
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
+from mmrm.data.storage.archives import Folder
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Encoder
+from mmrm.train.supervised.steps import PairEncoder, TrainingExample
 from tests.attack.outcomes import Attempt, Tally, cause, kind_of
 from tests.attack.pictures import pictures
 from tests.attack.samples import SAMPLES, Sample, as_text, surroundings, written
 from tests.attack.values import SPECIAL, VALUES, Place, at, dotted, places, put
 from tests.models import tiny
-from train.supervised.steps import PairEncoder, TrainingExample
 
 SECONDS = 5.0
 """What one record may take in one of its ways; a sound one takes some milliseconds."""

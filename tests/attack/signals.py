@@ -10,9 +10,9 @@ import time
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from mmrm.train.checkpoints.rotation import whole_checkpoints
 from tests.attack.outcomes import Outcome, Tally
 from tests.attack.runs import Meanwhile, Runs, kinds
-from train.checkpoints.rotation import whole_checkpoints
 
 FIRST = "step      1"
 ASKED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)

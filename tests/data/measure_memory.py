@@ -28,7 +28,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 
 READS = 2000
 

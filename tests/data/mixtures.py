@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data.preference import Preference
-from data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from tests.data.sources.fixtures import write_jsonl
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data.browse import duplicates, histogram, page, suspicious
-from data.display.chart import Chart
-from data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.browse import duplicates, histogram, page, suspicious
+from mmrm.data.display.chart import Chart
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from tests.data.sources.fixtures import RED, write_images, write_jsonl
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.errors import UserError
-from data.frames import main
-from eval.benchmarks.registry import BenchmarkConfig, load
+from mmrm.data.errors import UserError
+from mmrm.data.frames import main
+from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
 from tests.data.sources.fixtures import source_of, write_jsonl
 
 av = pytest.importorskip("av")

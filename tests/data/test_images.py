@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.errors import ImageError, RecordError
-from data.image_decoding import upright_rgb
-from data.images import (
+from mmrm.data.errors import ImageError, RecordError
+from mmrm.data.image_decoding import upright_rgb
+from mmrm.data.images import (
     PatchTokens,
     data_uri,
     decode,
@@ -28,7 +28,7 @@ from data.images import (
     image_tokens_of,
     resized,
 )
-from data.storage.archives import Folder
+from mmrm.data.storage.archives import Folder
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -94,7 +94,7 @@ def test_a_bomb_is_refused_before_its_pixels_are_read(monkeypatch: pytest.Monkey
     for width in (20_000, 60_000):  # below and above Pillow's own limit
         with pytest.raises(ImageError, match=r"shapes:1.*too large to decode"):
             decode(png_header(width, 10_000), "shapes:1")
-    monkeypatch.setattr("data.images.MAX_PIXELS", 1000)
+    monkeypatch.setattr("mmrm.data.images.MAX_PIXELS", 1000)
     with pytest.raises(ImageError, match="40 x 30 pixels, allowed are 1,000"):
         decode(encode(gradient()), "r")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from data.errors import RecordError
-from data.limits import Limits
+from mmrm.data.errors import RecordError
+from mmrm.data.limits import Limits
 from tests.data.sources.fixtures import RED, open_source, record, write_images, write_jsonl
 
 ROW = {"prompt": "Which?", "chosen": "This.", "rejected": "That."}

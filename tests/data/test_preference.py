@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.errors import RecordError
-from data.preference import (
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import (
     CONTROL_TOKENS,
     ImagePart,
     Message,

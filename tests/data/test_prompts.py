@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.preference import Message, text
-from data.prompts import Answer, ask, conclusion, question, read, write_judgement
-from data.rationales import swapped
-from data.synthetic.world import ShapesWorld
+from mmrm.data.preference import Message, text
+from mmrm.data.prompts import Answer, ask, conclusion, question, read, write_judgement
+from mmrm.data.rationales import swapped
+from mmrm.data.synthetic.world import ShapesWorld
 
 ANSWERS: tuple[Answer, Answer] = (1, 2)
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.prompts import conclusion
-from data.rationales import obstacle, swapped, with_chosen_first
-from data.synthetic.scenes import LEVELS
-from data.synthetic.world import ShapesWorld
+from mmrm.data.prompts import conclusion
+from mmrm.data.rationales import obstacle, swapped, with_chosen_first
+from mmrm.data.synthetic.scenes import LEVELS
+from mmrm.data.synthetic.world import ShapesWorld
 
 REWRITTEN = {
     # Labels, in every form of the list.

@@ -11,31 +11,31 @@ from pathlib import Path
 
 import pytest
 
-from data.config.layers import read_yaml
-from data.errors import ImageError, RecordError, SpecialFileError, UserError
-from data.frames import cut_all
-from data.images import data_uri, decode, grey_like, image_size
-from data.preparation.filters import read_fingerprints
-from data.preparation.recognition import configured
-from data.regular_files import open_regular, open_regular_text, read_bytes, read_text
-from data.storage.archives import Archive, Folder, open_images
-from data.storage.files import content_digest, read_json, remembered_digest, stamp
-from data.storage.manifest import verify_settings, verify_weights
-from data.storage.row_files import open_rows
-from eval import serve
-from eval.adapters import trl_reward
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.registry import BENCHMARKS
-from eval.benchmarks.rows import find_files, read_json_lines
-from eval.judges.loading import judge_config
-from eval.results.result import read_result
-from eval.selection.candidate_records import open_records
-from eval.serving.request_limits import RequestLimits
-from eval.serving.request_reader import Intake
-from models.backbone import load_encoder, load_language_model
-from models.config import BackboneConfig
-from models.lora import with_adapters
-from models.portable.processor import upright
+from mmrm.data.config.layers import read_yaml
+from mmrm.data.errors import ImageError, RecordError, SpecialFileError, UserError
+from mmrm.data.frames import cut_all
+from mmrm.data.images import data_uri, decode, grey_like, image_size
+from mmrm.data.preparation.filters import read_fingerprints
+from mmrm.data.preparation.recognition import configured
+from mmrm.data.regular_files import open_regular, open_regular_text, read_bytes, read_text
+from mmrm.data.storage.archives import Archive, Folder, open_images
+from mmrm.data.storage.files import content_digest, read_json, remembered_digest, stamp
+from mmrm.data.storage.manifest import verify_settings, verify_weights
+from mmrm.data.storage.row_files import open_rows
+from mmrm.eval import serve
+from mmrm.eval.adapters import trl_reward
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.benchmarks.rows import find_files, read_json_lines
+from mmrm.eval.judges.loading import judge_config
+from mmrm.eval.results.result import read_result
+from mmrm.eval.selection.candidate_records import open_records
+from mmrm.eval.serving.request_limits import RequestLimits
+from mmrm.eval.serving.request_reader import Intake
+from mmrm.models.backbone import load_encoder, load_language_model
+from mmrm.models.config import BackboneConfig
+from mmrm.models.lora import with_adapters
+from mmrm.models.portable.processor import upright
 from tests.data.mixtures import mixture, project, row
 from tests.eval import run_folders
 from tests.eval.make import png

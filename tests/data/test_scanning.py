@@ -9,7 +9,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.scanning import LONG_RUN, compatibility_form, contents_between
+from mmrm.data.scanning import LONG_RUN, compatibility_form, contents_between
 from tests.test_patterns import superlinear
 
 PIECES = ("<a>", "</a>", "<A>", "x", "\n", "<", "</a", ">")

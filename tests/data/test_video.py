@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from data.errors import ImageError, RecordError, UserError
-from data.images import data_uri, decode, image_size
-from data.preference import Preference, text, validate
-from data.video import ADVICE, is_video, is_video_name
-from eval.benchmarks.registry import BenchmarkConfig, load
+from mmrm.data.errors import ImageError, RecordError, UserError
+from mmrm.data.images import data_uri, decode, image_size
+from mmrm.data.preference import Preference, text, validate
+from mmrm.data.video import ADVICE, is_video, is_video_name
+from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
 from tests.data.mixtures import mixture, project
 from tests.data.mixtures import row as plain
 from tests.data.sources.fixtures import RED, source_of, write_images, write_jsonl, write_parquet

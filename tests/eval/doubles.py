@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.candidates import Example, Verdict, Vote
-from eval.journal import SILENT, Journal
-from eval.protocol import ProtocolConfig, presentations
+from mmrm.eval.candidates import Example, Verdict, Vote
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.protocol import ProtocolConfig, presentations
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from data.preference import Preference
-from data.sources.shapes import ShapesConfig
-from data.storage.files import write_json
-from eval import overoptimisation
-from eval.policies.answering import Answers, write_answers
-from eval.policies.divergence import Point
-from eval.policies.policy_runs import load_questions
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.storage.files import write_json
+from mmrm.eval import overoptimisation
+from mmrm.eval.policies.answering import Answers, write_answers
+from mmrm.eval.policies.divergence import Point
+from mmrm.eval.policies.policy_runs import load_questions
+from mmrm.train.predictors import AUC, GAIN, Model, correlations
+from mmrm.train.recipe.recipe import STAND_IN, Recipe
+from mmrm.train.studies.ablation.comparison import line, rows, statement
+from mmrm.train.studies.ablation.run_costs import Cost
+from mmrm.train.studies.ablation.variants import Ablation, Run
 from tests.eval.made_run import HOSTILE
-from train.predictors import AUC, GAIN, Model, correlations
-from train.recipe.recipe import STAND_IN, Recipe
-from train.studies.ablation.comparison import line, rows, statement
-from train.studies.ablation.run_costs import Cost
-from train.studies.ablation.variants import Ablation, Run
 
 SOURCE = {
     "type": "shapes",

@@ -13,19 +13,19 @@ import pyarrow  # type: ignore[import-untyped]
 from PIL import Image, ImageDraw
 from pyarrow import parquet
 
-from data.preparation.mixing import Mixture
-from data.storage.files import write_json
-from eval.benchmarks.benchmark import LoadedBenchmark
-from eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
-from eval.candidates import Example, Verdict, Vote
-from eval.protocol import ProtocolConfig, presentations
-from eval.reporting.sweep_report import in_full
-from eval.results.predictions import write_predictions
-from eval.results.result_store import Standing, Store, summarise
-from eval.suite.suite import evaluate, write_result
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.storage.files import write_json
+from mmrm.eval.benchmarks.benchmark import LoadedBenchmark
+from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
+from mmrm.eval.candidates import Example, Verdict, Vote
+from mmrm.eval.protocol import ProtocolConfig, presentations
+from mmrm.eval.reporting.sweep_report import in_full
+from mmrm.eval.results.predictions import write_predictions
+from mmrm.eval.results.result_store import Standing, Store, summarise
+from mmrm.eval.suite.suite import evaluate, write_result
+from mmrm.train.recipe.parsing import parse_arguments
+from mmrm.train.runs.provenance import write_provenance
 from tests.train.minimal import MINIMAL, write
-from train.recipe.parsing import parse_arguments
-from train.runs.provenance import write_provenance
 
 HOSTILE = (
     '</script><script>document.title = "taken over"</script>'

@@ -7,9 +7,9 @@ from typing import Any
 
 from PIL import Image
 
-from data.preference import EncodedImage
-from eval.benchmarks.rows import user_turn
-from eval.candidates import Example, Side, Verdict, Vote
+from mmrm.data.preference import EncodedImage
+from mmrm.eval.benchmarks.rows import user_turn
+from mmrm.eval.candidates import Example, Side, Verdict, Vote
 
 
 def png(colour: str = "red", size: tuple[int, int] = (8, 6)) -> bytes:

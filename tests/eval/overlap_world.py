@@ -13,11 +13,11 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
-from data.preparation.mixing import MixtureConfig
-from eval import overlap
-from eval.benchmarks.rows import user_turn
-from eval.candidates import Example
-from eval.contamination.overlap_report import Overlap
+from mmrm.data.preparation.mixing import MixtureConfig
+from mmrm.eval import overlap
+from mmrm.eval.benchmarks.rows import user_turn
+from mmrm.eval.candidates import Example
+from mmrm.eval.contamination.overlap_report import Overlap
 
 
 def photo(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:

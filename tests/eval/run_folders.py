@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig
 from tests.eval.make import png
 from tests.models import tiny
 

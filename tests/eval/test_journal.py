@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from eval.candidates import Verdict, Vote
-from eval.journal import JOURNAL, Journal
-from eval.judges.scalar.judge import ScalarJudge
-from eval.run import main
-from eval.sweep import main as sweep
+from mmrm.eval.candidates import Verdict, Vote
+from mmrm.eval.journal import JOURNAL, Journal
+from mmrm.eval.judges.scalar.judge import ScalarJudge
+from mmrm.eval.run import main
+from mmrm.eval.sweep import main as sweep
 from tests.eval import run_folders
 from tests.eval.test_run import result, same_figures
 
 CLONE = Path(__file__).resolve().parents[2]
 KILLED_AFTER = """
 import os, signal, sys, time
-from eval import {command}
-from eval.journal import Judging
+from mmrm.eval import {command}
+from mmrm.eval.journal import Judging
 
 add, added = Judging.add, []
 
@@ -159,7 +159,7 @@ def test_another_judge_protocol_or_code_takes_nothing(
         in capsys.readouterr().err
     )
     (tmp_path / name / JOURNAL).write_text(kept)
-    monkeypatch.setattr("eval.suite.fingerprint.scoring_version", lambda: "other code")
+    monkeypatch.setattr("mmrm.eval.suite.fingerprint.scoring_version", lambda: "other code")
     judged.clear()
     main(arguments)
     assert len(judged) == 10

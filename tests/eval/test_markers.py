@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from data.errors import RecordError, UserError
-from data.preference import EncodedImage, validate
-from data.sources.registry import AnySource
-from data.sources.shared.file_source import TableSource
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.preference_folder import load
-from eval.judges.messages import candidates_of
-from eval.selection.candidate_records import open_records
-from eval.serving.request_limits import RequestLimits
-from models.portable.conversations import ConversationError, read_conversation, refuse_markers
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.preference import EncodedImage, validate
+from mmrm.data.sources.registry import AnySource
+from mmrm.data.sources.shared.file_source import TableSource
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.preference_folder import load
+from mmrm.eval.judges.messages import candidates_of
+from mmrm.eval.selection.candidate_records import open_records
+from mmrm.eval.serving.request_limits import RequestLimits
+from mmrm.models.portable.conversations import ConversationError, read_conversation, refuse_markers
 from tests.eval.make import png
 
 PNG = png("red", (60, 40))
@@ -255,8 +255,8 @@ def served(path: str, body: Callable[[str, int, str], Any]) -> Entry:
 
     def read(text: str, images: int, response: str, folder: Path) -> Parts:
         pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
-        from eval.serving.dialects import DIALECTS, Served
-        from eval.serving.request_reader import Intake
+        from mmrm.eval.serving.dialects import DIALECTS, Served
+        from mmrm.eval.serving.request_reader import Intake
 
         asked = DIALECTS[path](body(text, images, response), Served("m", "scalar", "x", None))
         intake = Intake(RequestLimits(), None, compares=False)

@@ -14,16 +14,16 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from data.preparation.mixing import Mixture
-from data.preparation.row_index import pair_key
-from data.synthetic.benchmark_files import edition, write_records
-from data.synthetic.world import ShapesWorld
-from eval import overlap
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
-from eval.candidates import Example
-from eval.contamination import search as overlap_search
-from eval.contamination.index import KINDS, OverlapIndex
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.preparation.row_index import pair_key
+from mmrm.data.synthetic.benchmark_files import edition, write_records
+from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.eval import overlap
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
+from mmrm.eval.candidates import Example
+from mmrm.eval.contamination import search as overlap_search
+from mmrm.eval.contamination.index import KINDS, OverlapIndex
 from tests.eval.overlap_world import config, details, encoded, find, item, photo, project
 
 ROOT = Path(__file__).resolve().parents[2]

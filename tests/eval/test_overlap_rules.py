@@ -6,9 +6,9 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
-from data.preparation.mixing import Mixture
-from eval.contamination.index import fingerprint_image
-from eval.contamination.overlap_report import COMMON
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.eval.contamination.index import fingerprint_image
+from mmrm.eval.contamination.overlap_report import COMMON
 from tests.eval.overlap_world import config, details, encoded, find, item, photo, project
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.preference import texts
-from eval.overoptimisation import best_of_curve, conclusion, main, row
-from eval.policies.answering import Answerer, Answers, write_answers
-from eval.policies.divergence import Point
-from eval.policies.policy_runs import PolicyRun
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig
+from mmrm.data.preference import texts
+from mmrm.eval.overoptimisation import best_of_curve, conclusion, main, row
+from mmrm.eval.policies.answering import Answerer, Answers, write_answers
+from mmrm.eval.policies.divergence import Point
+from mmrm.eval.policies.policy_runs import PolicyRun
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig
 from tests.models import tiny
 
 RECIPE = """\

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from eval.protocol import ProtocolConfig, presentations
+from mmrm.eval.protocol import ProtocolConfig, presentations
 from tests.eval.make import example
 
 

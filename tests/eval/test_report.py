@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import UserError
-from eval.benchmarks.registry import BenchmarkConfig
-from eval.report import main, write_report
-from eval.reporting import examples as report_examples
-from eval.reporting.examples import location, shown_rows
-from eval.reporting.page import page
-from eval.reporting.run_charts import measured
-from eval.reporting.run_content import Content, read_run, read_sweep
-from eval.results.intervals import wilson
-from eval.results.result import Result
+from mmrm.data.errors import UserError
+from mmrm.eval.benchmarks.registry import BenchmarkConfig
+from mmrm.eval.report import main, write_report
+from mmrm.eval.reporting import examples as report_examples
+from mmrm.eval.reporting.examples import location, shown_rows
+from mmrm.eval.reporting.page import page
+from mmrm.eval.reporting.run_charts import measured
+from mmrm.eval.reporting.run_content import Content, read_run, read_sweep
+from mmrm.eval.results.intervals import wilson
+from mmrm.eval.results.result import Result
 from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run, make_sweep
 
 CLONE = Path(__file__).resolve().parents[2]

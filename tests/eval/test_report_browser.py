@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import data.browse
-from data.preparation.mixing import Mixture, MixtureConfig
-from eval.report import write_report
+from mmrm.data import browse
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.eval.report import write_report
 from tests.data.sources.fixtures import write_jsonl
 from tests.eval.browser import Browser, browser
 from tests.eval.made_policies import make_list, make_policy
@@ -213,7 +213,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mixture = Mixture(
         MixtureConfig.model_validate({"sources": sources, "cache": str(folder / "cache")})
     )
-    (folder / "samples.html").write_text(data.browse.page(mixture, 8, "made"), encoding="utf-8")
+    (folder / "samples.html").write_text(browse.page(mixture, 8, "made"), encoding="utf-8")
     return folder / "samples.html"
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eval import report
-from eval.report import goes_on, watch, write_report
-from eval.reporting.run_content import read_run
-from eval.results.run_folder import LOG
+from mmrm.eval import report
+from mmrm.eval.report import goes_on, watch, write_report
+from mmrm.eval.reporting.run_content import read_run
+from mmrm.eval.results.run_folder import LOG
 from tests.eval.browser import browser
 from tests.eval.made_run import log, make_run
 

@@ -14,23 +14,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval.benchmarks.registry import BENCHMARKS
-from eval.judges import loading as judge_loading
-from eval.judges.checkpoint import Runtime
-from eval.judges.generative.config import GenerativeJudgeConfig
-from eval.judges.loaded import LoadedJudge
-from eval.judges.tournament import Tournament
-from eval.protocol import ProtocolConfig
-from eval.results.result import Result
-from eval.run import main
-from models.backbone import load_encoder, load_scalar
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.judges import loading as judge_loading
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
+from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.tournament import Tournament
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.result import Result
+from mmrm.eval.run import main
+from mmrm.models.backbone import load_encoder, load_scalar
+from mmrm.train.methods.naive.method import NaiveMethod
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.runs.evaluation_loop import evaluation
+from mmrm.train.runs.provenance import recipe_yaml
 from tests.eval import run_folders
 from tests.eval.doubles import PositionFollower
 from tests.models import tiny
-from train.methods.naive.method import NaiveMethod
-from train.recipe.parsing import read_recipe
-from train.runs.evaluation_loop import evaluation
-from train.runs.provenance import recipe_yaml
 
 CLONE = Path(__file__).resolve().parents[2]
 
@@ -413,7 +413,7 @@ def test_an_error_exit_imports_no_torch(arguments: list[str], tmp_path: Path) ->
     code = (
         "import sys\n"
         f"sys.path.insert(0, {str(CLONE)!r})\n"
-        "from eval.run import main\n"
+        "from mmrm.eval.run import main\n"
         "try:\n"
         f"    main({arguments!r})\n"
         "except SystemExit as end:\n"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eval.policies.answering import Answerer
-from eval.sample import main
-from eval.select_responses import main as select
+from mmrm.eval.policies.answering import Answerer
+from mmrm.eval.sample import main
+from mmrm.eval.select_responses import main as select
 from tests.models import tiny
 
 SOURCE = "{type: shapes, level: demo, split: train, rows: 5, text_only: 0.5}"

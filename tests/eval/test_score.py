@@ -13,18 +13,18 @@ import datasets
 import pytest
 import torch
 
-from eval.candidates import Verdict
-from eval.journal import Judging
-from eval.judges.checkpoint import Runtime
-from eval.judges.loading import load_judge
-from eval.judges.scalar.judge import ScalarJudge
-from eval.score import main
-from eval.selection import candidate_scores as scoring
-from eval.selection.candidate_files import schema_for, write_with
-from eval.selection.candidate_records import open_records
-from eval.selection.score_forms import relative, standardised, stratified
-from models.backbone import load_critic
-from models.config import BackboneConfig, CritiqueConfig, HeadConfig
+from mmrm.eval.candidates import Verdict
+from mmrm.eval.journal import Judging
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.judges.scalar.judge import ScalarJudge
+from mmrm.eval.score import main
+from mmrm.eval.selection import candidate_scores as scoring
+from mmrm.eval.selection.candidate_files import schema_for, write_with
+from mmrm.eval.selection.candidate_records import open_records
+from mmrm.eval.selection.score_forms import relative, standardised, stratified
+from mmrm.models.backbone import load_critic
+from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders
 from tests.eval.make import png
 from tests.models import tiny
@@ -294,10 +294,10 @@ def test_a_journal_of_another_checkpoint_or_option_is_not_taken(
     def killed(*_: Any) -> None:
         raise KilledError
 
-    monkeypatch.setattr("eval.score.write_with", killed)
+    monkeypatch.setattr("mmrm.eval.score.write_with", killed)
     with pytest.raises(KilledError):
         score(world, source, out)
-    monkeypatch.setattr("eval.score.write_with", write_with)
+    monkeypatch.setattr("mmrm.eval.score.write_with", write_with)
     kept = (tmp_path / "out.jsonl.journal").read_bytes()
     assert len(kept.splitlines()) == 3
     found = score(world, source, out, "--verifier", "exact")
@@ -492,7 +492,7 @@ def test_a_critic_writes_a_critique_of_each_response(world: Path, tmp_path: Path
 
 
 def test_writing_takes_records_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eval.candidates.tables.ROWS", 4)
+    monkeypatch.setattr("mmrm.eval.selection.candidate_files.ROWS", 4)
     source = write(
         tmp_path / "in.jsonl", [{"id": n, **({"late": n} if n > 5 else {})} for n in range(11)]
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from data.preparation.mixing import Mixture
-from data.preparation.recipe_section import section_of
-from eval import select_pairs
-from eval.annotation.annotator import Annotation, annotate
-from eval.candidates import Example, Verdict, Vote
-from eval.journal import SILENT, Journal
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.preparation.recipe_section import section_of
+from mmrm.eval import select_pairs
+from mmrm.eval.annotation.annotator import Annotation, annotate
+from mmrm.eval.candidates import Example, Verdict, Vote
+from mmrm.eval.journal import SILENT, Journal
 from tests.eval.annotation.test_annotator import read
 
 RECIPE = "data: {sources: [{type: shapes, level: demo, rows: 6}]}\n"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.preference import Preference, validate
-from data.preparation.mixing import Mixture, MixtureConfig
-from eval.select_responses import main
-from eval.selection.selection import NotTaken, ScoredResponses, best, pairs
+from mmrm.data.preference import Preference, validate
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.eval.select_responses import main
+from mmrm.eval.selection.selection import NotTaken, ScoredResponses, best, pairs
 from tests.eval import run_folders
 from tests.eval.make import png
 

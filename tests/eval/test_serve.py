@@ -12,11 +12,11 @@ import httpx
 import pytest
 import torch
 
-from data.errors import CheckpointError
-from eval import serve
-from eval.judges.checkpoint import Runtime
-from eval.serving.dialects import DIALECTS
-from eval.serving.service import load_served
+from mmrm.data.errors import CheckpointError
+from mmrm.eval import serve
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.serving.dialects import DIALECTS
+from mmrm.eval.serving.service import load_served
 from tests.eval import run_folders
 from tests.eval.serving.client import group
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from eval.benchmarks.benchmark import Origin
-from eval.candidates import Verdict
-from eval.protocol import ProtocolConfig
-from eval.reporting.sweep_report import curves, draw, log, markdown
-from eval.results.predictions import write_predictions
-from eval.results.result_store import Standing, Store, Summary, summarise
-from eval.suite.suite import evaluate, write_result
-from eval.sweep import expand, main
+from mmrm.eval.benchmarks.benchmark import Origin
+from mmrm.eval.candidates import Verdict
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.reporting.sweep_report import curves, draw, log, markdown
+from mmrm.eval.results.predictions import write_predictions
+from mmrm.eval.results.result_store import Standing, Store, Summary, summarise
+from mmrm.eval.suite.suite import evaluate, write_result
+from mmrm.eval.sweep import expand, main
 from tests.eval import run_folders
 from tests.eval.make import example
 from tests.eval.suite.test_suite import PLAIN
@@ -28,8 +28,8 @@ from tests.eval.suite.test_suite import PLAIN
 CLONE = Path(__file__).resolve().parents[2]
 KILLED_WHILE_THE_THIRD_RESULT_IS_WRITTEN = """
 import os, signal, sys
-from eval import sweep
-from eval.results.store import Store
+from mmrm.eval import sweep
+from mmrm.eval.results.store import Store
 
 finish, finished = Store.finish, []
 

@@ -17,18 +17,18 @@ from typing import Any
 
 import pytest
 
-from eval.journal import Judging
-from eval.score import main as score_main
-from eval.selection import candidate_scores as scoring
+from mmrm.eval.journal import Judging
+from mmrm.eval.score import main as score_main
+from mmrm.eval.selection import candidate_scores as scoring
 from tests.eval import run_folders
 from tests.eval.make import png
 
 CLONE = Path(__file__).resolve().parents[2]
 PAUSED = """
 import os, signal, sys
-from eval import {command}
-from eval.candidates import scoring
-from eval.journal import Judging
+from mmrm.eval import {command}
+from mmrm.eval.candidates import scoring
+from mmrm.eval.journal import Judging
 
 scoring.CHUNK, add, judged = 4, Judging.add, []
 

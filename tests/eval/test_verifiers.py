@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import RecordError, UserError
-from data.preference import Rule
-from eval.verifiers import VERIFIERS, Verifying, exact, final_answer, multiple_choice, numeric
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.preference import Rule
+from mmrm.eval.verifiers import VERIFIERS, Verifying, exact, final_answer, multiple_choice, numeric
 
 BOXED_FRACTION = "so \\boxed{1} or rather \\boxed{\\frac{3}{4}}."
 

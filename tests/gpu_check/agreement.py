@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from models.portable.critic import CriticRewardModel
+from mmrm.models.portable.critic import CriticRewardModel
+from mmrm.train.studies.speed.measure import INFERENCE, SHARED, STOCK, Bench
+from mmrm.train.studies.speed.workload import build, pair_group, pair_sizes, vision_tokens
 from tests.gpu_check.lines import Found
 from tests.gpu_check.machine import device
 from tests.gpu_check.memory_and_speed import SIZES, shape_that_fits
@@ -16,8 +18,6 @@ from tests.models.varlen_reference import (
     row_case,
     window_case,
 )
-from train.studies.speed.measure import INFERENCE, SHARED, STOCK, Bench
-from train.studies.speed.workload import build, pair_group, pair_sizes, vision_tokens
 
 HEADS = ((4, 4), (6, 2), (7, 1))
 WIDTHS = (64, 80, 128)

@@ -46,9 +46,9 @@ def endless() -> Found:
 
 def small_3b(paradigm: str) -> Found:
     """Train at a shape that a CPU can, in the place of 3B."""
-    from models.families.qwen2_5_vl import Qwen2_5_VLShape, Qwen2_5_VLTowerShape
+    from mmrm.models.families.qwen2_5_vl import Qwen2_5_VLShape, Qwen2_5_VLTowerShape
+    from mmrm.train.studies.speed import workload
     from tests.gpu_check import steps
-    from train.studies.speed import workload
 
     tower = Qwen2_5_VLTowerShape(64, 2, intermediate_size=96)
     workload.SHAPES["3b"] = Qwen2_5_VLShape(

@@ -4,17 +4,12 @@ from collections.abc import Mapping
 
 import torch
 
-from models.packing.groups import Group, pack
-from models.portable.critic import CriticRewardModel
-from models.portable.reward import ScalarRewardModel
-from tests.gpu_check.lines import Found
-from tests.gpu_check.machine import device
-from tests.models.measure_peak_memory import peak
-from tests.models.shapes_only import shapes_of
-from tests.train.shipped import FOLDER
-from train.recipe.memory import GIB, activations
-from train.recipe.parsing import read_recipe
-from train.studies.speed.measure import (
+from mmrm.models.packing.groups import Group, pack
+from mmrm.models.portable.critic import CriticRewardModel
+from mmrm.models.portable.reward import ScalarRewardModel
+from mmrm.train.recipe.memory import GIB, activations
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.studies.speed.measure import (
     INFERENCE,
     SHARED,
     STOCK,
@@ -24,7 +19,7 @@ from train.studies.speed.measure import (
     matrix_rate,
     measure,
 )
-from train.studies.speed.workload import (
+from mmrm.train.studies.speed.workload import (
     EMBEDDED,
     FULL,
     SHAPES,
@@ -35,8 +30,13 @@ from train.studies.speed.workload import (
     pair_sizes,
     vision_tokens,
 )
-from train.supervised.budget import leave_to_libraries
-from train.supervised.objectives import pair_loss
+from mmrm.train.supervised.budget import leave_to_libraries
+from mmrm.train.supervised.objectives import pair_loss
+from tests.gpu_check.lines import Found
+from tests.gpu_check.machine import device
+from tests.models.measure_peak_memory import peak
+from tests.models.shapes_only import shapes_of
+from tests.train.shipped import FOLDER
 
 SIZES = {EMBEDDED: SMALL, "3b": FULL, "7b": FULL}
 """Shape of the model to sizes of the pairs."""

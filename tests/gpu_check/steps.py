@@ -13,17 +13,17 @@ from unittest import mock
 import torch
 from accelerate.state import AcceleratorState
 
-from data.storage.files import read_json
-from models.families.backbone_shape import EMBEDDED
-from models.families.registry import FAMILIES
+from mmrm.data.storage.files import read_json
+from mmrm.models.families.backbone_shape import EMBEDDED
+from mmrm.models.families.registry import FAMILIES
+from mmrm.train.recipe.memory import GIB
+from mmrm.train.recipe.parsing import Entry
+from mmrm.train.reinforce.stable_reinforce.method import StableReinforceMethod
+from mmrm.train.runs.environment import start
+from mmrm.train.studies.speed.workload import SHAPES
 from tests.gpu_check.lines import Found, SkippedError
 from tests.train.reinforce_worker import even_tokens
 from tests.train.shipped import FOLDER
-from train.recipe.memory import GIB
-from train.recipe.parsing import Entry
-from train.reinforce.stable_reinforce.method import StableReinforceMethod
-from train.runs.environment import start
-from train.studies.speed.workload import SHAPES
 
 TESTS = Path(__file__).resolve().parents[1]
 FAMILY = FAMILIES["qwen2_5_vl"].parts()

@@ -21,12 +21,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from models.packing.groups import Group
-from models.portable.reward import ScalarRewardModel
+from mmrm.models.packing.groups import Group
+from mmrm.models.portable.reward import ScalarRewardModel
+from mmrm.train.runs.environment import silence
+from mmrm.train.studies.speed.workload import PairSize, pair_group, unshared, vision_tokens
+from mmrm.train.supervised.objectives import pair_loss
 from tests.models.shapes_only import Shapes, shapes_of
-from train.runs.environment import silence
-from train.studies.speed.workload import PairSize, pair_group, unshared, vision_tokens
-from train.supervised.objectives import pair_loss
 
 GIB = 2**30
 

@@ -21,10 +21,10 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from models.compatibility import check_transformers
-from models.packing import attention
-from models.packing.groups import Group, PackedBatch, pack
-from train.studies.speed.workload import (
+from mmrm.models.compatibility import check_transformers
+from mmrm.models.packing import attention
+from mmrm.models.packing.groups import Group, PackedBatch, pack
+from mmrm.train.studies.speed.workload import (
     FULL,
     build,
     config_of,

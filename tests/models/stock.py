@@ -9,9 +9,9 @@ import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from models.encoder import Span
-from models.families.registry import FAMILIES
-from models.packing import positions
+from mmrm.models.encoder import Span
+from mmrm.models.families.registry import FAMILIES
+from mmrm.models.packing import positions
 from tests.models import tiny
 
 Case = tuple[list[Image], list[tuple[Span, ...]]]

@@ -14,21 +14,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from data.errors import CheckpointError
-from data.preference import text
-from models import backbone
-from models.backbone import (
+from mmrm.data.errors import CheckpointError
+from mmrm.data.preference import text
+from mmrm.models import backbone
+from mmrm.models.backbone import (
     embed_patches,
     load_critic,
     load_encoder,
     load_language_model,
     load_scalar,
 )
-from models.config import BackboneConfig, HeadConfig
-from models.families.registry import FAMILIES
-from models.packing.attention import PatchProjection
-from models.packing.groups import PackedBatch
-from models.portable.reward import IncompleteCheckpointError, ScalarRewardModel
+from mmrm.models.config import BackboneConfig, HeadConfig
+from mmrm.models.families.registry import FAMILIES
+from mmrm.models.packing.attention import PatchProjection
+from mmrm.models.packing.groups import PackedBatch
+from mmrm.models.portable.reward import IncompleteCheckpointError, ScalarRewardModel
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact
 

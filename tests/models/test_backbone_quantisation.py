@@ -12,17 +12,17 @@ import torch
 from torch import nn
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from data.errors import UserError
-from models import backbone as quantisation
-from models.backbone import (
+from mmrm.data.errors import UserError
+from mmrm.models import backbone as quantisation
+from mmrm.models.backbone import (
     load_critic,
     load_language_model,
     load_scalar,
     nf4_arguments,
     not_quantised,
 )
-from models.config import BackboneConfig
-from models.families.registry import FAMILIES
+from mmrm.models.config import BackboneConfig
+from mmrm.models.families.registry import FAMILIES
 from tests.models import tiny
 
 

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from data.preference import Message, text
-from data.prompts import with_critique
-from models import generation
-from models.backbone import load_critic, load_language_model, load_scalar
-from models.config import BackboneConfig, HeadConfig, SamplingConfig
-from models.families.registry import FAMILIES
+from mmrm.data.preference import Message, text
+from mmrm.data.prompts import with_critique
+from mmrm.models import generation
+from mmrm.models.backbone import load_critic, load_language_model, load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig, SamplingConfig
+from mmrm.models.families.registry import FAMILIES
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, assert_no_worse, float64
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from data.preference import text
-from models.cancellation import AbandonedError, run_abandonable, stop_if_abandoned
+from mmrm.data.preference import text
+from mmrm.models.cancellation import AbandonedError, run_abandonable, stop_if_abandoned
 from tests.models import tiny
 
 CONVERSATIONS = [(text("user", "why?"), text("assistant", f"{number}")) for number in range(50)]

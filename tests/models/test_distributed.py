@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from torch import distributed
 
-from data.errors import InUseError
-from data.storage.output_lock import locked_folder
-from models.distributed import barrier, locked_by_first_rank, rank
+from mmrm.data.errors import InUseError
+from mmrm.data.storage.output_lock import locked_folder
+from mmrm.models.distributed import barrier, locked_by_first_rank, rank
 from tests.train.ranks import run_ranks
 
 

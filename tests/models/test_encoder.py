@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import ImageError, RecordError, UserError
-from data.images import decode as decode_image
-from data.preference import Message, Preference, text
-from data.synthetic.scenes import png
-from models.config import BackboneConfig, Read
-from models.encoder import Encoder, Span, assistant_turn
-from models.packing.groups import Group, join
+from mmrm.data.errors import ImageError, RecordError, UserError
+from mmrm.data.images import decode as decode_image
+from mmrm.data.preference import Message, Preference, text
+from mmrm.data.synthetic.scenes import png
+from mmrm.models.config import BackboneConfig, Read
+from mmrm.models.encoder import Encoder, Span, assistant_turn
+from mmrm.models.packing.groups import Group, join
 from tests.models import tiny
 
 MARKS = {"<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"}
@@ -298,7 +298,7 @@ def test_images_are_decoded_once_for_records_that_follow_one_another_and_never_t
         decoded.append(image)
         return decode_image(image, record)
 
-    monkeypatch.setattr("models.encoder.decode", noted)
+    monkeypatch.setattr("mmrm.models.encoder.decode", noted)
     one, other = (png(tiny.picture(56, 56, seed)) for seed in (0, 1))
     conversations = [[user("?", 1), text("assistant", answer)] for answer in ("a", "b")]
     fresh: list[Any] = [

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from data.preference import Message, text
-from models import generation
-from models.backbone import load_critic
-from models.config import BackboneConfig, SamplingConfig
-from models.encoder import Span
-from models.generation import Generation, WritingCost, generate, sample
-from models.packing.decode_attention import PADDED, DecodePlan, decode
-from models.packing.groups import Continuation, Group, PackedBatch
-from models.portable.critic import CriticRewardModel
+from mmrm.data.preference import Message, text
+from mmrm.models import generation
+from mmrm.models.backbone import load_critic
+from mmrm.models.config import BackboneConfig, SamplingConfig
+from mmrm.models.encoder import Span
+from mmrm.models.generation import Generation, WritingCost, generate, sample
+from mmrm.models.packing.decode_attention import PADDED, DecodePlan, decode
+from mmrm.models.packing.groups import Continuation, Group, PackedBatch
+from mmrm.models.portable.critic import CriticRewardModel
 from tests.models import stock, tiny
 from tests.models.exactness import RELATIVE, assert_exact, float64
 

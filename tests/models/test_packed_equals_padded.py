@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.preference import Message, text
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig, StoredRead
-from models.encoder import Span
-from models.families.registry import FAMILIES
-from models.packing.groups import filler_group
-from models.portable.reward import ScalarReward
+from mmrm.data.preference import Message, text
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig, StoredRead
+from mmrm.models.encoder import Span
+from mmrm.models.families.registry import FAMILIES
+from mmrm.models.packing.groups import filler_group
+from mmrm.models.portable.reward import ScalarReward
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, float64
 

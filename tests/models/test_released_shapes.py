@@ -9,15 +9,21 @@ import pytest
 import torch
 from torch import nn
 
-from models.packing.groups import Group
-from models.portable.critic import CriticRewardModel
-from models.portable.language_model import LanguageModel
-from models.portable.reward import CompleteCheckpoint, ScalarRewardModel
+from mmrm.models.packing.groups import Group
+from mmrm.models.portable.critic import CriticRewardModel
+from mmrm.models.portable.language_model import LanguageModel
+from mmrm.models.portable.reward import CompleteCheckpoint, ScalarRewardModel
+from mmrm.train.recipe.sections import OptimConfig
+from mmrm.train.studies.speed.workload import (
+    FULL,
+    judgements_group,
+    pair_sizes,
+    unshared,
+    vision_tokens,
+)
+from mmrm.train.supervised.objectives import pair_loss
+from mmrm.train.supervised.optimizer import make_optimizer
 from tests.models.shapes_only import ASKED, VARLEN, Kernels, Shapes, shapes_of
-from train.recipe.sections import OptimConfig
-from train.studies.speed.workload import FULL, judgements_group, pair_sizes, unshared, vision_tokens
-from train.supervised.objectives import pair_loss
-from train.supervised.optimizer import make_optimizer
 
 VOCABULARY = 152064
 EMBEDDINGS = VOCABULARY * 3584 * 2

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from data.preference import Message, text, texts
-from models.config import BackboneConfig
-from models.encoder import Encoder, Span
-from models.families.registry import FAMILIES
+from mmrm.data.preference import Message, text, texts
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Encoder, Span
+from mmrm.models.families.registry import FAMILIES
 from tests.models import tiny
 
 COUNTING_IMAGES = (

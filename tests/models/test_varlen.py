@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.backbone import compute_in_half, set_attention
-from models.config import HeadConfig, SamplingConfig
-from models.generation import generate
-from models.packing import attention
-from models.packing.attention import AttentionPlan, Kernel, shared_prefix
-from models.portable.critic import CriticRewardModel
+from mmrm.models.backbone import compute_in_half, set_attention
+from mmrm.models.config import HeadConfig, SamplingConfig
+from mmrm.models.generation import generate
+from mmrm.models.packing import attention
+from mmrm.models.packing.attention import AttentionPlan, Kernel, shared_prefix
+from mmrm.models.portable.critic import CriticRewardModel
 from tests.models import tiny
 from tests.models.exactness import assert_exact, float64
 from tests.models.test_packed_equals_padded import CASES, weigh

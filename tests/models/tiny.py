@@ -18,9 +18,9 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import Qwen2Tokenizer
 
-from models.config import BackboneConfig
-from models.encoder import Encoder, Span
-from models.families.registry import FAMILIES
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Encoder, Span
+from mmrm.models.families.registry import FAMILIES
 
 SPECIAL = [
     "<|endoftext|>",

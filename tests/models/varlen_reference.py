@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.packing import attention
-from models.packing.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
-from models.packing.vision import map_tensors
+from mmrm.models.packing import attention
+from mmrm.models.packing.attention import AttentionPlan, Kernel, flash_windows, shared_prefix
+from mmrm.models.packing.vision import map_tensors
 
 GPU = [
     pytest.mark.gpu,

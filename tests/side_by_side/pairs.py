@@ -16,12 +16,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, Qwen2Config
 
-from data.preference import Message, Preference, text
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.sources.ms_swift import MsSwiftConfig
-from data.synthetic.scenes import png
-from data.synthetic.world import ShapesWorld
-from models.backbone import EMBEDDED
+from mmrm.data.preference import Message, Preference, text
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.sources.ms_swift import MsSwiftConfig
+from mmrm.data.synthetic.scenes import png
+from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.models.backbone import EMBEDDED
 
 CLONE = Path(__file__).resolve().parents[2]
 PAIRS = "pairs.jsonl"

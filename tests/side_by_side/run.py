@@ -21,8 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, installed or not
 
-from data.display.console import plain_console
-from data.errors import UserError
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import UserError
 from tests.side_by_side.frameworks import FRAMEWORKS, OURS, Run
 from tests.side_by_side.pairs import (
     CLONE,

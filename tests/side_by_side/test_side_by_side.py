@@ -7,15 +7,15 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from data.display.console import plain_console
-from data.errors import UserError
-from data.preference import Preference, text
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference, text
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig
+from mmrm.train.recipe.parsing import read_recipe
 from tests.data.sources.fixtures import open_source
 from tests.side_by_side import frameworks, pairs, run, table
 from tests.side_by_side.frameworks import OURS, Run
-from train.recipe.parsing import read_recipe
 
 FORMATS = {"ms_swift": pairs.PAIRS, "sharegpt": pairs.SHAREGPT, "trl": pairs.TRL}
 FOUND = {

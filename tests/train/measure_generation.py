@@ -19,11 +19,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, installed or not
 
+from mmrm.train.supervised import whole_weights
 from tests.models import tiny
 from tests.train.ranks import run_ranks
 from tests.train.test_critic_runs import RECIPE
 from tests.train.worker import recipe_run
-from train.supervised import whole_weights
 
 WAYS = {
     "zero2": ("zero2", True),

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from mmrm.train.runs.environment import free_port
 from tests.models.exactness import compute_in_float64
-from train.runs.environment import free_port
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["train.runs.build", "deepspeed"])
+CONTEXT.set_forkserver_preload(["mmrm.train.runs.build", "deepspeed"])
 SERVER = {
     "CUDA_VISIBLE_DEVICES": "",
     "DS_ACCELERATOR": "cpu",

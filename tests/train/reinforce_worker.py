@@ -15,8 +15,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from train.recipe.parsing import read_recipe
-from train.runs.environment import run_environment
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.runs.environment import run_environment
 
 os.environ.setdefault("WANDB_MODE", "disabled")
 
@@ -56,11 +56,11 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
     """Return the trainer that train/runs/build.py makes of a recipe."""
     from rich.console import Console
 
-    from models.backbone import load_encoder
-    from train.runs.callbacks import run_callbacks
-    from train.runs.evaluation_loop import evaluation
-    from train.runs.methods import METHODS
-    from train.runs.model import make_model
+    from mmrm.models.backbone import load_encoder
+    from mmrm.train.runs.callbacks import run_callbacks
+    from mmrm.train.runs.evaluation_loop import evaluation
+    from mmrm.train.runs.methods import METHODS
+    from mmrm.train.runs.model import make_model
 
     encoder = load_encoder(recipe.backbone)
     method: Any = METHODS[type(recipe.method)](recipe, encoder, Console(quiet=True))
@@ -78,7 +78,7 @@ def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, An
     """Train and return the log lines, a digest of the weights and the error, if one stopped the run."""
     from trl.trainer import grpo_trainer
 
-    from data.errors import NonFiniteError
+    from mmrm.data.errors import NonFiniteError
 
     grpo_trainer.VLLMGeneration = VllmDouble
     recipe = read_recipe(Path(recipe_path), overrides, entry="rl")

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.distributed import rank, world_size
+from mmrm.models.distributed import rank, world_size
+from mmrm.train.methods.naive.objective import PairwiseScores
+from mmrm.train.methods.trainer_arguments import training_arguments
+from mmrm.train.recipe.deepspeed_config import NONE
+from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.runs.environment import run_environment
+from mmrm.train.runs.model import make_model
+from mmrm.train.supervised.budget import ceiling
+from mmrm.train.supervised.steps import Costs, PackedRow, StepDataset
 from tests.models import tiny
 from tests.train.worker import PlainTrainer, Written
-from train.methods.naive.objective import PairwiseScores
-from train.methods.trainer_arguments import training_arguments
-from train.recipe.deepspeed_config import NONE
-from train.recipe.methods import NaiveConfig
-from train.recipe.parsing import read_recipe
-from train.runs.environment import run_environment
-from train.runs.model import make_model
-from train.supervised.budget import ceiling
-from train.supervised.steps import Costs, PackedRow, StepDataset
 
 
 class Short(PairwiseScores):

@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import PredictionsError
-from tests.train.studies.ablation.test_variants import listed
-from train import ablate
-from train.studies.ablation.comparison import (
+from mmrm.data.errors import PredictionsError
+from mmrm.train import ablate
+from mmrm.train.studies.ablation.comparison import (
     VariantLine,
     comparisons_in,
     line,
     lines_by_figure,
     lines_of,
 )
-from train.studies.ablation.variants import alone, read_ablation
+from mmrm.train.studies.ablation.variants import alone, read_ablation
+from tests.train.studies.ablation.test_variants import listed
 
 CLONE = Path(__file__).resolve().parents[2]
 LAUNCHER = f"{sys.executable} {Path(__file__).with_name('stub_run.py')}"

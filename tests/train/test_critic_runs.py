@@ -12,13 +12,13 @@ import deepspeed
 import pytest
 import torch
 
-from eval.judges.critic.judge import CriticJudge
-from models.distributed import rank
-from models.portable import language_model
+from mmrm.eval.judges.critic.judge import CriticJudge
+from mmrm.models.distributed import rank
+from mmrm.models.portable import language_model
+from mmrm.train.supervised import whole_weights
 from tests.models import tiny
 from tests.train.ranks import run_ranks
 from tests.train.worker import recipe_run
-from train.supervised import whole_weights
 
 RECIPE = """\
 backbone: {{path: {base}, dtype: float32, min_pixels: 784, max_pixels: 3136}}

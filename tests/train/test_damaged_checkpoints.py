@@ -12,26 +12,26 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data.errors import CheckpointError
-from data.storage.files import write_whole
-from data.storage.manifest import COMPLETE
-from eval import run, serve, sweep
-from eval.judges.checkpoint import Runtime
-from eval.judges.judge_card import judge_card
-from eval.judges.loading import load_judge
-from eval.policies.policy_runs import load_policy
-from eval.serving.service import load_served
-from eval.serving.vllm_plugin import template
-from models.backbone import load_encoder, load_language_model, load_scalar
-from models.config import BackboneConfig, HeadConfig
-from models.portable.reward import IncompleteCheckpointError
+from mmrm.data.errors import CheckpointError
+from mmrm.data.storage.files import write_whole
+from mmrm.data.storage.manifest import COMPLETE
+from mmrm.eval import run, serve, sweep
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.judge_card import judge_card
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.policies.policy_runs import load_policy
+from mmrm.eval.serving.service import load_served
+from mmrm.eval.serving.vllm_plugin import template
+from mmrm.models.backbone import load_encoder, load_language_model, load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig
+from mmrm.models.portable.reward import IncompleteCheckpointError
+from mmrm.train.checkpoints.integrity import mark_complete
+from mmrm.train.merge import merge
+from mmrm.train.recipe.input_paths import look_at_model
+from mmrm.train.recipe.sections import LoraConfig as LoraSection
+from mmrm.train.runs.model import add_adapters
 from tests.eval import run_folders
 from tests.models import tiny
-from train.checkpoints.integrity import mark_complete
-from train.merge import merge
-from train.recipe.input_paths import look_at_model
-from train.recipe.sections import LoraConfig as LoraSection
-from train.runs.model import add_adapters
 
 CPU = Runtime(torch.device("cpu"))
 SETTINGS = (

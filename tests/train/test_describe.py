@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from data.config.layers import read_yaml
-from data.config.validation import sections
+from mmrm.data.config.layers import read_yaml
+from mmrm.data.config.validation import sections
+from mmrm.train.describe import files
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.reference.schema import at, description, recipe_schema
 from tests.train.shipped import ALL, FOLDER
-from train.describe import files
-from train.recipe.recipe import Recipe
-from train.reference.schema import at, description, recipe_schema
 
 JUDGES = sorted((FOLDER / "judges").glob("*.yaml"))
 Node = dict[str, Any]

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from data.preparation.mixing import Mixture
-from models.families.registry import FAMILIES
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.models.families.registry import FAMILIES
+from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.supervised.steps import MixtureRecords, PairEncoder, StepDataset
 from tests.models import tiny
 from tests.models.exactness import assert_exact, float64
 from tests.train import worker
 from tests.train.conftest import CURVES
 from tests.train.ranks import run_ranks
 from tests.train.worker import assert_same_steps, best_of, difference, ended, lines, weights
-from train.recipe.methods import NaiveConfig
-from train.recipe.parsing import read_recipe
-from train.supervised.steps import MixtureRecords, PairEncoder, StepDataset
 
 KINDS = "titi" + "itit" + "tttt" + "iiii" + "tiit"
 """Five steps of four records; on two ranks the first and third of a step are rank 0's. So: one rank only text and the other
@@ -223,8 +223,8 @@ def test_best_is_the_best_and_the_others_are_gone(runs: Path, case: tuple[int, s
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_checkpoint_of_any_stage_scores_alike_when_it_is_loaded(runs: Path, stage: str) -> None:
-    from models.backbone import load_scalar
-    from models.config import BackboneConfig
+    from mmrm.models.backbone import load_scalar
+    from mmrm.models.config import BackboneConfig
 
     encoder, found = tiny.encoder(), []
     for name in ("1-none", f"2-{stage}"):

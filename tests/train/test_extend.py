@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from data.storage.files import read_json
+from mmrm.data.storage.files import read_json
+from mmrm.train.methods.trainer_arguments import training_arguments
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.runs.extension import share
 from tests.train import worker
 from tests.train.ranks import run_ranks
 from tests.train.test_resume import curve
 from tests.train.worker import difference, ended
-from train.methods.trainer_arguments import training_arguments
-from train.recipe.parsing import read_recipe
-from train.runs.extension import share
 
 
 def learnt(folder: Path) -> list[dict[str, Any]]:

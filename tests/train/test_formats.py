@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from mmrm.train.supervised.optimizer import part_of
 from tests.train import worker
 from tests.train.ranks import run_ranks
 from tests.train.worker import lines
-from train.supervised.optimizer import part_of
 
 ONE_STEP = [
     "optim.max_steps=1",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import RecipeError
-from train.recipe.methods import LanguageModelConfig, StableReinforceConfig
-from train.recipe.parsing import read_recipe
+from mmrm.data.errors import RecipeError
+from mmrm.train.recipe.methods import LanguageModelConfig, StableReinforceConfig
+from mmrm.train.recipe.parsing import read_recipe
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 

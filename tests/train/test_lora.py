@@ -12,22 +12,22 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from data.errors import UserError
-from eval.judges.checkpoint import Runtime, load_checkpoint
-from eval.judges.loading import load_judge
-from eval.judges.scalar.judge import ScalarJudge
-from eval.suite.suite import Suite
-from models.backbone import load_scalar
-from models.config import BackboneConfig
+from mmrm.data.errors import UserError
+from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.judges.scalar.judge import ScalarJudge
+from mmrm.eval.suite.suite import Suite
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig
+from mmrm.train.merge import merge
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.runs.model import make_model
+from mmrm.train.runs.model_card import read_results
 from tests.models import tiny
 from tests.train import worker
 from tests.train.ranks import run_ranks
 from tests.train.worker import best_of, difference, ended, lines
-from train.merge import merge
-from train.recipe.parsing import read_recipe
-from train.recipe.recipe import Recipe
-from train.runs.model import make_model
-from train.runs.model_card import read_results
 
 LORA = [
     "optim.lora={rank: 4, alpha: 8, dropout: 0.2}",

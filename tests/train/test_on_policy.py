@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig
+from mmrm.train import on_policy
 from tests.eval import run_folders
 from tests.models import tiny
 from tests.train.minimal import MINIMAL, write
-from train import on_policy
 
 LAUNCHER = f"{sys.executable} {Path(__file__).with_name('stub_rounds.py')}"
 SOURCES = """\

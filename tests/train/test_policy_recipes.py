@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import RecipeError
-from data.sources.shapes import ShapesConfig
-from data.sources.shared.source import SourceConfig
-from train.recipe.methods import JudgeTerm, PolicyConfig
-from train.recipe.parsing import read_recipe
-from train.runs.provenance import recipe_yaml
+from mmrm.data.errors import RecipeError
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.train.recipe.methods import JudgeTerm, PolicyConfig
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.runs.provenance import recipe_yaml
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 

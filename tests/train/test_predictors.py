@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eval.contamination.questions import Question
+from mmrm.eval.contamination.question_overlap import Question
+from mmrm.train import predictors
+from mmrm.train.recipe.recipe import STAND_IN, Recipe
+from mmrm.train.studies.ablation.variants import Run
 from tests.eval import run_folders
 from tests.eval.reporting.test_run_charts import made
 from tests.train.minimal import MINIMAL, write
 from tests.train.test_on_policy import LAUNCHER, POLICY, SHAPES
-from train import predictors
-from train.recipe.recipe import STAND_IN, Recipe
-from train.studies.ablation.variants import Run
 
 LIST = """\
 evaluation: {at_start: false, best_metric: null, benchmarks: [{name: vl_rewardbench, location: embedded}]}

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import pytest
 
-from data.preparation.mixing import Mixture
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.train.checkpoints.rotation import whole_checkpoints
+from mmrm.train.recipe.parsing import read_recipe
 from tests.train import worker
 from tests.train.conftest import share_prompts
 from tests.train.ranks import run_ranks
 from tests.train.worker import difference, ended, lines
-from train.checkpoints.rotation import whole_checkpoints
-from train.recipe.parsing import read_recipe
 
 SPEED = ("records_per_second", "tokens_per_second", "eval_judging/seconds_per_pair")
 Moment = Literal["step", "save", "mark"]

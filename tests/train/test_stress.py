@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data.errors import UserError
+from mmrm.data.errors import UserError
+from mmrm.train import stress
+from mmrm.train.recipe.methods import StableReinforceConfig
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.runs.provenance import recipe_yaml
+from mmrm.train.studies.ablation.variants import LOG as LOG_FILE
+from mmrm.train.studies.ablation.variants import Run
 from tests.train.minimal import write
-from train import stress
-from train.recipe.methods import StableReinforceConfig
-from train.recipe.parsing import read_recipe
-from train.runs.provenance import recipe_yaml
-from train.studies.ablation.variants import LOG as LOG_FILE
-from train.studies.ablation.variants import Run
 
 LOG = [
     {"step": 1, "reward": 1.0, "entropy": 0.5},

@@ -13,13 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.families.registry import PUBLISHED
-from models.packing.groups import Group, pack
-from models.portable.critic import CriticRewardModel
-from models.portable.reward import ScalarRewardModel
-from tests.models import stock, tiny
-from tests.models.exactness import assert_exact, assert_no_worse, float64
-from train.studies.speed.measure import (
+from mmrm.models.families.registry import PUBLISHED
+from mmrm.models.packing.groups import Group, pack
+from mmrm.models.portable.critic import CriticRewardModel
+from mmrm.models.portable.reward import ScalarRewardModel
+from mmrm.train.studies.speed.measure import (
     APART,
     COMPILED,
     INFERENCE,
@@ -37,7 +35,7 @@ from train.studies.speed.measure import (
     table,
     unique_work,
 )
-from train.studies.speed.workload import (
+from mmrm.train.studies.speed.workload import (
     EMBEDDED,
     FULL,
     SMALL,
@@ -53,8 +51,15 @@ from train.studies.speed.workload import (
     unshared,
     vision_tokens,
 )
-from train.supervised.optimizer import compile_layers, compiled_graphs, element_wise, restore_layers
-from train.throughput import main, parse
+from mmrm.train.supervised.optimizer import (
+    compile_layers,
+    compiled_graphs,
+    element_wise,
+    restore_layers,
+)
+from mmrm.train.throughput import main, parse
+from tests.models import stock, tiny
+from tests.models.exactness import assert_exact, assert_no_worse, float64
 
 TINY = Workload((2, 5), (2, 4), (2, 6))
 CPU = torch.device("cpu")
@@ -193,7 +198,7 @@ def test_what_does_not_fit_is_said(
     def short(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("pretended")
 
-    monkeypatch.setattr("train.studies.speed.measure.measure", short)
+    monkeypatch.setattr("mmrm.train.studies.speed.measure.measure", short)
     assert bench(model).run(TRAINING, SHARED).pairs_per_second is None
 
 
@@ -226,8 +231,8 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
 def test_a_run_writes_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("train.throughput.SMALL", TINY)
-    monkeypatch.setattr("train.studies.speed.measure.matrix_rate", lambda *_: 1e9)
+    monkeypatch.setattr("mmrm.train.throughput.SMALL", TINY)
+    monkeypatch.setattr("mmrm.train.studies.speed.measure.matrix_rate", lambda *_: 1e9)
     main(
         [
             "--pairs",

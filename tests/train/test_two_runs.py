@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from train.runs.environment import SINGLE_PROCESS
+from mmrm.train.runs.environment import SINGLE_PROCESS
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPE = """\
@@ -22,8 +22,8 @@ workers: 1
 """
 PAUSED = """
 import os, signal, sys
-from train.runs.callbacks import LogFile
-from train.runs.environment import start
+from mmrm.train.runs.callbacks import LogFile
+from mmrm.train.runs.environment import start
 
 end_of_step = LogFile.on_step_end
 

@@ -11,15 +11,15 @@ pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
 import torch
 
-from models.encoder import Encoder
+from mmrm.models.encoder import Encoder
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.reinforce.rollout_trainer import roll_out
+from mmrm.train.reinforce.rollouts import Prompt
+from mmrm.train.runs.environment import run_environment
 from tests.models import tiny
 from tests.train.reinforce.test_rollout_trainer import request
 from tests.train.reinforce_worker import even_tokens, rl_trainer
 from tests.train.shipped import FOLDER
-from train.recipe.parsing import read_recipe
-from train.reinforce.rollout_trainer import roll_out
-from train.reinforce.rollouts import Prompt
-from train.runs.environment import run_environment
 
 CHANGES = (
     "backbone.path=embedded",

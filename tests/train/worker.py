@@ -18,25 +18,25 @@ import torch
 from safetensors.torch import load_file
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from data.errors import UserError
-from data.preference import text
-from models.config import BackboneConfig, HeadConfig
-from models.distributed import rank, world_size
+from mmrm.data.errors import UserError
+from mmrm.data.preference import text
+from mmrm.models.config import BackboneConfig, HeadConfig
+from mmrm.models.distributed import rank, world_size
+from mmrm.train.checkpoints.rotation import KeepCheckpoints
+from mmrm.train.methods.language_model.method import LanguageModelling
+from mmrm.train.methods.naive.objective import PairwiseScores
+from mmrm.train.methods.trainer_arguments import training_arguments
+from mmrm.train.recipe.deepspeed_config import NONE
+from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.recipe.parsing import Entry, parse_arguments, read_recipe
+from mmrm.train.runs import build
+from mmrm.train.runs.environment import run_environment, start
+from mmrm.train.runs.model import make_model
+from mmrm.train.supervised.optimizer import FiniteWeights, parameter_groups
+from mmrm.train.supervised.packed_trainer import PackedTrainer
+from mmrm.train.supervised.steps import StepDataset, TrainingExample
 from tests.models import tiny
 from tests.models.exactness import assert_exact
-from train.checkpoints.rotation import KeepCheckpoints
-from train.methods.language_model.method import LanguageModelling
-from train.methods.naive.objective import PairwiseScores
-from train.methods.trainer_arguments import training_arguments
-from train.recipe.deepspeed_config import NONE
-from train.recipe.methods import NaiveConfig
-from train.recipe.parsing import Entry, parse_arguments, read_recipe
-from train.runs import build
-from train.runs.environment import run_environment, start
-from train.runs.model import make_model
-from train.supervised.optimizer import FiniteWeights, parameter_groups
-from train.supervised.packed_trainer import PackedTrainer
-from train.supervised.steps import StepDataset, TrainingExample
 
 RECIPE = """\
 backbone: {{path: {folder}/base, dtype: float32, min_pixels: 784, max_pixels: 3136}}
@@ -52,7 +52,7 @@ workers: 0
 
 def prepare(folder: Path, family: str = tiny.FAMILY) -> Path:
     """Write a backbone of the family whose reward head is not yet at rest, and a recipe for it; return the recipe's path."""
-    from models.backbone import load_scalar
+    from mmrm.models.backbone import load_scalar
 
     folder.mkdir(parents=True, exist_ok=True)
     tiny.checkpoint(folder / "backbone", family=family)

@@ -11,11 +11,11 @@ import os
 import re
 from pathlib import Path
 
-from data.errors import CheckpointError, SpecialFileError
-from data.regular_files import read_bytes
-from data.storage.files import content_digest, write_whole
-from data.storage.manifest import COMPLETE, FileEntry, Manifest, parse_manifest
-from models.distributed import gather, rank, world_size
+from mmrm.data.errors import CheckpointError, SpecialFileError
+from mmrm.data.regular_files import read_bytes
+from mmrm.data.storage.files import content_digest, write_whole
+from mmrm.data.storage.manifest import COMPLETE, FileEntry, Manifest, parse_manifest
+from mmrm.models.distributed import gather, rank, world_size
 
 OF_A_RANK = re.compile(r"(?:pp_rank_|rng_state_|rollouts-)(\d+)")
 """What DeepSpeed (ZeRO partitions), transformers and this project call a file that each rank writes for itself."""

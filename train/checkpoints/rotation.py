@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from data.errors import UserError
-from data.storage.manifest import COMPLETE
-from models.distributed import barrier, gather, rank
-from train.checkpoints.integrity import damage, mark_complete
+from mmrm.data.errors import UserError
+from mmrm.data.storage.manifest import COMPLETE
+from mmrm.models.distributed import barrier, gather, rank
+from mmrm.train.checkpoints.integrity import damage, mark_complete
 
 OPTIMIZER_BYTES = 12
 """Of a trained parameter in a checkpoint: two moments and a copy of the weight, in fp32."""

@@ -15,21 +15,21 @@ from rich.console import Console
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from data.preparation.mixing import Mixture
-from eval.judges.checkpoint import TOKEN_BUDGET
-from eval.judges.judge import Judge
-from eval.judges.packed_inference import Packed
-from models.distributed import rank, world_size
-from models.encoder import Encoder
-from train.methods.trainer_arguments import training_arguments
-from train.recipe.deepspeed_config import stage
-from train.recipe.recipe import Recipe
-from train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
-from train.supervised.devices import device
-from train.supervised.objectives import Objective
-from train.supervised.packed_trainer import PackedTrainer
-from train.supervised.steps import Costs, Encode, Records, StepDataset
-from train.supervised.whole_weights import whole_weights
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.eval.judges.checkpoint import TOKEN_BUDGET
+from mmrm.eval.judges.judge import Judge
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.models.distributed import rank, world_size
+from mmrm.models.encoder import Encoder
+from mmrm.train.methods.trainer_arguments import training_arguments
+from mmrm.train.recipe.deepspeed_config import stage
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
+from mmrm.train.supervised.devices import device
+from mmrm.train.supervised.objectives import Objective
+from mmrm.train.supervised.packed_trainer import PackedTrainer
+from mmrm.train.supervised.steps import Costs, Encode, Records, StepDataset
+from mmrm.train.supervised.whole_weights import whole_weights
 
 
 class Method(ABC):

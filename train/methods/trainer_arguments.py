@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from models.distributed import rank
-from train.recipe.deepspeed_config import deepspeed_config
-from train.recipe.recipe import Recipe
+from mmrm.models.distributed import rank
+from mmrm.train.recipe.deepspeed_config import deepspeed_config
+from mmrm.train.recipe.recipe import Recipe
 
 
 def training_arguments(

@@ -10,10 +10,10 @@ DeepSpeed hands to its collectives was counted (`tests/train/recipe/test_cost.py
 from dataclasses import dataclass
 from math import ceil
 
-from models.families.family import Shape
-from train.recipe.deepspeed_config import copies_within, stage
-from train.recipe.memory import trained
-from train.recipe.recipe import Recipe
+from mmrm.models.families.family import Shape
+from mmrm.train.recipe.deepspeed_config import copies_within, stage
+from mmrm.train.recipe.memory import trained
+from mmrm.train.recipe.recipe import Recipe
 
 PEAK, MFU = 989e12, 0.25
 """Dense bf16 FLOP a second of an H100 and of an H200, and the share of it that is reached: 0.28 was measured once, on one H200 at
@@ -25,7 +25,7 @@ IMAGE_TOKENS, TEXT_TOKENS = 1050, 530
 ROW_TOKENS = 16_384
 """Of a row where the recipe leaves the budget to the device."""
 PATCH_COST = 0.4
-"""As rows are packed: `models.packing.bins.PATCH_COST`."""
+"""As rows are packed: `mmrm.models.packing.bins.PATCH_COST`."""
 
 
 COMPARED = ("zero1", "zero2", "zero3", "zero3_hpz")

@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from data.display.console import plain_console
-from data.sources.shared.file_source import FilesConfig
-from data.sources.shared.source import SourceConfig
-from eval.benchmarks.registry import BENCHMARKS
-from eval.results.run_folder import HELD_OUT
-from models.families.backbone_shape import shape_of
-from models.families.family import Shape
-from train.recipe.cost import (
+from mmrm.data.display.console import plain_console
+from mmrm.data.sources.shared.file_source import FilesConfig
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.results.run_folder import HELD_OUT
+from mmrm.models.families.backbone_shape import shape_of
+from mmrm.models.families.family import Shape
+from mmrm.train.recipe.cost import (
     BETWEEN,
     COMPARED,
     INSIDE,
@@ -27,13 +27,20 @@ from train.recipe.cost import (
     record_tokens,
     step_cost,
 )
-from train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
-from train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
-from train.recipe.input_paths import absent
-from train.recipe.memory import GIB, activations, checkpoint_bytes, per_rank, trained, writing_price
-from train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
-from train.recipe.parsing import Launch
-from train.recipe.recipe import Recipe
+from mmrm.train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
+from mmrm.train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
+from mmrm.train.recipe.input_paths import absent
+from mmrm.train.recipe.memory import (
+    GIB,
+    activations,
+    checkpoint_bytes,
+    per_rank,
+    trained,
+    writing_price,
+)
+from mmrm.train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
+from mmrm.train.recipe.parsing import Launch
+from mmrm.train.recipe.recipe import Recipe
 
 GPUS = (8, 64, 512)
 """Numbers of GPUs that the cost of a step is shown for."""

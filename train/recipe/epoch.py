@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from data.preparation.mixing import MixtureConfig
-from data.sources.shapes import ShapesConfig
-from data.sources.shared.file_source import FilesConfig
-from data.sources.shared.source import SourceConfig
-from data.sources.ultrafeedback import UltraFeedbackConfig
-from data.storage.files import read_json
-from train.recipe.recipe import Recipe
+from mmrm.data.preparation.mixing import MixtureConfig
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.sources.shared.file_source import FilesConfig
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.data.sources.ultrafeedback import UltraFeedbackConfig
+from mmrm.data.storage.files import read_json
+from mmrm.train.recipe.recipe import Recipe
 
 STATED_ROWS = {
     "OpenGVLab/MMPR-v1.2": 3_000_000,

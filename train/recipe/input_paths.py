@@ -12,17 +12,22 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from data.errors import CheckpointError, UserError
-from data.preparation.filters import read_fingerprints
-from data.sources.shared.file_source import FilesConfig
-from data.storage.manifest import verify_settings
-from eval.benchmarks.benchmark import BUILT_IN
-from eval.benchmarks.registry import BENCHMARKS
-from models.config import HUB_ID, BackboneConfig, checkpoint_at
-from models.families.backbone_shape import shape_of
-from models.families.registry import BACKBONES
-from train.recipe.methods import CheckpointJudge, JudgeTerm, PolicyConfig, StableReinforceConfig
-from train.recipe.recipe import Recipe
+from mmrm.data.errors import CheckpointError, UserError
+from mmrm.data.preparation.filters import read_fingerprints
+from mmrm.data.sources.shared.file_source import FilesConfig
+from mmrm.data.storage.manifest import verify_settings
+from mmrm.eval.benchmarks.benchmark import BUILT_IN
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.models.config import HUB_ID, BackboneConfig, checkpoint_at
+from mmrm.models.families.backbone_shape import shape_of
+from mmrm.models.families.registry import BACKBONES
+from mmrm.train.recipe.methods import (
+    CheckpointJudge,
+    JudgeTerm,
+    PolicyConfig,
+    StableReinforceConfig,
+)
+from mmrm.train.recipe.recipe import Recipe
 
 NEEDED = {
     "weights": ("*.safetensors", "*.bin"),

@@ -6,9 +6,9 @@ Arithmetic on config.json: no weights, no network, no torch. Activations, buffer
 from dataclasses import dataclass
 from itertools import pairwise
 
-from models.config import HeadConfig
-from models.families.family import Shape
-from train.recipe.deepspeed_config import (
+from mmrm.models.config import HeadConfig
+from mmrm.models.families.family import Shape
+from mmrm.train.recipe.deepspeed_config import (
     NONE,
     SHARE_OF_FREE,
     copies_within,
@@ -16,8 +16,8 @@ from train.recipe.deepspeed_config import (
     stage,
     sums_in_fp32,
 )
-from train.recipe.methods import RolloutConfig
-from train.recipe.recipe import Recipe
+from mmrm.train.recipe.methods import RolloutConfig
+from mmrm.train.recipe.recipe import Recipe
 
 GIB = 2**30
 

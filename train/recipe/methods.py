@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from data.config.section import Count, Fraction, Seconds, Section, Tokens, Url, Weight
-from data.preparation.sampling import PAIRS_TOGETHER
-from data.prompts import CRITIQUE_REQUEST, JudgeTemplate
-from eval.selection.score_forms import FORMS
-from models.config import CritiqueConfig
+from mmrm.data.config.section import Count, Fraction, Seconds, Section, Tokens, Url, Weight
+from mmrm.data.preparation.sampling import PAIRS_TOGETHER
+from mmrm.data.prompts import CRITIQUE_REQUEST, JudgeTemplate
+from mmrm.eval.selection.score_forms import FORMS
+from mmrm.models.config import CritiqueConfig
 
 Bound = Annotated[float, Field(ge=1e-9, le=1e9)]
 
@@ -92,7 +92,7 @@ class CriticConfig(Section):
     score_warmup_steps: int = Field(default=0, ge=0, le=10**9)
     """Optimizer steps on the critique loss alone, before the score loss sets in."""
     critique_request: str | None = None
-    """What the critic is asked after the response; null takes ours, `data.prompts.CRITIQUE_REQUEST`."""
+    """What the critic is asked after the response; null takes ours, `mmrm.data.prompts.CRITIQUE_REQUEST`."""
     critique: Literal["ground_truth", "own", "mixture"] = "ground_truth"
     """Which critique the score is trained on; the paper feeds the ground truth [Q]. The cross-entropy is always that of the
     ground truth."""

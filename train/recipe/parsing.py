@@ -12,13 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, get_origin
 
-from data.config.layers import COMMAND_LINE, Located, Reader, lay
-from data.config.validation import problems as locate
-from data.config.validation import salvage, sections, validate
-from data.errors import CheckpointError, Problem, RecipeError
-from models.config import checkpoint_at
-from train.recipe.recipe import STAND_IN, Recipe
-from train.recipe.rules import check
+from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, lay
+from mmrm.data.config.validation import problems as locate
+from mmrm.data.config.validation import salvage, sections, validate
+from mmrm.data.errors import CheckpointError, Problem, RecipeError
+from mmrm.models.config import checkpoint_at
+from mmrm.train.recipe.recipe import STAND_IN, Recipe
+from mmrm.train.recipe.rules import check
 
 Entry = Literal["rm", "sft", "rl"]
 VARIANTS = "variants"

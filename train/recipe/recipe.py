@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import Field
 
-from data.config.section import Section
-from data.errors import UserError
-from data.preparation.mixing import MixtureConfig
-from eval.results.run_folder import HELD_OUT
-from models.config import BackboneConfig, HeadConfig
-from train.recipe.methods import ENTRIES, Method, PolicyConfig
-from train.recipe.sections import (
+from mmrm.data.config.section import Section
+from mmrm.data.errors import UserError
+from mmrm.data.preparation.mixing import MixtureConfig
+from mmrm.eval.results.run_folder import HELD_OUT
+from mmrm.models.config import BackboneConfig, HeadConfig
+from mmrm.train.recipe.methods import ENTRIES, Method, PolicyConfig
+from mmrm.train.recipe.sections import (
     HELD_OUT_LOSS,
     QUESTION_FIGURES,
     EvaluationConfig,

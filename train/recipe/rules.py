@@ -5,14 +5,14 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from data.config.layers import Located
-from data.config.validation import Path, dotted, written
-from data.errors import Problem, UserError
-from data.sources.shapes import ShapesConfig
-from train.recipe.deepspeed_config import deepspeed_names, stage
-from train.recipe.epoch import epoch_records
-from train.recipe.input_paths import input_rules
-from train.recipe.methods import (
+from mmrm.data.config.layers import Located
+from mmrm.data.config.validation import Path, dotted, written
+from mmrm.data.errors import Problem, UserError
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.train.recipe.deepspeed_config import deepspeed_names, stage
+from mmrm.train.recipe.epoch import epoch_records
+from mmrm.train.recipe.input_paths import input_rules
+from mmrm.train.recipe.methods import (
     ENTRIES,
     CriticConfig,
     LanguageModelConfig,
@@ -20,8 +20,8 @@ from train.recipe.methods import (
     PolicyConfig,
     RolloutConfig,
 )
-from train.recipe.recipe import Recipe
-from train.recipe.sections import EvaluationConfig
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.recipe.sections import EvaluationConfig
 
 WITH_CRITIQUES = ("mm_rlhf", "project", "shapes")
 """Types of sources whose records may hold critiques."""

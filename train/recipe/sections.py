@@ -10,12 +10,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.config.section import Count, Rate, Ratio, Section, Share
-from data.sources.registry import AnySource
-from eval.benchmarks.registry import BenchmarkConfig
-from eval.judges.judging_config import JudgingConfig
-from eval.protocol import ProtocolConfig
-from eval.results.run_folder import HELD_OUT
+from mmrm.data.config.section import Count, Rate, Ratio, Section, Share
+from mmrm.data.sources.registry import AnySource
+from mmrm.eval.benchmarks.registry import BenchmarkConfig
+from mmrm.eval.judges.judging_config import JudgingConfig
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.run_folder import HELD_OUT
 
 HELD_OUT_LOSS = f"{HELD_OUT}/loss"
 

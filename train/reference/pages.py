@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from data.config.section import LARGEST
-from data.config.validation import members
-from train.recipe.recipe import Recipe
-from train.reference.schema import EXTENDS, VARIANTS, Schema, about, of_models, one_of
+from mmrm.data.config.section import LARGEST
+from mmrm.data.config.validation import members
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.reference.schema import EXTENDS, VARIANTS, Schema, about, of_models, one_of
 
 HEAD = """\
 # Configuration: every key

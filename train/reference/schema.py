@@ -16,12 +16,12 @@ from typing import Annotated, Any, Union
 
 from pydantic import BaseModel, Field, TypeAdapter
 
-from data.config.validation import members, sections
-from data.sources.shared.source import SourceConfig
-from data.synthetic.scenes import LEVELS, SPLITS
-from eval.benchmarks.registry import BENCHMARKS
-from train.recipe.deepspeed_config import deepspeed_names
-from train.recipe.recipe import Recipe
+from mmrm.data.config.validation import members, sections
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.data.synthetic.scenes import LEVELS, SPLITS
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.train.recipe.deepspeed_config import deepspeed_names
+from mmrm.train.recipe.recipe import Recipe
 
 Schema = dict[str, Any]
 DRAFT = "http://json-schema.org/draft-07/schema#"

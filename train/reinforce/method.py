@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
-from data.errors import Problem, RecipeError
-from models.backbone import load_language_model
-from models.distributed import rank, world_size
-from train.methods.method import Method
-from train.methods.trainer_arguments import training_arguments
-from train.recipe.methods import IMPORTANCE_CAP, RolloutConfig
-from train.reinforce.policy_loss import largest_advantage
-from train.reinforce.rollouts import RunPrompts, deal_places
+from mmrm.data.errors import Problem, RecipeError
+from mmrm.models.backbone import load_language_model
+from mmrm.models.distributed import rank, world_size
+from mmrm.train.methods.method import Method
+from mmrm.train.methods.trainer_arguments import training_arguments
+from mmrm.train.recipe.methods import IMPORTANCE_CAP, RolloutConfig
+from mmrm.train.reinforce.policy_loss import largest_advantage
+from mmrm.train.reinforce.rollouts import RunPrompts, deal_places
 
 
 class ReinforceMethod(Method):
@@ -117,7 +117,7 @@ class ReinforceMethod(Method):
 
     def trainer(self, **trainer: Any) -> Trainer:
         """Return trl's trainer with StableReinforce in it, over the prompts of whole rollout batches."""
-        from train.reinforce.rollout_trainer import StableReinforceTrainer
+        from mmrm.train.reinforce.rollout_trainer import StableReinforceTrainer
 
         config, lora = self.config, self.recipe.optim.lora
         reference = (

@@ -19,24 +19,24 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import prepare_deepspeed
 
-from data.errors import CheckpointError
-from models.config import SamplingConfig
-from models.distributed import rank, sum_over_ranks
-from models.packed_generation import generate_packed, log_probabilities, to_write
-from models.packing.groups import Continuation, Group
-from train.recipe.methods import IMPORTANCE_CAP, RolloutConfig
-from train.reinforce.policy_loss import (
+from mmrm.data.errors import CheckpointError
+from mmrm.models.config import SamplingConfig
+from mmrm.models.distributed import rank, sum_over_ranks
+from mmrm.models.packed_generation import generate_packed, log_probabilities, to_write
+from mmrm.models.packing.groups import Continuation, Group
+from mmrm.train.recipe.methods import IMPORTANCE_CAP, RolloutConfig
+from mmrm.train.reinforce.policy_loss import (
     compute_advantages,
     kl_divergence,
     policy_loss,
     pre_clipped,
     sequence_mean,
 )
-from train.reinforce.rollouts import Prompt, RunPrompts
-from train.reinforce.trl_hooks import check_trl
-from train.supervised.devices import unwrapped
-from train.supervised.optimizer import FiniteTrainer, refuse_weights
-from train.supervised.whole_weights import whole_weights
+from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
+from mmrm.train.reinforce.trl_hooks import check_trl
+from mmrm.train.supervised.devices import unwrapped
+from mmrm.train.supervised.optimizer import FiniteTrainer, refuse_weights
+from mmrm.train.supervised.whole_weights import whole_weights
 
 ROLLOUTS = "rollouts-{rank}.pt"
 """A rank's rollout buffer in a checkpoint folder."""

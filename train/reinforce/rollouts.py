@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from PIL.Image import Image
 
-from data.errors import RecordError
-from data.images import decode
-from data.preference import Message, Preference
-from data.preparation.mixing import Mixture
-from data.prompts import Answer, question
-from models.encoder import Encoder
-from models.packing.groups import Group
-from train.methods.language_model.method import Indices
+from mmrm.data.errors import RecordError
+from mmrm.data.images import decode
+from mmrm.data.preference import Message, Preference
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.prompts import Answer, question
+from mmrm.models.encoder import Encoder
+from mmrm.models.packing.groups import Group
+from mmrm.train.methods.language_model.method import Indices
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,20 @@ import torch
 from rich.console import Console
 from transformers import PrinterCallback, Trainer
 
-from data.display.console import plain_console
-from data.errors import NonFiniteError, UserError
-from data.storage.output_lock import locked_folder
-from models.backbone import load_encoder
-from models.distributed import barrier, locked_by_first_rank, rank, world_size
-from models.portable.reward import IncompleteCheckpointError
-from train.checkpoints.rotation import find_resume
-from train.recipe.parsing import Launch, refuse_finished_folder, refuse_missing_device
-from train.runs.callbacks import run_callbacks, summarise
-from train.runs.evaluation_loop import evaluation
-from train.runs.extension import continuation
-from train.runs.methods import METHODS
-from train.runs.model import make_model
-from train.runs.provenance import (
+from mmrm.data.display.console import plain_console
+from mmrm.data.errors import NonFiniteError, UserError
+from mmrm.data.storage.output_lock import locked_folder
+from mmrm.models.backbone import load_encoder
+from mmrm.models.distributed import barrier, locked_by_first_rank, rank, world_size
+from mmrm.models.portable.reward import IncompleteCheckpointError
+from mmrm.train.checkpoints.rotation import find_resume
+from mmrm.train.recipe.parsing import Launch, refuse_finished_folder, refuse_missing_device
+from mmrm.train.runs.callbacks import run_callbacks, summarise
+from mmrm.train.runs.evaluation_loop import evaluation
+from mmrm.train.runs.extension import continuation
+from mmrm.train.runs.methods import METHODS
+from mmrm.train.runs.model import make_model
+from mmrm.train.runs.provenance import (
     check_data_matches,
     check_resume_matches,
     data_fingerprints,

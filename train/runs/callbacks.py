@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from data.storage.files import write_json_lines
-from eval.results.run_folder import LOG
-from eval.results.summary_table import results_table
-from train.checkpoints.rotation import KeepCheckpoints, checkpoints, chosen_checkpoint
-from train.methods.method import Method
-from train.runs.model_card import read_results, write_cards
-from train.runs.provenance import data_fingerprints
-from train.supervised.optimizer import FiniteWeights
+from mmrm.data.storage.files import write_json_lines
+from mmrm.eval.results.run_folder import LOG
+from mmrm.eval.results.summary_table import results_table
+from mmrm.train.checkpoints.rotation import KeepCheckpoints, checkpoints, chosen_checkpoint
+from mmrm.train.methods.method import Method
+from mmrm.train.runs.model_card import read_results, write_cards
+from mmrm.train.runs.provenance import data_fingerprints
+from mmrm.train.supervised.optimizer import FiniteWeights
 
 
 def run_callbacks(method: Method) -> list[TrainerCallback]:

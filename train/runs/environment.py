@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from train.recipe.deepspeed_config import NONE
-from train.recipe.dry_run import dry_run
-from train.recipe.parsing import Entry, parse_arguments
-from train.supervised.preemption import ended_by_signals
+from mmrm.train.recipe.deepspeed_config import NONE
+from mmrm.train.recipe.dry_run import dry_run
+from mmrm.train.recipe.parsing import Entry, parse_arguments
+from mmrm.train.supervised.preemption import ended_by_signals
 
 SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""
@@ -104,7 +104,7 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
     from accelerate import PartialState
     from transformers import set_seed
 
-    from models.distributed import barrier, is_distributed, rank
+    from mmrm.models.distributed import barrier, is_distributed, rank
 
     cpu = not torch.cuda.is_available()
     if cpu:
@@ -154,8 +154,8 @@ def start(argv: Sequence[str], entry: Entry, description: str) -> None:
         # torch, transformers and DeepSpeed take seconds that a dry run should not.
         from huggingface_hub import HfApi
 
-        from train.runs.build import run
-        from train.runs.model_card import push
+        from mmrm.train.runs.build import run
+        from mmrm.train.runs.model_card import push
 
         pushes = repository is not None and os.environ["RANK"] == "0"
         if pushes:

@@ -16,25 +16,25 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from data.errors import RecordError, UserError
-from data.preference import Preference
-from data.sources.project import as_row
-from data.storage.files import write_json_lines
-from eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
-from eval.benchmarks.rows import loaded
-from eval.journal import Journal
-from eval.judges.packed_inference import run_packed
-from eval.judges.writing import JudgingCost, WritingJudge
-from eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
-from eval.results.summary_table import results_table
-from eval.suite.suite import Suite, headline
-from models.distributed import gather, rank, world_size
-from models.packing.groups import Group, PackedBatch
-from train.methods.method import JudgeMethod, Method, SupervisedMethod
-from train.recipe.sections import HELD_OUT_LOSS
-from train.supervised.optimizer import Evaluate
-from train.supervised.steps import Encode, PackedRow, PairEncoder, response_tokens
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.preference import Preference
+from mmrm.data.sources.project import as_row
+from mmrm.data.storage.files import write_json_lines
+from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
+from mmrm.eval.benchmarks.rows import loaded
+from mmrm.eval.journal import Journal
+from mmrm.eval.judges.packed_inference import run_packed
+from mmrm.eval.judges.writing import JudgingCost, WritingJudge
+from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
+from mmrm.eval.results.summary_table import results_table
+from mmrm.eval.suite.suite import Suite, headline
+from mmrm.models.distributed import gather, rank, world_size
+from mmrm.models.packing.groups import Group, PackedBatch
+from mmrm.train.methods.method import JudgeMethod, Method, SupervisedMethod
+from mmrm.train.recipe.sections import HELD_OUT_LOSS
+from mmrm.train.supervised.optimizer import Evaluate
+from mmrm.train.supervised.steps import Encode, PackedRow, PairEncoder, response_tokens
 
 ANSWERS = "answers"
 """In a checkpoint: what a policy answered, a pair of files for each set of questions."""

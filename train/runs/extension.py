@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from transformers import TrainingArguments, get_scheduler
 
-from data.errors import UserError
-from data.storage.files import read_json
-from train.recipe.sections import OptimConfig
+from mmrm.data.errors import UserError
+from mmrm.data.storage.files import read_json
+from mmrm.train.recipe.sections import OptimConfig
 
 STATE = "trainer_state.json"
 

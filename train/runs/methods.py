@@ -1,18 +1,18 @@
 """Which object a method's section of a recipe stands for."""
 
-from train.methods.critic.method import CriticMethod
-from train.methods.language_model.method import LanguageModelMethod
-from train.methods.method import Method
-from train.methods.naive.method import NaiveMethod
-from train.recipe.methods import (
+from mmrm.train.methods.critic.method import CriticMethod
+from mmrm.train.methods.language_model.method import LanguageModelMethod
+from mmrm.train.methods.method import Method
+from mmrm.train.methods.naive.method import NaiveMethod
+from mmrm.train.recipe.methods import (
     CriticConfig,
     LanguageModelConfig,
     NaiveConfig,
     PolicyConfig,
     StableReinforceConfig,
 )
-from train.reinforce.policy.method import PolicyMethod
-from train.reinforce.stable_reinforce.method import StableReinforceMethod
+from mmrm.train.reinforce.policy.method import PolicyMethod
+from mmrm.train.reinforce.stable_reinforce.method import StableReinforceMethod
 
 METHODS: dict[type, type[Method]] = {
     NaiveConfig: NaiveMethod,

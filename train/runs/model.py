@@ -6,14 +6,14 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from models.backbone import compute_in_half, load_critic, load_language_model, load_scalar
-from models.families.registry import family_of
-from train.recipe.deepspeed_config import NONE
-from train.recipe.methods import CriticConfig
-from train.recipe.recipe import Recipe
-from train.recipe.sections import LoraConfig as LoraSection
-from train.supervised.devices import device
-from train.supervised.optimizer import compile_layers
+from mmrm.models.backbone import compute_in_half, load_critic, load_language_model, load_scalar
+from mmrm.models.families.registry import family_of
+from mmrm.train.recipe.deepspeed_config import NONE
+from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.recipe.sections import LoraConfig as LoraSection
+from mmrm.train.supervised.devices import device
+from mmrm.train.supervised.optimizer import compile_layers
 
 
 def make_model(recipe: Recipe) -> nn.Module:

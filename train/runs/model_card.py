@@ -10,19 +10,19 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from data.preference import text
-from data.prompts import ask
-from data.storage.files import write_whole
-from eval.judges.judge_card import judge_card
-from eval.judges.judging_config import JudgingConfig
-from eval.results.predictions import predictions_in, read_predictions
-from eval.results.result import Result
-from eval.results.run_folder import CARD as JUDGE_CARD
-from eval.results.run_folder import HELD_OUT
-from eval.results.summary_table import percent, shown
-from train.checkpoints.rotation import chosen_checkpoint
-from train.recipe.recipe import Recipe
-from train.runs.provenance import DataFingerprints, recipe_yaml
+from mmrm.data.preference import text
+from mmrm.data.prompts import ask
+from mmrm.data.storage.files import write_whole
+from mmrm.eval.judges.judge_card import judge_card
+from mmrm.eval.judges.judging_config import JudgingConfig
+from mmrm.eval.results.predictions import predictions_in, read_predictions
+from mmrm.eval.results.result import Result
+from mmrm.eval.results.run_folder import CARD as JUDGE_CARD
+from mmrm.eval.results.run_folder import HELD_OUT
+from mmrm.eval.results.summary_table import percent, shown
+from mmrm.train.checkpoints.rotation import chosen_checkpoint
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.runs.provenance import DataFingerprints, recipe_yaml
 
 CARD = "README.md"
 

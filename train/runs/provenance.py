@@ -22,14 +22,14 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from data.errors import UserError
-from data.preparation.mixing import Mixture
-from data.preparation.sampling import SetPlacement
-from data.storage.files import read_json, write_json, write_whole
-from train.recipe.deepspeed_config import NONE
-from train.recipe.methods import CriticConfig, NaiveConfig, RolloutConfig
-from train.recipe.parsing import Launch
-from train.recipe.recipe import Recipe
+from mmrm.data.errors import UserError
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.preparation.sampling import SetPlacement
+from mmrm.data.storage.files import read_json, write_json, write_whole
+from mmrm.train.recipe.deepspeed_config import NONE
+from mmrm.train.recipe.methods import CriticConfig, NaiveConfig, RolloutConfig
+from mmrm.train.recipe.parsing import Launch
+from mmrm.train.recipe.recipe import Recipe
 
 CLONE = Path(__file__).resolve().parents[2]
 DataFingerprints = dict[str, dict[str, Any]]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from data.arrays import Floats, Ints
-from eval.results.correlation import Correlation
-from eval.results.intervals import cluster_codes
+from mmrm.data.arrays import Floats, Ints
+from mmrm.eval.results.correlation import Correlation
+from mmrm.eval.results.intervals import cluster_codes
 
 
 def items_of_rows(rows: Sequence[Mapping[str, Any]]) -> Ints:

@@ -14,12 +14,12 @@ from typing import Literal
 
 import torch
 
-from data.errors import UserError
-from data.storage.files import write_whole
-from models.distributed import max_over_ranks, rank
-from models.packing.bins import PATCH_COST
-from models.packing.groups import unpack
-from train.supervised.steps import Pack, PackedRow, StepDataset, TrainingExample, make_rows
+from mmrm.data.errors import UserError
+from mmrm.data.storage.files import write_whole
+from mmrm.models.distributed import max_over_ranks, rank
+from mmrm.models.packing.bins import PATCH_COST
+from mmrm.models.packing.groups import unpack
+from mmrm.train.supervised.steps import Pack, PackedRow, StepDataset, TrainingExample, make_rows
 
 FIRST_BUDGET = 4096
 """Of a run that finds its own, until it has; a CPU keeps it: longer rows are no faster there."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from train.supervised.steps import PackedRow
+from mmrm.train.supervised.steps import PackedRow
 
 
 class Objective(ABC):

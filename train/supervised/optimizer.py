@@ -18,12 +18,12 @@ import transformers
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from data.errors import NonFiniteError
-from models.distributed import gather, rank, sum_over_ranks
-from models.families.registry import FAMILIES, family_of
-from train.checkpoints.rotation import room_for_checkpoint, whole_checkpoints
-from train.recipe.sections import OptimConfig
-from train.supervised.preemption import SAVE_AND_END
+from mmrm.data.errors import NonFiniteError
+from mmrm.models.distributed import gather, rank, sum_over_ranks
+from mmrm.models.families.registry import FAMILIES, family_of
+from mmrm.train.checkpoints.rotation import room_for_checkpoint, whole_checkpoints
+from mmrm.train.recipe.sections import OptimConfig
+from mmrm.train.supervised.preemption import SAVE_AND_END
 
 VECTORS = "_vectors"
 """Ends the names of the groups of norms and biases."""

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from data.errors import UserError
-from models.distributed import gather, max_over_ranks, sum_over_ranks
-from models.portable.reward import refuse_incomplete
-from train.supervised.budget import RowBudget, cannot_repeat, ceiling
-from train.supervised.objectives import Objective
-from train.supervised.optimizer import FiniteTrainer, compiled_graphs, learning_rates
-from train.supervised.steps import PackedRow, Step, StepDataset, make_row
+from mmrm.data.errors import UserError
+from mmrm.models.distributed import gather, max_over_ranks, sum_over_ranks
+from mmrm.models.portable.reward import refuse_incomplete
+from mmrm.train.supervised.budget import RowBudget, cannot_repeat, ceiling
+from mmrm.train.supervised.objectives import Objective
+from mmrm.train.supervised.optimizer import FiniteTrainer, compiled_graphs, learning_rates
+from mmrm.train.supervised.steps import PackedRow, Step, StepDataset, make_row
 
 SMALL = 2**20
 """Values of a parameter whose gradient is no memory to speak of."""

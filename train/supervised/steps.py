@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from data.errors import UserError
-from data.preference import Preference, text
-from data.preparation.mixing import Mixture
-from models.config import Read
-from models.encoder import Encoder
-from models.packing.bins import PATCH_COST, balance_over_ranks, pack_first_fit
-from models.packing.groups import Group, PackedBatch, join
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference, text
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.models.config import Read
+from mmrm.models.encoder import Encoder
+from mmrm.models.packing.bins import PATCH_COST, balance_over_ranks, pack_first_fit
+from mmrm.models.packing.groups import Group, PackedBatch, join
 
 
 class Records(Protocol):

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import torch
 
-from models.distributed import max_over_ranks
-from train.recipe.deepspeed_config import SHARE_OF_FREE
+from mmrm.models.distributed import max_over_ranks
+from mmrm.train.recipe.deepspeed_config import SHARE_OF_FREE
 
 
 @contextmanager

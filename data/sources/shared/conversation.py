@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from data.errors import MarkerInTextError, RecordError
-from data.markers import (
+from mmrm.data.errors import MarkerInTextError, RecordError
+from mmrm.data.markers import (
     PLACE,
     MarkerError,
     StrayMarkerError,
@@ -12,9 +12,9 @@ from data.markers import (
     place_images,
     stray_marker,
 )
-from data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, placeholders, text
-from data.sources.shared.file_source import field
-from data.video import ADVICE, PARTS
+from mmrm.data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, placeholders, text
+from mmrm.data.sources.shared.file_source import field
+from mmrm.data.video import ADVICE, PARTS
 
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}

@@ -15,16 +15,23 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import model_validator
 
-from data.errors import ImageError, RecordError, UserError
-from data.images import from_data_uri
-from data.limits import DEFAULTS, Limits
-from data.preference import EncodedImage, Preference
-from data.regular_files import require_regular
-from data.sources.shared.source import SourceConfig
-from data.storage.archives import Archive, Folder, Images, check_places, is_archive, open_images
-from data.storage.row_files import Row, Rows, kind_of, open_rows
-from data.storage.strict_json import parse_json
-from data.video import ADVICE, COLUMNS, is_video_name
+from mmrm.data.errors import ImageError, RecordError, UserError
+from mmrm.data.images import from_data_uri
+from mmrm.data.limits import DEFAULTS, Limits
+from mmrm.data.preference import EncodedImage, Preference
+from mmrm.data.regular_files import require_regular
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.data.storage.archives import (
+    Archive,
+    Folder,
+    Images,
+    check_places,
+    is_archive,
+    open_images,
+)
+from mmrm.data.storage.row_files import Row, Rows, kind_of, open_rows
+from mmrm.data.storage.strict_json import parse_json
+from mmrm.data.video import ADVICE, COLUMNS, is_video_name
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
 """The name of one file of a set, as the hub writes them: `test-00000-of-00003.parquet`."""

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeFloat
 
-from data.errors import LeftOut, RecordError
-from data.preference import Preference
-from data.sources.shared.file_source import FilesConfig, SourceRow, field
+from mmrm.data.errors import LeftOut, RecordError
+from mmrm.data.preference import Preference
+from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 RESPONSES = 4
 """At most so many responses stand in a row."""

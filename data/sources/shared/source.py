@@ -6,8 +6,8 @@ from typing import Protocol
 
 from pydantic import Field
 
-from data.config.section import Ratio, Records, Section
-from data.preference import Preference
+from mmrm.data.config.section import Ratio, Records, Section
+from mmrm.data.preference import Preference
 
 
 class Source(Protocol):

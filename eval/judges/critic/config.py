@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from data.config.section import Section, Temperature, Tokens
+from mmrm.data.config.section import Section, Temperature, Tokens
 
 
 class CriticJudgeConfig(Section):

@@ -13,20 +13,20 @@ from typing import Literal
 
 import torch
 
-from data.errors import RecordError
-from data.preference import text
-from data.prompts import CRITIQUE_REQUEST, with_critique
-from eval.candidates import Candidates, Ranking, Verdict
-from eval.journal import SILENT, Journal
-from eval.judges.checkpoint import LoadedCheckpoint
-from eval.judges.critic.config import CriticJudgeConfig
-from eval.judges.packed_inference import Cost, run_packed
-from eval.judges.packed_judge import PackedRanker, _cut, _scored, _share
-from eval.judges.writing import Judged, WritingJudge
-from eval.protocol import journal_key
-from models.config import CritiqueConfig, SamplingConfig, StoredRead
-from models.encoder import Encoder
-from models.packing.groups import Group, PackedBatch
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import text
+from mmrm.data.prompts import CRITIQUE_REQUEST, with_critique
+from mmrm.eval.candidates import Candidates, Ranking, Verdict
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.checkpoint import LoadedCheckpoint
+from mmrm.eval.judges.critic.config import CriticJudgeConfig
+from mmrm.eval.judges.packed_inference import Cost, run_packed
+from mmrm.eval.judges.packed_judge import PackedRanker, _cut, _scored, _share
+from mmrm.eval.judges.writing import Judged, WritingJudge
+from mmrm.eval.protocol import journal_key
+from mmrm.models.config import CritiqueConfig, SamplingConfig, StoredRead
+from mmrm.models.encoder import Encoder
+from mmrm.models.packing.groups import Group, PackedBatch
 
 Critiques = Literal["own", "none"] | Mapping[str, Sequence[str]]
 """Written by the model, left out (the score is read after the bare response), or given: of all responses by example's key."""

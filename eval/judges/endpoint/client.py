@@ -17,12 +17,12 @@ from typing import Any
 
 import httpx
 
-from data.errors import EndpointError
-from data.images import data_uri
-from data.preference import EncodedImage, Message
-from data.storage.files import write_whole
-from eval.candidates import Example, Side
-from eval.judges.endpoint.config import EndpointConfig
+from mmrm.data.errors import EndpointError
+from mmrm.data.images import data_uri
+from mmrm.data.preference import EncodedImage, Message
+from mmrm.data.storage.files import write_whole
+from mmrm.eval.candidates import Example, Side
+from mmrm.eval.judges.endpoint.config import EndpointConfig
 
 AGAIN = (408, 425, 429)
 """Statuses that may pass; so may 500 and above."""

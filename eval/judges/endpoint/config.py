@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from data.config.section import Processes, Seconds, Section, Url
+from mmrm.data.config.section import Processes, Seconds, Section, Url
 
 NotNegative = Field(default=None, ge=0.0, allow_inf_nan=False)
 

@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from data.errors import EndpointError
-from eval.benchmarks.benchmark import Benchmark, PairwisePrompt
-from eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
-from eval.candidates import Example, Side, Verdict, Vote
-from eval.journal import SILENT, Journal, Judging
-from eval.judges.endpoint.client import Answer, Question, messages, open_client
-from eval.judges.endpoint.config import EndpointConfig
-from eval.protocol import ProtocolConfig, presentations
-from models.distributed import gather, rank, world_size
+from mmrm.data.errors import EndpointError
+from mmrm.eval.benchmarks.benchmark import Benchmark, PairwisePrompt
+from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
+from mmrm.eval.candidates import Example, Side, Verdict, Vote
+from mmrm.eval.journal import SILENT, Journal, Judging
+from mmrm.eval.judges.endpoint.client import Answer, Question, messages, open_client
+from mmrm.eval.judges.endpoint.config import EndpointConfig
+from mmrm.eval.protocol import ProtocolConfig, presentations
+from mmrm.models.distributed import gather, rank, world_size
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from data.config.section import Section
+from mmrm.data.config.section import Section
 
 Combine = Literal["mean", "standardised", "accuracy", "margin"]
 

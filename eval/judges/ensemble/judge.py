@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.arrays import Floats
-from data.errors import CheckpointError
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.candidates import Candidates, Example, Ranking, Verdict
-from eval.journal import SILENT, Journal
-from eval.judges.ensemble.config import EnsembleConfig
-from eval.judges.judge import Judge, NotedJudge, Ranker
+from mmrm.data.arrays import Floats
+from mmrm.data.errors import CheckpointError
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.candidates import Candidates, Example, Ranking, Verdict
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.ensemble.config import EnsembleConfig
+from mmrm.eval.judges.judge import Judge, NotedJudge, Ranker
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from data.prompts import JudgeTemplate
-from eval.judges.judging_config import JudgingConfig
+from mmrm.data.prompts import JudgeTemplate
+from mmrm.eval.judges.judging_config import JudgingConfig
 
 
 class GenerativeJudgeConfig(JudgingConfig):

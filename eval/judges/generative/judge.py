@@ -10,25 +10,25 @@ from time import perf_counter
 
 import torch
 
-from data.errors import CheckpointError
-from data.preference import Message
-from data.prompts import JudgeTemplate, ask, read
-from eval.benchmarks.benchmark import Benchmark
-from eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
-from eval.candidates import Candidates, Example, Ranking, Side, Verdict, Vote
-from eval.journal import SILENT, Journal
-from eval.judges.checkpoint import LoadedCheckpoint
-from eval.judges.generative.config import GenerativeJudgeConfig
-from eval.judges.packed_inference import run_packed
-from eval.judges.packed_judge import PackedRanker
-from eval.judges.tournament import pairs, won
-from eval.judges.writing import WritingJudge
-from eval.protocol import ProtocolConfig, journal_key, presentations
-from models.backbone import load_language_model
-from models.config import BackboneConfig, SamplingConfig
-from models.encoder import Encoder
-from models.packing.groups import Group, PackedBatch
-from models.portable.language_model import LabelModel
+from mmrm.data.errors import CheckpointError
+from mmrm.data.preference import Message
+from mmrm.data.prompts import JudgeTemplate, ask, read
+from mmrm.eval.benchmarks.benchmark import Benchmark
+from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
+from mmrm.eval.candidates import Candidates, Example, Ranking, Side, Verdict, Vote
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.checkpoint import LoadedCheckpoint
+from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
+from mmrm.eval.judges.packed_inference import run_packed
+from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.judges.tournament import pairs, won
+from mmrm.eval.judges.writing import WritingJudge
+from mmrm.eval.protocol import ProtocolConfig, journal_key, presentations
+from mmrm.models.backbone import load_language_model
+from mmrm.models.config import BackboneConfig, SamplingConfig
+from mmrm.models.encoder import Encoder
+from mmrm.models.packing.groups import Group, PackedBatch
+from mmrm.models.portable.language_model import LabelModel
 
 Ask = Callable[[Example, Side], tuple[Message, ...]]
 """Makes the conversation that shows an example with the given response first; picklable for loader workers."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from data.config.section import Section, Temperature, Tokens
+from mmrm.data.config.section import Section, Temperature, Tokens
 
 ReleasedModel = Literal[
     "r1_reward",

@@ -11,25 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.errors import CheckpointError
-from data.prompts import R1_REWARD
-from data.storage.files import read_json
-from eval.judges.checkpoint import Runtime, fetched, load_checkpoint
-from eval.judges.generative.judge import (
+from mmrm.data.errors import CheckpointError
+from mmrm.data.prompts import R1_REWARD
+from mmrm.data.storage.files import read_json
+from mmrm.eval.judges.checkpoint import Runtime, fetched, load_checkpoint
+from mmrm.eval.judges.generative.judge import (
     GenerativeJudge,
     load_writer,
     refuse_equal_votes,
     tournament_ranker,
 )
-from eval.judges.loaded import LoadedJudge
-from eval.judges.pointwise import PointJudge, points_ranker
-from eval.judges.released import templates as templates
-from eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
-from eval.judges.released.templates import PairTemplate, PointTemplate
-from eval.judges.scalar.judge import ScalarJudge, scalar_ranker
-from eval.protocol import ProtocolConfig
-from models.backbone import load_scalar
-from models.config import HeadConfig, SamplingConfig
+from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.pointwise import PointJudge, points_ranker
+from mmrm.eval.judges.released import templates as templates
+from mmrm.eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
+from mmrm.eval.judges.released.templates import PairTemplate, PointTemplate
+from mmrm.eval.judges.scalar.judge import ScalarJudge, scalar_ranker
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import HeadConfig, SamplingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from data.preference import Message, placeholders, text
-from data.prompts import filled, question
-from data.scanning import contents_between
-from eval.candidates import Candidates, Example, Side
+from mmrm.data.preference import Message, placeholders, text
+from mmrm.data.prompts import filled, question
+from mmrm.data.scanning import contents_between
+from mmrm.eval.candidates import Candidates, Example, Side
 
 OPENING_TAG = re.compile("<answer>")
 CLOSING_TAG = re.compile("</answer>")

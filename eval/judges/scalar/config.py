@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from data.config.section import Section
-from models.config import Read
+from mmrm.data.config.section import Section
+from mmrm.models.config import Read
 
 
 class ScalarJudgeConfig(Section):

@@ -13,15 +13,15 @@ from operator import attrgetter
 import torch
 from torch import nn
 
-from data.preference import text
-from eval.candidates import Candidates, Verdict
-from eval.journal import SILENT, Journal
-from eval.judges.packed_inference import Packed, run_packed
-from eval.judges.packed_judge import PackedRanker, _cut, _scored, _share
-from eval.protocol import journal_key
-from models.config import StoredRead
-from models.encoder import Encoder
-from models.packing.groups import Group, PackedBatch
+from mmrm.data.preference import text
+from mmrm.eval.candidates import Candidates, Verdict
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.packed_inference import Packed, run_packed
+from mmrm.eval.judges.packed_judge import PackedRanker, _cut, _scored, _share
+from mmrm.eval.protocol import journal_key
+from mmrm.models.config import StoredRead
+from mmrm.models.encoder import Encoder
+from mmrm.models.packing.groups import Group, PackedBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from data.config.section import Seconds, Section, Url
+from mmrm.data.config.section import Seconds, Section, Url
 
 
 class ServerConfig(Section):

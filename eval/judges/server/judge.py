@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data.errors import EndpointError
-from eval.adapters.trl_reward import RewardServer, RewardServerError, sendable
-from eval.candidates import Candidates, Ranking, Verdict
-from eval.journal import SILENT, Journal
-from eval.judges.server.config import ServerConfig
-from eval.protocol import journal_key
-from models.distributed import gather, rank, world_size
+from mmrm.data.errors import EndpointError
+from mmrm.eval.adapters.trl_reward import RewardServer, RewardServerError, sendable
+from mmrm.eval.candidates import Candidates, Ranking, Verdict
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.server.config import ServerConfig
+from mmrm.eval.protocol import journal_key
+from mmrm.models.distributed import gather, rank, world_size
 
 
 @dataclass(frozen=True, slots=True)

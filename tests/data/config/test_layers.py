@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.config.layers import CHAIN, SIZE, VALUES, Located, Reader, lay
+from mmrm.data.config.layers import CHAIN, SIZE, VALUES, Located, Reader, lay
 from tests.train.minimal import write
 
 

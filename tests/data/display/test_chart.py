@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.display.chart import Axis, Chart, percent, plain
-from data.display.page import FOLDER
+from mmrm.data.display.chart import Axis, Chart, percent, plain
+from mmrm.data.display.html import FOLDER
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 STYLE = (FOLDER / "style.css").read_text()

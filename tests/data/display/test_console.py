@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from data.display.console import plain_console
+from mmrm.data.display.console import plain_console
 
 CLONE = Path(__file__).resolve().parents[3]
 

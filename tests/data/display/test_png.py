@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from data.display.png import COLOURS, colours, panels
+from mmrm.data.display.png import COLOURS, colours, panels
 
 
 def test_panels_stand_side_by_side_and_share_a_legend(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import UserError
-from data.preparation.inspection import inspect
-from data.preparation.mixing import Mixture
-from data.preparation.recipe_section import section_of
+from mmrm.data.errors import UserError
+from mmrm.data.preparation.inspection import inspect
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.preparation.recipe_section import section_of
+from mmrm.train.recipe.parsing import read_recipe
 from tests.data.mixtures import row
 from tests.data.sources.fixtures import BLUE, RED, write_images, write_jsonl
-from train.recipe.parsing import read_recipe
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pytest
 from rich.console import Console
 
-from data.errors import RecordError, UserError
-from data.images import PatchTokens, decode
-from data.preference import Preference
-from data.preparation.mixing import Mixture
-from data.preparation.row_index import pair_key
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.images import PatchTokens, decode
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.preparation.row_index import pair_key
 from tests.data.mixtures import everything, mixture, project, row
 from tests.data.sources.fixtures import RED, png, write_images, write_parquet
 

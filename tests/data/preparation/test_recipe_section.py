@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data.errors import RecipeError, UserError
-from data.preparation.mixing import MixtureConfig
-from data.preparation.recipe_section import pairs_together_of, section_of
-from data.sources.registry import SOURCES
+from mmrm.data.errors import RecipeError, UserError
+from mmrm.data.preparation.mixing import MixtureConfig
+from mmrm.data.preparation.recipe_section import pairs_together_of, section_of
+from mmrm.data.sources.registry import SOURCES
 from tests.data.mixtures import everything, mixture
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,7 +90,7 @@ def test_the_embedded_world_is_a_source(tmp_path: Path) -> None:
 
 def test_parsing_imports_nothing_heavy() -> None:
     heavy = ("torch", "transformers", "datasets", "pyarrow")
-    code = f"import sys, data.preparation.mixing; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, mmrm.data.preparation.mixing; print([name for name in {heavy} if name in sys.modules])"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 import pytest
 
-from data.errors import UserError
-from data.preference import EncodedImage, validate
-from data.preparation.recognition import FILES, FORMATS, configured, recognise
-from data.sources.registry import SOURCES
-from data.sources.shared.file_source import SourceRow
+from mmrm.data.errors import UserError
+from mmrm.data.preference import EncodedImage, validate
+from mmrm.data.preparation.recognition import FILES, FORMATS, configured, recognise
+from mmrm.data.sources.registry import SOURCES
+from mmrm.data.sources.shared.file_source import SourceRow
 from tests.data.mixtures import mixture, row
 from tests.data.sources.fixtures import RED, image_struct, write_images, write_jsonl, write_parquet
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.errors import UserError
-from data.preparation.sampling import Pool, apportion, bring_together, draw, quotas, shares
-from data.sources.project import ProjectConfig
+from mmrm.data.errors import UserError
+from mmrm.data.preparation.sampling import Pool, apportion, bring_together, draw, quotas, shares
+from mmrm.data.sources.project import ProjectConfig
 
 
 def pool(

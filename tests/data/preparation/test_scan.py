@@ -18,15 +18,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import UserError
-from data.images import PatchTokens, resized
-from data.preference import Preference
-from data.preparation import scan as preparation
-from data.preparation.faults import told
-from data.preparation.row_index import ROW, RowIndex, index_rows
-from data.preparation.scan import BadRecordConfig, scan
-from data.sources.shared.source import Source
-from data.storage import code_digest as code
+from mmrm.data.errors import UserError
+from mmrm.data.images import PatchTokens, resized
+from mmrm.data.preference import Preference
+from mmrm.data.preparation import scan as preparation
+from mmrm.data.preparation.faults import told
+from mmrm.data.preparation.row_index import ROW, RowIndex, index_rows
+from mmrm.data.preparation.scan import BadRecordConfig, scan
+from mmrm.data.sources.shared.source import Source
+from mmrm.data.storage import code_digest as code
 from tests.data.sources.fixtures import open_source, png, write_images, write_jsonl
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from PIL import Image
 
-from data.errors import LeftOut
-from data.preference import Preference, validate
-from data.preparation.mixing import MixtureConfig
-from data.sources.shared.source import Source
+from mmrm.data.errors import LeftOut
+from mmrm.data.preference import Preference, validate
+from mmrm.data.preparation.mixing import MixtureConfig
+from mmrm.data.sources.shared.source import Source
 
 
 def png(colour: str = "red", size: tuple[int, int] = (60, 40)) -> bytes:

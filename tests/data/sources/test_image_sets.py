@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from data.errors import ImageError, RecordError, UserError
-from data.images import decode
+from mmrm.data.errors import ImageError, RecordError, UserError
+from mmrm.data.images import decode
 from tests.data.sources.fixtures import (
     BLUE,
     RED,

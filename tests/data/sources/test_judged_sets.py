@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data.errors import ImageError, RecordError, UserError
+from mmrm.data.errors import ImageError, RecordError, UserError
 from tests.data.sources.fixtures import (
     RED,
     asked,

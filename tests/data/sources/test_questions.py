@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from data.errors import UserError
-from data.preference import Preference, Truth
-from data.preparation.recognition import recognise
-from data.sources.questions import listed
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference, Truth
+from mmrm.data.preparation.recognition import recognise
+from mmrm.data.sources.questions import listed
 from tests.data.mixtures import mixture
 from tests.data.sources.fixtures import BLUE, RED, image_struct, write_jsonl, write_parquet
 

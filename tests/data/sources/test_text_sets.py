@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data.errors import RecordError, UserError
+from mmrm.data.errors import RecordError, UserError
 from tests.data.sources.fixtures import (
     asked,
     left_out,

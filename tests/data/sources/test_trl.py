@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data.errors import ImageError, RecordError
+from mmrm.data.errors import ImageError, RecordError
 from tests.data.sources.fixtures import (
     BLUE,
     RED,

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import ImageError
-from data.storage.archives import Archive, extracted_name, open_images
+from mmrm.data.errors import ImageError
+from mmrm.data.storage.archives import Archive, extracted_name, open_images
 from tests.data.mixtures import mixture, project, row
 from tests.eval.make import png
 
@@ -161,7 +161,7 @@ def test_an_index_of_an_older_version_is_not_taken(tmp_path: Path) -> None:
     (index,) = (tmp_path / "cache" / "archives").iterdir()
     assert np.load(index)["kind"].tolist() == [250]
     # The name of the file has to differ from the one that an older version gave it.
-    from data.storage.files import digest, stamp
+    from mmrm.data.storage.files import digest, stamp
 
     assert digest(f"{path.resolve()} {stamp(path)}") not in index.name
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from data.errors import LeftOut
-from data.images import decode
-from data.preference import Preference, Truth, text, validate
-from data.sources.registry import SOURCES
-from data.storage.content import record_key, shown_key
+from mmrm.data.errors import LeftOut
+from mmrm.data.images import decode
+from mmrm.data.preference import Preference, Truth, text, validate
+from mmrm.data.sources.registry import SOURCES
+from mmrm.data.storage.content import record_key, shown_key
 from tests.attack.samples import SAMPLES, Sample, surroundings, written
 from tests.data.sources.fixtures import BLUE, RED, open_source
 

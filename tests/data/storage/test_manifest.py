@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import CheckpointError
-from data.storage import files
-from data.storage.files import content_digest, remembered_digest
-from data.storage.manifest import (
+from mmrm.data.errors import CheckpointError
+from mmrm.data.storage import files
+from mmrm.data.storage.files import content_digest, remembered_digest
+from mmrm.data.storage.manifest import (
     COMPLETE,
     FileEntry,
     Manifest,

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from data.errors import InUseError, UserError
-from data.storage.output_lock import locked_file, locked_folder, waiting_lock
+from mmrm.data.errors import InUseError, UserError
+from mmrm.data.storage.output_lock import locked_file, locked_folder, waiting_lock
 
 CLONE = Path(__file__).resolve().parents[3]
 HOLDER = """
 import os, subprocess, sys, time
 from pathlib import Path
-from data.storage.output_lock import locked_file
+from mmrm.data.storage.output_lock import locked_file
 with locked_file(Path(sys.argv[1])) as descriptor:
     {before}
     print("held", flush=True)
@@ -118,8 +118,8 @@ def test_the_same_process_cannot_have_an_output_twice(tmp_path: Path) -> None:
 COUNT = """
 import sys
 from pathlib import Path
-from data.errors import InUseError
-from data.storage.output_lock import locked_file
+from mmrm.data.errors import InUseError
+from mmrm.data.storage.output_lock import locked_file
 counter, times = Path(sys.argv[1]), 0
 while times < 100:
     try:
@@ -148,7 +148,7 @@ def test_no_two_processes_have_an_output_at_once_although_lock_files_are_removed
 def test_a_cache_is_waited_for(tmp_path: Path) -> None:
     lock_file = tmp_path / "lock"
     code = (
-        "import sys; from pathlib import Path; from data.storage.output_lock import waiting_lock\n"
+        "import sys; from pathlib import Path; from mmrm.data.storage.output_lock import waiting_lock\n"
         "with waiting_lock(Path(sys.argv[1])): print('mine', flush=True)"
     )
     with waiting_lock(lock_file):

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.errors import ImageError, RecordError, UserError
-from data.storage import archives
-from data.storage import files as files_module
-from data.storage import row_files as tables
-from data.storage.archives import Archive, Folder, open_images
-from data.storage.files import whole_file, write_whole
-from data.storage.row_files import JsonLines, open_rows
+from mmrm.data.errors import ImageError, RecordError, UserError
+from mmrm.data.storage import archives
+from mmrm.data.storage import files as files_module
+from mmrm.data.storage import row_files as tables
+from mmrm.data.storage.archives import Archive, Folder, open_images
+from mmrm.data.storage.files import whole_file, write_whole
+from mmrm.data.storage.row_files import JsonLines, open_rows
 from tests.data.sources.fixtures import write_jsonl
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)

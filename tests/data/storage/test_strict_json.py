@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.errors import RecordError
-from data.storage.strict_json import DEPTH, items, parse_json
+from mmrm.data.errors import RecordError
+from mmrm.data.storage.strict_json import DEPTH, items, parse_json
 
 JSON = st.recursive(
     st.none()

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from data.synthetic.rng import Rng
-from data.synthetic.scene_questions import QUESTION_TYPES
-from data.synthetic.scenes import (
+from mmrm.data.synthetic.rng import Rng
+from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
+from mmrm.data.synthetic.scenes import (
     LEVELS,
     Edit,
     Level,
@@ -24,8 +24,8 @@ from data.synthetic.scenes import (
     resize,
     sample,
 )
-from data.synthetic.text_questions import TEXT_TYPES
-from data.synthetic.world import Item, ShapesWorld
+from mmrm.data.synthetic.text_questions import TEXT_TYPES
+from mmrm.data.synthetic.world import Item, ShapesWorld
 
 Vector = npt.NDArray[np.float64]
 FEATURES = 4096

@@ -14,10 +14,10 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 import pytest
 from PIL import Image
 
-from data.shapes import write_sheet
-from data.sources.project import ProjectConfig
-from data.synthetic import benchmark_files as editions
-from data.synthetic.benchmark_files import (
+from mmrm.data.shapes import write_sheet
+from mmrm.data.sources.project import ProjectConfig
+from mmrm.data.synthetic import benchmark_files as editions
+from mmrm.data.synthetic.benchmark_files import (
     EDITIONS,
     PAIRS,
     edition,
@@ -25,8 +25,8 @@ from data.synthetic.benchmark_files import (
     write_editions,
     write_records,
 )
-from data.synthetic.scenes import CELL, LEVELS
-from data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.scenes import CELL, LEVELS
+from mmrm.data.synthetic.world import ShapesWorld
 
 SIZE = (LEVELS["demo"].grids[0] * CELL,) * 2
 

@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.preference import placeholders
-from data.rationales import swapped
-from data.synthetic.rng import Rng
-from data.synthetic.scene_questions import QUESTION_TYPES
-from data.synthetic.scenes import CELL, LEVELS, SPLITS, Scene, bucket, draw, sample
-from data.synthetic.text_questions import TEXT_TYPES
-from data.synthetic.wording import RATIONALES, caption, noun, read_critique
-from data.synthetic.world import Item, ShapesWorld
+from mmrm.data.preference import placeholders
+from mmrm.data.rationales import swapped
+from mmrm.data.synthetic.rng import Rng
+from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
+from mmrm.data.synthetic.scenes import CELL, LEVELS, SPLITS, Scene, bucket, draw, sample
+from mmrm.data.synthetic.text_questions import TEXT_TYPES
+from mmrm.data.synthetic.wording import RATIONALES, caption, noun, read_critique
+from mmrm.data.synthetic.world import Item, ShapesWorld
 
 ROOT = Path(__file__).resolve().parents[3]
 levels = st.sampled_from(sorted(LEVELS))
@@ -168,7 +168,7 @@ def test_an_item_depends_on_its_index_alone() -> None:
 
 def test_another_process_makes_the_same_records() -> None:
     program = (
-        "import hashlib; from data.synthetic.world import ShapesWorld; world = ShapesWorld('demo', 1, 'train')\n"
+        "import hashlib; from mmrm.data.synthetic.world import ShapesWorld; world = ShapesWorld('demo', 1, 'train')\n"
         "items = [repr(world.item(index).preference()) + repr(world.lesson(index).turns) for index in range(60)]\n"
         "print(hashlib.sha256(''.join(items).encode()).hexdigest())"
     )

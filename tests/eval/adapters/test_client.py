@@ -14,8 +14,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval.adapters import trl_reward
-from eval.adapters.trl_reward import Reward, RewardServer, RewardServerError, data_uri, sendable
+from mmrm.eval.adapters import trl_reward
+from mmrm.eval.adapters.trl_reward import (
+    Reward,
+    RewardServer,
+    RewardServerError,
+    data_uri,
+    sendable,
+)
 from tests.models import tiny
 
 FOLDER = Path(trl_reward.__file__).parent

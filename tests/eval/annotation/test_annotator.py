@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from data.errors import EndpointError, UserError
-from data.preference import Preference
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.prompts import Answer, conclusion, question, write_judgement
-from data.prompts import read as read_judgement
-from data.sources.project import ProjectConfig
-from data.sources.shapes import ShapesConfig
-from eval.annotation.annotator import Annotator, annotate, append, journal_of, read_journal
-from eval.judges.endpoint.client import Answer as Reply
+from mmrm.data.errors import EndpointError, UserError
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.prompts import Answer, conclusion, question, write_judgement
+from mmrm.data.prompts import read as read_judgement
+from mmrm.data.sources.project import ProjectConfig
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.eval.annotation.annotator import Annotator, annotate, append, journal_of, read_journal
+from mmrm.eval.judges.endpoint.client import Answer as Reply
 
 
 def records(count: int = 6) -> Mixture:

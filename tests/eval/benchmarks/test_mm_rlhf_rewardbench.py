@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.errors import PredictionsError, RecordError, UserError
-from data.preference import placeholders
-from eval.benchmarks.benchmark import Location, reward_records
-from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH, RULES
-from eval.benchmarks.mm_rlhf_rewardbench import official_score as score
-from eval.candidates import Verdict
+from mmrm.data.errors import PredictionsError, RecordError, UserError
+from mmrm.data.preference import placeholders
+from mmrm.eval.benchmarks.benchmark import Location, reward_records
+from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH, RULES
+from mmrm.eval.benchmarks.mm_rlhf_rewardbench import official_score as score
+from mmrm.eval.candidates import Verdict
 from tests.eval.make import png
 
 load = MM_RLHF_REWARDBENCH.load

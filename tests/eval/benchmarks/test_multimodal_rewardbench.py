@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from data.errors import PredictionsError, RecordError, UserError
-from eval.benchmarks.benchmark import Location, reward_records
-from eval.benchmarks.multimodal_rewardbench import (
+from mmrm.data.errors import PredictionsError, RecordError, UserError
+from mmrm.eval.benchmarks.benchmark import Location, reward_records
+from mmrm.eval.benchmarks.multimodal_rewardbench import (
     MULTIMODAL_REWARDBENCH,
     RULES,
     ask,
@@ -20,8 +20,8 @@ from eval.benchmarks.multimodal_rewardbench import (
     official_records,
     read,
 )
-from eval.benchmarks.multimodal_rewardbench import official_score as score
-from eval.candidates import Side, Verdict, Vote
+from mmrm.eval.benchmarks.multimodal_rewardbench import official_score as score
+from mmrm.eval.candidates import Side, Verdict, Vote
 from tests.eval.make import png
 
 CATEGORIES = [

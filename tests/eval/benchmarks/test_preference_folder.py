@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from data.errors import UserError
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER, load
-from eval.cli import benchmark
-from eval.protocol import ProtocolConfig
-from eval.suite.baselines import baseline
-from eval.suite.suite import evaluate
+from mmrm.data.errors import UserError
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, load
+from mmrm.eval.cli import benchmark
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.suite.baselines import baseline
+from mmrm.eval.suite.suite import evaluate
 from tests.eval.make import png
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data.preference import placeholders
-from eval.benchmarks.benchmark import Known, differences
-from eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
-from eval.candidates import Example
-from eval.protocol import ProtocolConfig
-from eval.results.official_scores import readers
-from eval.suite.baselines import baseline
-from eval.suite.suite import evaluate
+from mmrm.data.preference import placeholders
+from mmrm.eval.benchmarks.benchmark import Known, differences
+from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
+from mmrm.eval.candidates import Example
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.official_scores import readers
+from mmrm.eval.suite.baselines import baseline
+from mmrm.eval.suite.suite import evaluate
 from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
 from tests.eval.benchmarks.test_multimodal_rewardbench import row as multimodal_row
 from tests.eval.benchmarks.test_vl_rewardbench import hub_row as vl_row
@@ -136,8 +136,8 @@ def test_counts_are_compared_with_the_nearest_edition() -> None:
 
 def test_a_recipe_is_checked_without_heavy_imports() -> None:
     code = (
-        "import sys; from eval.benchmarks.registry import BenchmarkConfig; BenchmarkConfig(name='vl_rewardbench');"
-        "import eval.results.predictions; heavy = ('torch', 'transformers', 'datasets', 'pyarrow');"
+        "import sys; from mmrm.eval.benchmarks.registry import BenchmarkConfig; BenchmarkConfig(name='vl_rewardbench');"
+        "import mmrm.eval.results.predictions; heavy = ('torch', 'transformers', 'datasets', 'pyarrow');"
         "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run(

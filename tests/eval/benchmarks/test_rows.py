@@ -11,16 +11,16 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from data.errors import UserError
-from data.preference import CONTROL_TOKENS
-from eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
-from eval.benchmarks.rows import read_json_lines, read_rows
-from eval.judges.packed_inference import Packed
-from eval.judges.scalar.judge import ScalarJudge
-from eval.protocol import ProtocolConfig
-from eval.suite.suite import evaluate
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig
+from mmrm.data.errors import UserError
+from mmrm.data.preference import CONTROL_TOKENS
+from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
+from mmrm.eval.benchmarks.rows import read_json_lines, read_rows
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.judges.scalar.judge import ScalarJudge
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.suite.suite import evaluate
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig
 from tests.eval.make import png
 from tests.models import tiny
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval.benchmarks import mm_rlhf_rewardbench as mm_rlhf_rewardbench_rules
-from eval.benchmarks import multimodal_rewardbench as multimodal_rewardbench_rules
-from eval.benchmarks import vl_rewardbench_scoring as vl_rewardbench_official
-from eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
-from eval.protocol import ProtocolConfig
-from eval.results.official_scores import score_file
-from eval.results.result import Result
-from eval.suite.baselines import baseline
-from eval.suite.suite import evaluate
+from mmrm.eval.benchmarks import mm_rlhf_rewardbench as mm_rlhf_rewardbench_rules
+from mmrm.eval.benchmarks import multimodal_rewardbench as multimodal_rewardbench_rules
+from mmrm.eval.benchmarks import vl_rewardbench_scoring as vl_rewardbench_official
+from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.official_scores import score_file
+from mmrm.eval.results.result import Result
+from mmrm.eval.suite.baselines import baseline
+from mmrm.eval.suite.suite import evaluate
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 pytestmark = pytest.mark.skipif(

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from data.errors import RecordError, UserError
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.vl_rewardbench import (
+from mmrm.data.errors import RecordError, UserError
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.vl_rewardbench import (
     VL_REWARDBENCH,
     ask,
     official_records,
     read,
     reward_records,
 )
-from eval.benchmarks.vl_rewardbench_scoring import RULES, official_score
-from eval.candidates import Example, Verdict, Vote
+from mmrm.eval.benchmarks.vl_rewardbench_scoring import RULES, official_score
+from mmrm.eval.candidates import Example, Verdict, Vote
 from tests.eval.make import png
 
 load = VL_REWARDBENCH.load

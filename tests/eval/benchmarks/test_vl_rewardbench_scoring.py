@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.errors import PredictionsError
-from eval.benchmarks.vl_rewardbench_scoring import (
+from mmrm.data.errors import PredictionsError
+from mmrm.eval.benchmarks.vl_rewardbench_scoring import (
     dataset,
     named_answer,
     official_group,

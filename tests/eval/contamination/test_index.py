@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from eval.contamination.index import (
+from mmrm.eval.contamination.index import (
     SIMILARITY,
     TextIndex,
     correlation,

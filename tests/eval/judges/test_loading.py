@@ -11,28 +11,28 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data.errors import CheckpointError, RecipeError, UserError
-from data.images import decode
-from data.preference import text
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
-from eval.candidates import Example
-from eval.judges.checkpoint import Runtime, classes_of_judges
-from eval.judges.judge_card import recorded
-from eval.judges.loading import judge_config, load_judge
-from eval.judges.packed_inference import Packed
-from eval.judges.scalar.config import ScalarJudgeConfig
-from eval.judges.scalar.judge import ScalarJudge
-from eval.protocol import ProtocolConfig
-from eval.results.run_folder import CARD
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig, checkpoint_at
-from models.encoder import Span
+from mmrm.data.errors import CheckpointError, RecipeError, UserError
+from mmrm.data.images import decode
+from mmrm.data.preference import text
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
+from mmrm.eval.candidates import Example
+from mmrm.eval.judges.checkpoint import Runtime, classes_of_judges
+from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.loading import judge_config, load_judge
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
+from mmrm.eval.judges.scalar.judge import ScalarJudge
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.run_folder import CARD
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig, checkpoint_at
+from mmrm.models.encoder import Span
+from mmrm.train.recipe.sections import LoraConfig as LoraSection
+from mmrm.train.runs.model import add_adapters
 from tests.eval import run_folders
 from tests.models import stock, tiny
 from tests.models.exactness import RELATIVE
-from train.recipe.sections import LoraConfig as LoraSection
-from train.runs.model import add_adapters
 
 pytestmark = pytest.mark.usefixtures("module_in_float64")
 

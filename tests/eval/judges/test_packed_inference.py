@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from data.preference import text
-from eval.journal import Journal
-from eval.judges.packed_inference import CHUNK, Packed, run_packed
-from eval.judges.scalar.judge import ScalarJudge
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig
-from models.encoder import Encoder
-from models.packing.groups import Group, PackedBatch
+from mmrm.data.preference import text
+from mmrm.eval.journal import Journal
+from mmrm.eval.judges.packed_inference import CHUNK, Packed, run_packed
+from mmrm.eval.judges.scalar.judge import ScalarJudge
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig
+from mmrm.models.encoder import Encoder
+from mmrm.models.packing.groups import Group, PackedBatch
 from tests.eval.make import example
 from tests.models import tiny
 from tests.models.exactness import RELATIVE

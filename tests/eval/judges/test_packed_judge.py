@@ -12,20 +12,20 @@ import pytest
 import torch
 from PIL import Image
 
-from data.errors import NonFiniteError, RecordError
-from data.preference import text
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.candidates import Ranking, Vote
-from eval.judges.checkpoint import Runtime
-from eval.judges.generative.judge import GenerativeJudge, tournament_ranker
-from eval.judges.loaded import LoadedJudge
-from eval.judges.loading import load_judge
-from eval.judges.messages import candidates_of
-from eval.judges.packed_judge import PackedRanker
-from eval.judges.tournament import Tournament, pairs, won
-from eval.protocol import ProtocolConfig
-from models.backbone import load_critic
-from models.config import BackboneConfig, CritiqueConfig, HeadConfig
+from mmrm.data.errors import NonFiniteError, RecordError
+from mmrm.data.preference import text
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.candidates import Ranking, Vote
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.generative.judge import GenerativeJudge, tournament_ranker
+from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.judges.messages import candidates_of
+from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.judges.tournament import Tournament, pairs, won
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.models.backbone import load_critic
+from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders
 from tests.eval.doubles import PositionFollower
 from tests.models import tiny

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.preference import Preference, Truth
-from data.sources.shapes import ShapesConfig
-from eval.candidates import Candidates, Ranking
-from eval.journal import SILENT, Journal
-from eval.judges.packed_inference import Packed
-from eval.policies.answering import (
+from mmrm.data.preference import Preference, Truth
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.eval.candidates import Candidates, Ranking
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.policies.answering import (
     Answerer,
     Answers,
     QuestionEncoder,
@@ -26,9 +26,9 @@ from eval.policies.answering import (
     summary,
     write_answers,
 )
-from eval.policies.policy_runs import load_questions
-from models.backbone import load_language_model
-from models.config import BackboneConfig, SamplingConfig
+from mmrm.eval.policies.policy_runs import load_questions
+from mmrm.models.backbone import load_language_model
+from mmrm.models.config import BackboneConfig, SamplingConfig
 from tests.eval.make import png
 from tests.models import tiny
 from tests.models.exactness import RELATIVE

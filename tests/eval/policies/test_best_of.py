@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.policies.best_of import best_of, best_of_kl, best_score, majority, pass_at
+from mmrm.eval.policies.best_of import best_of, best_of_kl, best_score, majority, pass_at
 
 ANSWERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=7)
 """An answer of four, the even ones right, and a score of five, so that scores tie."""

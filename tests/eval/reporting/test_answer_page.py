@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]
 
-from eval.report import states
-from eval.reporting.answer_page import shown_questions
-from eval.reporting.page import page
-from eval.reporting.run_content import Content, read_run
-from eval.results.intervals import paired_difference
+from mmrm.eval.report import states
+from mmrm.eval.reporting.answer_page import shown_questions
+from mmrm.eval.reporting.page import page
+from mmrm.eval.reporting.run_content import Content, read_run
+from mmrm.eval.results.intervals import paired_difference
 from tests.eval.made_policies import make_policy
 from tests.eval.made_run import HOSTILE, rollout_table
 from tests.eval.test_report import Elements

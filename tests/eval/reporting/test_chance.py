@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from eval.candidates import Verdict
-from eval.protocol import ProtocolConfig
-from eval.reporting.page import page
-from eval.reporting.run_content import read_run
-from eval.results.predictions import write_predictions
-from eval.suite.suite import evaluate, write_result
+from mmrm.eval.candidates import Verdict
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.reporting.page import page
+from mmrm.eval.reporting.run_content import read_run
+from mmrm.eval.results.predictions import write_predictions
+from mmrm.eval.suite.suite import evaluate, write_result
 from tests.eval.make import example, png, votes
 from tests.eval.suite.test_suite import ORIGIN, PLAIN
 

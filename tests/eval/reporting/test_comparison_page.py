@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from eval import report
-from eval.reporting.comparison_page import benchmark, list_page
-from eval.reporting.overoptimisation_page import overoptimisation
-from eval.reporting.predictors_page import predictors_of
+from mmrm.eval import report
+from mmrm.eval.reporting.comparison_page import benchmark, list_page
+from mmrm.eval.reporting.overoptimisation_page import overoptimisation
+from mmrm.eval.reporting.predictors_page import predictors_of
 from tests.eval.made_policies import VARIANTS, make_list
 from tests.eval.test_report import Elements
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.protocol import ProtocolConfig
-from eval.reporting.run_charts import POINTS, curves, diagnosis, series
-from eval.results.result import Accuracy, Result
-from eval.suite.suite import evaluate
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.reporting.run_charts import POINTS, curves, diagnosis, series
+from mmrm.eval.results.result import Accuracy, Result
+from mmrm.eval.suite.suite import evaluate
 from tests.eval.made_run import log
 from tests.eval.make import votes
 from tests.eval.suite.test_suite import EXAMPLES, ORIGIN, PLAIN, SCORES

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eval.reporting.run_content import JUDGEMENTS, PROMPTS, read_run, rollouts
+from mmrm.eval.reporting.run_content import JUDGEMENTS, PROMPTS, read_run, rollouts
 from tests.eval.made_run import make_run, rollout_table
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data.arrays import Floats
+from mmrm.data.arrays import Floats
 
 RESAMPLES = 2000
 

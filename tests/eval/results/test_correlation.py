@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.arrays import Floats
-from eval.results.correlation import correlation, correlation_of_halves, fisher_interval
+from mmrm.data.arrays import Floats
+from mmrm.eval.results.correlation import correlation, correlation_of_halves, fisher_interval
 
 NAMES = list("abcdefgh")
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from data.arrays import Floats, Ints
-from eval.policies.best_of import best_of, best_score
-from eval.results.correlation import correlation, correlation_of_halves
-from eval.results.intervals import (
+from mmrm.data.arrays import Floats, Ints
+from mmrm.eval.policies.best_of import best_of, best_score
+from mmrm.eval.results.correlation import correlation, correlation_of_halves
+from mmrm.eval.results.intervals import (
     accuracy_interval,
     accuracy_over_seeds,
     difference_over_seeds,
@@ -28,7 +28,7 @@ from eval.results.intervals import (
     share_interval,
     wilson,
 )
-from eval.results.statistics import calibration, ece_interval, length_bias
+from mmrm.eval.results.statistics import calibration, ece_interval, length_bias
 from tests.eval.results import old_intervals
 
 pytestmark = pytest.mark.slow

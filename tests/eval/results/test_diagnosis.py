@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.results.statistics import calibration, length_bias, margin_histogram
+from mmrm.eval.results.statistics import calibration, length_bias, margin_histogram
 
 MARGINS = st.lists(st.floats(-30, 30), min_size=1, max_size=80)
 """Down to the smallest floats there are: a judge may hardly tell responses apart."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtrit
 
-from eval.results.intervals import (
+from mmrm.eval.results.intervals import (
     Z95,
     Difference,
     Estimate,

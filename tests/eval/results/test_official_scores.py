@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from data.errors import PredictionsError
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.registry import BENCHMARKS
-from eval.candidates import Example, Verdict
-from eval.protocol import ProtocolConfig
-from eval.results.official_scores import IDS, score_file
-from eval.results.predictions import write_predictions
-from eval.results.summary_table import score_table
+from mmrm.data.errors import PredictionsError
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.official_scores import IDS, score_file
+from mmrm.eval.results.predictions import write_predictions
+from mmrm.eval.results.summary_table import score_table
 from tests.eval.benchmarks.test_multimodal_rewardbench import prediction
 from tests.eval.benchmarks.test_vl_rewardbench_scoring import sample
 from tests.eval.make import example, votes

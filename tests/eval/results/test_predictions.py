@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.benchmarks.registry import BENCHMARKS
-from eval.candidates import Verdict
-from eval.protocol import ProtocolConfig
-from eval.results.intervals import paired_difference
-from eval.results.predictions import contents, difference, predictions_in, write_predictions
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.candidates import Verdict
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.intervals import paired_difference
+from mmrm.eval.results.predictions import contents, difference, predictions_in, write_predictions
 from tests.eval.make import example, png, votes
 
 BENCHMARK = BENCHMARKS["mm_rlhf_rewardbench"]

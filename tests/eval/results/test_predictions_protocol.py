@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import PredictionsError
-from eval.benchmarks.benchmark import Origin
-from eval.benchmarks.registry import BENCHMARKS
-from eval.candidates import Example, Verdict, Vote
-from eval.protocol import ProtocolConfig, presentations
-from eval.results.official_scores import score_file
-from eval.results.predictions import OWN, read_predictions, write_predictions
-from eval.results.predictions_protocol import order_of_votes, protocol_of
-from eval.results.summary_table import comparison_table
-from eval.suite.suite import evaluate, write_result
+from mmrm.data.errors import PredictionsError
+from mmrm.eval.benchmarks.benchmark import Origin
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.candidates import Example, Verdict, Vote
+from mmrm.eval.protocol import ProtocolConfig, presentations
+from mmrm.eval.results.official_scores import score_file
+from mmrm.eval.results.predictions import OWN, read_predictions, write_predictions
+from mmrm.eval.results.predictions_protocol import order_of_votes, protocol_of
+from mmrm.eval.results.summary_table import comparison_table
+from mmrm.eval.suite.suite import evaluate, write_result
 from tests.eval.make import example
 
 FOLDER = BENCHMARKS["preference_folder"]

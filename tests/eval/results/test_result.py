@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.errors import UserError
-from eval.candidates import Side, Verdict
-from eval.protocol import ProtocolConfig
-from eval.results.result import outcomes, worst_mistakes
+from mmrm.data.errors import UserError
+from mmrm.eval.candidates import Side, Verdict
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.result import outcomes, worst_mistakes
 from tests.eval.make import example, votes
 
 BOTH = ProtocolConfig()

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from eval.benchmarks.benchmark import macro
-from eval.results.statistics import agreement, order_consistency
+from mmrm.eval.benchmarks.benchmark import macro
+from mmrm.eval.results.statistics import agreement, order_consistency
 
 
 def test_order_consistency_counts_what_is_named_in_both_orders() -> None:

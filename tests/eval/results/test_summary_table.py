@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from eval.protocol import ProtocolConfig
-from eval.results.summary_table import results_table
-from eval.suite.suite import evaluate
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.summary_table import results_table
+from mmrm.eval.suite.suite import evaluate
 from tests.eval.suite.test_suite import EXAMPLES, ORIGIN, PLAIN, SCORES
 
 

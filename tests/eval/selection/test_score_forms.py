@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.selection.score_forms import (
+from mmrm.eval.selection.score_forms import (
     FORMS,
     hybrid,
     rank,

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from eval.serving.app import application
-from eval.serving.service import ServedRanker, Service
+from mmrm.eval.serving.app import application
+from mmrm.eval.serving.service import ServedRanker, Service
 from tests.models import tiny
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from eval.judges.checkpoint import Runtime
-from models.backbone import load_critic
-from models.config import BackboneConfig, CritiqueConfig, HeadConfig
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.models.backbone import load_critic
+from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
 from tests.eval import run_folders
 from tests.models import tiny
 
 if TYPE_CHECKING:
-    from eval.serving.service import ServedRanker
+    from mmrm.eval.serving.service import ServedRanker
 
 BUDGETS = {"scalar": 600, "critic": 5000, "generative": 5000}
 
@@ -44,7 +44,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def judges(places: dict[str, Path]) -> dict[str, ServedRanker]:
     """Return each kind, loaded."""
-    from eval.serving.service import load_served
+    from mmrm.eval.serving.service import load_served
 
     return {
         kind: load_served(place, kind, Runtime(torch.device("cpu"), BUDGETS[kind]))

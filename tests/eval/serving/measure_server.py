@@ -34,14 +34,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.registry import BENCHMARKS
-from eval.candidates import Candidates, Verdict
-from eval.judges.checkpoint import Runtime
-from eval.judges.packed_judge import PackedRanker
-from eval.serving.app import Server
-from eval.serving.service import ServedRanker, Service, load_served
-from models.packing.groups import Group
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.candidates import Candidates, Verdict
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.serving.app import Server
+from mmrm.eval.serving.service import ServedRanker, Service, load_served
+from mmrm.models.packing.groups import Group
 from tests.eval.serving.malformed import malformed
 
 RESPONSES = 8

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from eval.serving.app import application
-from eval.serving.request_limits import RequestLimits
-from eval.serving.service import ServedRanker, Service
-from eval.suite.fingerprint import judge_digest
+from mmrm.eval.serving.app import application
+from mmrm.eval.serving.request_limits import RequestLimits
+from mmrm.eval.serving.service import ServedRanker, Service
+from mmrm.eval.suite.fingerprint import judge_digest
 from tests.eval.serving.client import data_uri, group, png, serving
 
 

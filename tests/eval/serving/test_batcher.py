@@ -13,12 +13,12 @@ import torch
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from eval.candidates import Candidates, Verdict
-from eval.judges.checkpoint import Runtime
-from eval.judges.loading import load_judge
-from eval.serving.request_limits import RequestLimits
-from eval.serving.service import ServedRanker, Service
-from models.packing.groups import PackedBatch
+from mmrm.eval.candidates import Candidates, Verdict
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.serving.request_limits import RequestLimits
+from mmrm.eval.serving.service import ServedRanker, Service
+from mmrm.models.packing.groups import PackedBatch
 from tests.eval.serving.client import at_once, data_uri, group, serving
 from tests.eval.serving.conftest import BUDGETS
 from tests.models.exactness import RELATIVE

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from data.errors import RecordError
-from eval.serving.dialects import response_of
-from eval.serving.service import ServedRanker, Service
+from mmrm.data.errors import RecordError
+from mmrm.eval.serving.dialects import response_of
+from mmrm.eval.serving.service import ServedRanker, Service
 from tests.eval.serving.client import data_uri, group, serving
 from tests.models.exactness import RELATIVE
 

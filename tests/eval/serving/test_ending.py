@@ -15,12 +15,12 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from eval.candidates import Candidates, Verdict
-from eval.serving import app
-from eval.serving.app import Server
-from eval.serving.request_limits import RequestLimits
-from eval.serving.service import ServedRanker, Service
-from models.packing.groups import PackedBatch
+from mmrm.eval.candidates import Candidates, Verdict
+from mmrm.eval.serving import app
+from mmrm.eval.serving.app import Server
+from mmrm.eval.serving.request_limits import RequestLimits
+from mmrm.eval.serving.service import ServedRanker, Service
+from mmrm.models.packing.groups import PackedBatch
 from tests.eval.serving.client import group
 
 

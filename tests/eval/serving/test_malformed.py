@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from eval.serving.dialects import DIALECTS
-from eval.serving.service import ServedRanker, Service
+from mmrm.eval.serving.dialects import DIALECTS
+from mmrm.eval.serving.service import ServedRanker, Service
 from tests.eval.serving.client import group, serving
 from tests.eval.serving.malformed import SOUND, malformed
 

@@ -16,14 +16,14 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from PIL import Image
 
-from data.errors import RecordError
-from data.limits import DEFAULTS, Limits, written_sizes
-from data.storage.strict_json import count_values, parse_json
-from eval import score
-from eval.selection.candidate_records import open_records
-from eval.serving.request_limits import RequestLimits
-from eval.serving.request_reader import Intake
-from eval.serving.service import ServedRanker, Service
+from mmrm.data.errors import RecordError
+from mmrm.data.limits import DEFAULTS, Limits, written_sizes
+from mmrm.data.storage.strict_json import count_values, parse_json
+from mmrm.eval import score
+from mmrm.eval.selection.candidate_records import open_records
+from mmrm.eval.serving.request_limits import RequestLimits
+from mmrm.eval.serving.request_reader import Intake
+from mmrm.eval.serving.service import ServedRanker, Service
 from tests.eval.serving.client import data_uri, group, serving
 
 PARTS = [{"type": "text", "text": "x"}]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from jinja2.exceptions import TemplateError
 
-from data.preference import Message, text
-from eval.serving import vllm_plugin
-from models.config import StoredRead
-from models.encoder import ANSWERED
+from mmrm.data.preference import Message, text
+from mmrm.eval.serving import vllm_plugin
+from mmrm.models.config import StoredRead
+from mmrm.models.encoder import ANSWERED
 from tests.models import tiny
 
 CONVERSATIONS: list[list[Message]] = [

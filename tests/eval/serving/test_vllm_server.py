@@ -21,14 +21,14 @@ pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 import torch
 from safetensors.torch import load_file, save_file
 
-from data.preference import texts
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.candidates import Example
-from eval.judges.checkpoint import Runtime
-from eval.judges.loading import load_judge
-from eval.protocol import ProtocolConfig
-from models.backbone import load_encoder, load_scalar
-from models.config import BackboneConfig, HeadConfig
+from mmrm.data.preference import texts
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.candidates import Example
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.models.backbone import load_encoder, load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig
 from tests.eval.make import example
 from tests.models import tiny
 
@@ -77,7 +77,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(checkpoint: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
     """Start what `vllm serve` starts, which the build for CPUs lacks, with the template that the plug-in's command prints."""
     template = subprocess.run(
-        [sys.executable, "-m", "eval.serving.vllm_plugin", checkpoint],
+        [sys.executable, "-m", "mmrm.eval.serving.vllm_plugin", checkpoint],
         capture_output=True,
         check=True,
     )
@@ -222,8 +222,8 @@ def test_an_incomplete_checkpoint_is_not_served(checkpoint: Path, tmp_path: Path
     "shape", [HeadConfig(layers=1), HeadConfig(layers=3, width=24, activation="tanh", dropout=0.1)]
 )
 def test_a_head_is_what_training_has(shape: HeadConfig, tmp_path: Path) -> None:
-    from eval.serving.vllm_model import ACTIVATIONS, ServedHead
-    from models.portable import reward
+    from mmrm.eval.serving.vllm_model import ACTIVATIONS, ServedHead
+    from mmrm.models.portable import reward
 
     config = tiny.config(reward_head=shape.model_dump())
     ours, served = reward.RewardHead(config).eval(), ServedHead(config)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.errors import UserError
-from data.preference import placeholders
-from eval.suite.baselines import BASELINES, baseline
-from eval.suite.image_ablation import ablate
+from mmrm.data.errors import UserError
+from mmrm.data.preference import placeholders
+from mmrm.eval.suite.baselines import BASELINES, baseline
+from mmrm.eval.suite.image_ablation import ablate
 from tests.eval.make import example, png
 
 COLOURS = ("red", "green", "blue", "white")

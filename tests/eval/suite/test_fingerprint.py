@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from data.storage.code_digest import _tree, imported_modules
-from eval.protocol import ProtocolConfig
-from eval.suite import fingerprint as identity
-from eval.suite.fingerprint import SCORES, fingerprint, judge_digest, rows_digest
+from mmrm.data.storage.code_digest import _tree, imported_modules
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.suite import fingerprint as identity
+from mmrm.eval.suite.fingerprint import SCORES, fingerprint, judge_digest, rows_digest
 from tests.eval import run_folders
 from tests.eval.make import example, png
 
@@ -165,17 +165,22 @@ def test_every_part_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_scoring_code_is_what_scoring_imports_and_comments_do_not_count(tmp_path: Path) -> None:
     modules = imported_modules(SCORES, ("models", "eval"))
     needed = {
-        "eval.results.result",
-        "eval.suite.suite",
-        "eval.protocol",
-        "eval.judges.packed_inference",
-        "models.packing.attention",
-        "models.portable.reward",
-        "models.encoder",
+        "mmrm.eval.results.result",
+        "mmrm.eval.suite.suite",
+        "mmrm.eval.protocol",
+        "mmrm.eval.judges.packed_inference",
+        "mmrm.models.packing.attention",
+        "mmrm.models.portable.reward",
+        "mmrm.models.encoder",
     }
     assert needed <= modules.keys()
     assert (
-        not {"eval.run", "eval.sweep", "eval.results.summary_table", "eval.reporting.sweep_report"}
+        not {
+            "mmrm.eval.run",
+            "mmrm.eval.sweep",
+            "mmrm.eval.results.summary_table",
+            "mmrm.eval.reporting.sweep_report",
+        }
         & modules.keys()
     )
     file, texts = tmp_path / "m.py", ["x = 1\n", '"""What."""\n\nx = 1  # why\n', "x = 2\n"]

@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.errors import PredictionsError
-from eval.benchmarks.benchmark import Benchmark, Origin, Record, ScoringRule
-from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
-from eval.candidates import Example, Verdict
-from eval.protocol import ProtocolConfig
-from eval.results.intervals import share_interval, wilson
-from eval.results.result import Result, figures, outcomes
-from eval.suite.suite import evaluate
+from mmrm.data.errors import PredictionsError
+from mmrm.eval.benchmarks.benchmark import Benchmark, Origin, Record, ScoringRule
+from mmrm.eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
+from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.intervals import share_interval, wilson
+from mmrm.eval.results.result import Result, figures, outcomes
+from mmrm.eval.suite.suite import evaluate
 from tests.eval.make import example, png, votes
 
 

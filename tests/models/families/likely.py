@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from models.families.registry import FAMILIES
+from mmrm.models.families.registry import FAMILIES
 from tests.models import stock, tiny
 from tests.models.test_generation import CASES, END, LIMIT
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.families.registry import FAMILIES
+from mmrm.models.families.registry import FAMILIES
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import compare, reward_model
 

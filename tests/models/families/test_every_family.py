@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from data.errors import CheckpointError, UserError
-from data.preference import text
-from eval.judges.checkpoint import Runtime
-from eval.judges.loading import load_judge
-from models.backbone import (
+from mmrm.data.errors import CheckpointError, UserError
+from mmrm.data.preference import text
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.loading import load_judge
+from mmrm.models.backbone import (
     freeze,
     load_critic,
     load_encoder,
@@ -25,16 +25,16 @@ from models.backbone import (
     load_scalar,
     not_quantised,
 )
-from models.config import BackboneConfig, CritiqueConfig, HeadConfig
-from models.encoder import assistant_turn
-from models.families.backbone_shape import shape_of
-from models.families.registry import FAMILIES, PUBLISHED
+from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
+from mmrm.models.encoder import assistant_turn
+from mmrm.models.families.backbone_shape import shape_of
+from mmrm.models.families.registry import FAMILIES, PUBLISHED
+from mmrm.train.recipe.sections import LoraConfig
+from mmrm.train.runs.model import add_adapters
+from mmrm.train.supervised.optimizer import element_wise, part_of
 from tests.models import exactness, stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import reward_model
-from train.recipe.sections import LoraConfig
-from train.runs.model import add_adapters
-from train.supervised.optimizer import element_wise, part_of
 
 LOADERS: dict[str, Any] = {
     "scalar": load_scalar,
@@ -118,7 +118,7 @@ import exactness
 exactness.compute_in_float64()
 model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
 processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-assert not any(name.split(".")[0] == "models" for name in sys.modules), "the repository was imported"
+assert not any(name.split(".")[0] == "mmrm" for name in sys.modules), "the repository was imported"
 messages = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "What?"}]}]
 torch.save(torch.tensor(model.score(processor, messages, ["Red", "A blue circle"])), scores)
 """

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from models.backbone import load_critic
-from models.config import BackboneConfig, SamplingConfig
-from models.families.registry import FAMILIES
-from models.generation import WritingCost, generate
+from mmrm.models.backbone import load_critic
+from mmrm.models.config import BackboneConfig, SamplingConfig
+from mmrm.models.families.registry import FAMILIES
+from mmrm.models.generation import WritingCost, generate
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.test_generation import CASES, END, LIMIT, NAMES

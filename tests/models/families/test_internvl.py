@@ -16,14 +16,14 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
     get_optimal_tiled_canvas,
 )
 
-from data.errors import CheckpointError, RecordError, UserError
-from data.images import TileTokens, tiled
-from data.preference import text
-from eval.judges.checkpoint import backbone_of
-from models.backbone import load_encoder, load_language_model, load_scalar
-from models.config import BackboneConfig
-from models.encoder import Encoder
-from models.families.internvl import PUBLISHED
+from mmrm.data.errors import CheckpointError, RecordError, UserError
+from mmrm.data.images import TileTokens, tiled
+from mmrm.data.preference import text
+from mmrm.eval.judges.checkpoint import backbone_of
+from mmrm.models.backbone import load_encoder, load_language_model, load_scalar
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Encoder
+from mmrm.models.families.internvl import PUBLISHED
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import compare, reward_model

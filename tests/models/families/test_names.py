@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.families.registry import FAMILIES, REFUSED
+from mmrm.models.families.registry import FAMILIES, REFUSED
 from tests.test_structure import CLONE, SOURCES
 
 MARKERS = {"<img>", "<video>"}

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import CheckpointError
-from data.images import image_tokens_of
-from data.preference import text
-from models.backbone import load_encoder, load_scalar
-from models.config import BackboneConfig
-from models.encoder import Encoder
-from models.families.video_llama_3 import PUBLISHED
-from models.packing.groups import Group, filler_group
+from mmrm.data.errors import CheckpointError
+from mmrm.data.images import image_tokens_of
+from mmrm.data.preference import text
+from mmrm.models.backbone import load_encoder, load_scalar
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Encoder
+from mmrm.models.families.video_llama_3 import PUBLISHED
+from mmrm.models.packing.groups import Group, filler_group
 from tests.models import stock, tiny
 from tests.models.families.arrangements import reward_model
 

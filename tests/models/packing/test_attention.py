@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models import compatibility
-from models.families.registry import FAMILIES
-from models.packing.attention import AttentionPlan, flash_windows, shared_prefix
-from models.packing.vision import map_tensors
+from mmrm.models import compatibility
+from mmrm.models.families.registry import FAMILIES
+from mmrm.models.packing.attention import AttentionPlan, flash_windows, shared_prefix
+from mmrm.models.packing.vision import map_tensors
 from tests.models.exactness import assert_exact
 from tests.models.varlen_reference import attend, put_in_place
 

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.packing.bins import PATCH_COST, balance_over_ranks, cost, pack_first_fit
-from models.packing.groups import Continuation, Group, pack, unpack
+from mmrm.models.packing.bins import PATCH_COST, balance_over_ranks, cost, pack_first_fit
+from mmrm.models.packing.groups import Continuation, Group, pack, unpack
+from mmrm.train.studies.speed.workload import FULL, pair_sizes
 from tests.models import tiny
-from train.studies.speed.workload import FULL, pair_sizes
 
 VISION = tiny.encoder().vision
 costs = st.lists(st.integers(1, 5000), max_size=40)

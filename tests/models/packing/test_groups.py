@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2_5_VLModel
 
-from models.packing.groups import Continuation, Group, filler_group, pack
+from mmrm.models.packing.groups import Continuation, Group, filler_group, pack
 from tests.models import tiny
 
 VISION = tiny.encoder().vision

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from data.errors import UserError
-from models.backbone import load_encoder, load_scalar
-from models.config import BackboneConfig
-from models.encoder import Encoder
-from models.families.qwen2_5_vl import tower_plan
-from models.packing.groups import Group, PackedBatch
-from models.packing.vision import Segments, VisionPlan, map_tensors
-from models.portable.reward import ScalarRewardModel
+from mmrm.data.errors import UserError
+from mmrm.models.backbone import load_encoder, load_scalar
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Encoder
+from mmrm.models.families.qwen2_5_vl import tower_plan
+from mmrm.models.packing.groups import Group, PackedBatch
+from mmrm.models.packing.vision import Segments, VisionPlan, map_tensors
+from mmrm.models.portable.reward import ScalarRewardModel
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, float64
 from tests.models.test_packed_equals_padded import case

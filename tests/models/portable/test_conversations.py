@@ -13,11 +13,11 @@ from typing import Any, get_args
 import pytest
 from PIL import Image
 
-from data.preference import text
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig, Read
-from models.portable.conversations import ConversationError, picture, read_conversation
-from models.portable.reward import ScalarRewardModel
+from mmrm.data.preference import text
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig, Read
+from mmrm.models.portable.conversations import ConversationError, picture, read_conversation
+from mmrm.models.portable.reward import ScalarRewardModel
 from tests.models import exactness, tiny
 from tests.models.exactness import assert_exact
 
@@ -177,7 +177,7 @@ import exactness
 exactness.compute_in_float64()
 model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
 processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-assert not any(name.split(".")[0] in ("models", "torchvision") for name in sys.modules)
+assert not any(name.split(".")[0] in ("mmrm", "torchvision") for name in sys.modules)
 messages = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "What is it?"}]}]
 print(json.dumps(model.score(processor, messages, json.loads(sys.stdin.read()))))
 """

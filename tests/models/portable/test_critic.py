@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from data.errors import CheckpointError
-from data.preference import Message
-from data.prompts import with_critique
-from models.backbone import load_critic
-from models.config import BackboneConfig, CritiqueConfig, HeadConfig
-from models.packing.groups import PackedBatch
-from models.portable.critic import CriticRewardModel
-from models.portable.reward import IncompleteCheckpointError
+from mmrm.data.errors import CheckpointError
+from mmrm.data.preference import Message
+from mmrm.data.prompts import with_critique
+from mmrm.models.backbone import load_critic
+from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
+from mmrm.models.packing.groups import PackedBatch
+from mmrm.models.portable.critic import CriticRewardModel
+from mmrm.models.portable.reward import IncompleteCheckpointError
 from tests.models import exactness, stock, tiny
 from tests.models.exactness import assert_exact
 
@@ -198,7 +198,7 @@ import exactness
 exactness.compute_in_float64()
 load = AutoModelForImageTextToText.from_pretrained
 model = load(folder, trust_remote_code=True, dtype=torch.float32).eval()
-assert not any(name.split(".")[0] == "models" for name in sys.modules), "the repository was imported"
+assert not any(name.split(".")[0] == "mmrm" for name in sys.modules), "the repository was imported"
 inputs = torch.load(inputs)
 kinds = (inputs["input_ids"] == model.config.image_token_id).int()
 with torch.no_grad():
@@ -262,9 +262,9 @@ def test_adapters_keep_both_heads(tmp_path: Path) -> None:
     """The reward head is saved with the adapters, in full; the LM head is the base's, unchanged and not saved twice."""
     from safetensors.torch import load_file
 
-    from models.lora import with_adapters
-    from train.recipe.sections import LoraConfig
-    from train.runs.model import add_adapters
+    from mmrm.models.lora import with_adapters
+    from mmrm.train.recipe.sections import LoraConfig
+    from mmrm.train.runs.model import add_adapters
 
     model = critic(tmp_path / "start")
     backbone = BackboneConfig(path=str(tmp_path / "start"), dtype="float32")

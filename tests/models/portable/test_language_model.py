@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from data.preference import text
-from models.backbone import load_language_model
-from models.config import BackboneConfig
-from models.portable import language_model
+from mmrm.data.preference import text
+from mmrm.models.backbone import load_language_model
+from mmrm.models.config import BackboneConfig
+from mmrm.models.portable import language_model
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact
 

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import pipeline
 
-from data.preference import text
-from models.backbone import load_critic, load_language_model, load_scalar
-from models.config import BackboneConfig, HeadConfig, Read
-from models.encoder import Span
-from models.portable.reward import ACTIVATIONS, RewardHead, ScalarRewardModel
+from mmrm.data.preference import text
+from mmrm.models.backbone import load_critic, load_language_model, load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig, Read
+from mmrm.models.encoder import Span
+from mmrm.models.portable.reward import ACTIVATIONS, RewardHead, ScalarRewardModel
 from tests.models import exactness, stock, tiny
 from tests.models.exactness import assert_exact
 
@@ -264,7 +264,7 @@ import exactness
 exactness.compute_in_float64()
 load = AutoModelForSequenceClassification.from_pretrained
 model = load(folder, trust_remote_code=True, num_labels=1, dtype=torch.float32).eval()
-assert not any(name.split(".")[0] == "models" for name in sys.modules), "the repository was imported"
+assert not any(name.split(".")[0] == "mmrm" for name in sys.modules), "the repository was imported"
 with torch.no_grad():
     found = model(**torch.load(inputs)).logits
     model.save_pretrained(again)

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.storage.files import content_digest
-from data.storage.manifest import COMPLETE
-from eval.cli import processes
-from models.distributed import barrier, rank
+from mmrm.data.storage.files import content_digest
+from mmrm.data.storage.manifest import COMPLETE
+from mmrm.eval.cli import processes
+from mmrm.models.distributed import barrier, rank
+from mmrm.train.checkpoints import integrity
+from mmrm.train.checkpoints.integrity import damage, mark_complete
 from tests.train.ranks import run_ranks
-from train.checkpoints import integrity
-from train.checkpoints.integrity import damage, mark_complete
 
 SHARD = "global_step3/bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 NAMES = (

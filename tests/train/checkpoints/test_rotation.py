@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from data.errors import UserError
-from data.storage.manifest import COMPLETE
-from train.checkpoints import rotation as checkpoints
-from train.checkpoints.integrity import mark_complete
-from train.checkpoints.rotation import (
+from mmrm.data.errors import UserError
+from mmrm.data.storage.manifest import COMPLETE
+from mmrm.train.checkpoints import rotation as checkpoints
+from mmrm.train.checkpoints.integrity import mark_complete
+from mmrm.train.checkpoints.rotation import (
     BEST,
     KeepCheckpoints,
     find_resume,
@@ -28,7 +28,7 @@ from train.checkpoints.rotation import (
     room_for_checkpoint,
     whole_checkpoints,
 )
-from train.runs.evaluation_loop import evaluation_folder
+from mmrm.train.runs.evaluation_loop import evaluation_folder
 
 
 def keep(count: int) -> KeepCheckpoints:
@@ -182,7 +182,7 @@ def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, 1, 2)
-    monkeypatch.setattr("train.checkpoints.rotation.shutil.rmtree", lambda path: None)
+    monkeypatch.setattr("mmrm.train.checkpoints.rotation.shutil.rmtree", lambda path: None)
     saved(tmp_path, keep(1), 2)
     assert names(whole_checkpoints(tmp_path)) == ["checkpoint-2"]
 

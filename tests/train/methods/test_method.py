@@ -12,20 +12,20 @@ import pytest
 import torch
 from rich.console import Console
 
-from data.images import PatchTokens
-from eval.judges.checkpoint import TOKEN_BUDGET
-from models.packing.bins import PATCH_COST
+from mmrm.data.images import PatchTokens
+from mmrm.eval.judges.checkpoint import TOKEN_BUDGET
+from mmrm.models.packing.bins import PATCH_COST
+from mmrm.train.methods import method
+from mmrm.train.methods.language_model.method import LanguageModelMethod
+from mmrm.train.methods.method import Method
+from mmrm.train.methods.naive.method import NaiveMethod
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.supervised.budget import FIRST_BUDGET, LOWERED
+from mmrm.train.supervised.steps import expected_costs
 from tests.data.mixtures import mixture, project, row
 from tests.data.sources.fixtures import png, write_jsonl
 from tests.models import tiny
 from tests.train.minimal import MINIMAL, write
-from train.methods import method
-from train.methods.language_model.method import LanguageModelMethod
-from train.methods.method import Method
-from train.methods.naive.method import NaiveMethod
-from train.recipe.parsing import read_recipe
-from train.supervised.budget import FIRST_BUDGET, LOWERED
-from train.supervised.steps import expected_costs
 
 RECIPE = Path(__file__).resolve().parents[3] / "recipes" / "shapes" / "naive.yaml"
 SHAPES: dict[str, Any] = {"type": "shapes", "level": "demo", "rows": 5}

@@ -12,14 +12,14 @@ from rich.console import Console
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from data.errors import RecipeError
+from mmrm.data.errors import RecipeError
+from mmrm.train.methods.trainer_arguments import prepare_wandb, training_arguments
+from mmrm.train.recipe.methods import StableReinforceConfig
+from mmrm.train.recipe.parsing import Entry, read_recipe
+from mmrm.train.recipe.sections import OptimConfig
+from mmrm.train.reinforce.stable_reinforce.method import StableReinforceMethod
 from tests.models import tiny
 from tests.train.minimal import MINIMAL, write
-from train.methods.trainer_arguments import prepare_wandb, training_arguments
-from train.recipe.methods import StableReinforceConfig
-from train.recipe.parsing import Entry, read_recipe
-from train.recipe.sections import OptimConfig
-from train.reinforce.stable_reinforce.method import StableReinforceMethod
 
 METHODS = {
     "rm": "{type: naive}",
@@ -111,11 +111,11 @@ def test_tensorboard_writes_into_the_run_folder_and_nobody_logs_by_default(
 ) -> None:
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", "elsewhere")
     assert arguments(tmp_path, "rm").report_to == []
-    monkeypatch.setattr("train.recipe.input_paths.find_spec", lambda name: None)
+    monkeypatch.setattr("mmrm.train.recipe.input_paths.find_spec", lambda name: None)
     with pytest.raises(
         RecipeError, match=r"(?s)output\.tensorboard = true.*pip install -e \.\[tensorboard\]"
     ):
         arguments(tmp_path, "rm", "output.tensorboard=true")
-    monkeypatch.setattr("train.recipe.input_paths.find_spec", lambda name: object())
+    monkeypatch.setattr("mmrm.train.recipe.input_paths.find_spec", lambda name: object())
     assert arguments(tmp_path, "rm", "output.tensorboard=true").report_to == ["tensorboard"]
     assert Path(os.environ["TENSORBOARD_LOGGING_DIR"]) == tmp_path / "run" / "tensorboard"

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the clone, installed or not
 
-from train.recipe.deepspeed_config import deepspeed_config, stage
+from mmrm.train.recipe.deepspeed_config import deepspeed_config, stage
 
 BUCKET = 512 * 512
 """Gradients that DeepSpeed collects before it exchanges them."""

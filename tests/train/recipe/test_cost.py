@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from models.families.backbone_shape import shape_of
-from models.packing.bins import PATCH_COST
+from mmrm.models.families.backbone_shape import shape_of
+from mmrm.models.packing.bins import PATCH_COST
+from mmrm.train.recipe import cost
+from mmrm.train.recipe.cost import MFU, NODE, PEAK, Collectives, collectives, step_cost
+from mmrm.train.recipe.deepspeed_config import stage
+from mmrm.train.recipe.dry_run import show
+from mmrm.train.recipe.memory import per_rank, trained
+from mmrm.train.recipe.parsing import read_recipe
 from tests.train.shipped import RECIPES
-from train.recipe import cost
-from train.recipe.cost import MFU, NODE, PEAK, Collectives, collectives, step_cost
-from train.recipe.deepspeed_config import stage
-from train.recipe.dry_run import show
-from train.recipe.memory import per_rank, trained
-from train.recipe.parsing import read_recipe
 
 COUNT = Path(__file__).with_name("count_collectives.py")
 BASEREWARD = next(path for path in RECIPES if path.stem == "basereward")

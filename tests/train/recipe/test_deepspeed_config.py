@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.recipe.deepspeed_config import (
+from mmrm.train.recipe.deepspeed_config import (
     copies_within,
     deepspeed_config,
     deepspeed_names,

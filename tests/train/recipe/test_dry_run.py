@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from data.preparation.mixing import Mixture
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.train.recipe.dry_run import dry_run, plan_lines, show
+from mmrm.train.recipe.parsing import parse_arguments, read_recipe
+from mmrm.train.recipe.recipe import Recipe
 from tests.train.minimal import write
-from train.recipe.dry_run import dry_run, plan_lines, show
-from train.recipe.parsing import parse_arguments, read_recipe
-from train.recipe.recipe import Recipe
 
 CLONE = Path(__file__).resolve().parents[3]
 PUBLIC = "data.sources=[{type: trl, name: one, hub: trl-lib/rlaif-v}]"
@@ -62,7 +62,7 @@ def test_it_needs_neither_torch_nor_a_network_and_little_time(tmp_path: Path) ->
         "import socket, sys, time; begin = time.process_time()\n"
         "def refuse(*_): raise AssertionError('network')\n"
         "socket.socket.connect = refuse\n"
-        "from train.recipe.parsing import parse_arguments; from train.recipe.dry_run import dry_run\n"
+        "from mmrm.train.recipe.parsing import parse_arguments; from mmrm.train.recipe.dry_run import dry_run\n"
         f"dry_run(parse_arguments([{str(CLONE / 'recipes' / 'basereward.yaml')!r}, '--dry-run'], 'rm', ''))\n"
         "assert not {'torch', 'transformers', 'datasets', 'deepspeed'} & set(sys.modules)\n"
         "assert time.process_time() - begin < 2\n"

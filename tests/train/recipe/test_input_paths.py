@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from data.config.validation import validate
-from data.errors import RecipeError, UserError
-from models.families.backbone_shape import EMBEDDED
+from mmrm.data.config.validation import validate
+from mmrm.data.errors import RecipeError, UserError
+from mmrm.models.families.backbone_shape import EMBEDDED
+from mmrm.train.recipe.dry_run import dry_run, plan_lines
+from mmrm.train.recipe.parsing import parse_arguments, read_recipe
+from mmrm.train.recipe.recipe import Recipe
 from tests.attack.recipes import valid
 from tests.attack.values import at, dotted, places, put
 from tests.train.minimal import write
-from train.recipe.dry_run import dry_run, plan_lines
-from train.recipe.parsing import parse_arguments, read_recipe
-from train.recipe.recipe import Recipe
 
 OWN = json.loads((EMBEDDED / "config.json").read_text())
 HALF = {**OWN, "text_config": {**OWN["text_config"], "num_hidden_layers": "2"}}

@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
-from models.families.backbone_shape import shape_of
-from models.families.family import Shape
-from models.families.registry import FAMILIES, PUBLISHED
-from tests.models.measure_peak_memory import peak
-from tests.models.shapes_only import shapes_of
-from tests.train.minimal import write
-from tests.train.shipped import RECIPES
-from train.recipe.memory import (
+from mmrm.models.families.backbone_shape import shape_of
+from mmrm.models.families.family import Shape
+from mmrm.models.families.registry import FAMILIES, PUBLISHED
+from mmrm.train.recipe.memory import (
     GIB,
     activations,
     checkpoint_bytes,
@@ -23,9 +19,13 @@ from train.recipe.memory import (
     per_rank,
     trained,
 )
-from train.recipe.parsing import read_recipe
-from train.recipe.recipe import Recipe
-from train.studies.speed.workload import SHAPES, PairSize, pair_group, vision_tokens
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.studies.speed.workload import SHAPES, PairSize, pair_group, vision_tokens
+from tests.models.measure_peak_memory import peak
+from tests.models.shapes_only import shapes_of
+from tests.train.minimal import write
+from tests.train.shipped import RECIPES
 
 BASEREWARD = next(path for path in RECIPES if path.stem == "basereward")
 
@@ -109,7 +109,7 @@ def test_the_released_layout_is_read_too(tmp_path: Path) -> None:
 
 
 def test_the_head_counts_weights_and_biases() -> None:
-    from models.config import HeadConfig
+    from mmrm.models.config import HeadConfig
 
     assert head_parameters(10, HeadConfig(layers=2)) == 10 * 10 + 10 + 10 + 1
     assert head_parameters(10, HeadConfig(layers=3, width=4)) == 10 * 4 + 4 + 4 * 4 + 4 + 4 + 1

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.config.validation import salvage, validate
-from data.errors import Problem, RecipeError
+from mmrm.data.config.validation import salvage, validate
+from mmrm.data.errors import Problem, RecipeError
+from mmrm.train.recipe.methods import ENTRIES
+from mmrm.train.recipe.parsing import parse_arguments, read_recipe, refuse_missing_device
+from mmrm.train.recipe.recipe import STAND_IN, Recipe
 from tests.train.minimal import MINIMAL, write
-from train.recipe.methods import ENTRIES
-from train.recipe.parsing import parse_arguments, read_recipe, refuse_missing_device
-from train.recipe.recipe import STAND_IN, Recipe
 
 SCRIPTS = [Path(__file__).resolve().parents[3] / "train" / f"{entry}.py" for entry in ENTRIES]
 

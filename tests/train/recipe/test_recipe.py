@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from data.preparation.recipe_section import pairs_together_of
-from data.sources.shared.file_source import FilesConfig
+from mmrm.data.preparation.recipe_section import pairs_together_of
+from mmrm.data.sources.shared.file_source import FilesConfig
+from mmrm.train.recipe.dry_run import plan_lines
+from mmrm.train.recipe.methods import CriticConfig, NaiveConfig
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.recipe.recipe import Recipe
 from tests.train.shipped import FOLDER, RECIPES
-from train.recipe.dry_run import plan_lines
-from train.recipe.methods import CriticConfig, NaiveConfig
-from train.recipe.parsing import read_recipe
-from train.recipe.recipe import Recipe
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))

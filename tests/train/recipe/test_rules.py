@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import RecipeError
+from mmrm.data.errors import RecipeError
+from mmrm.train.recipe import rules
+from mmrm.train.recipe.parsing import read_recipe
 from tests.train.minimal import write
-from train.recipe import rules
-from train.recipe.parsing import read_recipe
 
 RL = "method={type: stable_reinforce}"
 CRITIC = "method={type: critic}"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from train.recipe.methods import AdvantageConfig, PreClipConfig, StableReinforceConfig
-from train.reinforce.policy_loss import (
+from mmrm.train.recipe.methods import AdvantageConfig, PreClipConfig, StableReinforceConfig
+from mmrm.train.reinforce.policy_loss import (
     compute_advantages,
     kl_divergence,
     largest_advantage,

@@ -16,11 +16,11 @@ import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]
 from torch import nn
 
-from eval.reporting.run_content import rollouts
-from models.encoder import Encoder
+from mmrm.eval.reporting.run_content import rollouts
+from mmrm.models.encoder import Encoder
+from mmrm.train.reinforce.rollout_trainer import roll_out
+from mmrm.train.reinforce.rollouts import Prompt
 from tests.models import tiny
-from train.reinforce.rollout_trainer import roll_out
-from train.reinforce.rollouts import Prompt
 
 CLONE = Path(__file__).resolve().parents[3]
 RECIPE = """\

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.sources.shapes import ShapesConfig
-from models import generation
-from models import packed_generation as sampling
-from models.backbone import load_language_model
-from models.config import BackboneConfig, SamplingConfig
-from models.generation import Generation
-from models.packed_generation import generate_packed, log_probabilities, to_write
-from models.packing.groups import Group, PackedBatch
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.models import generation
+from mmrm.models import packed_generation as sampling
+from mmrm.models.backbone import load_language_model
+from mmrm.models.config import BackboneConfig, SamplingConfig
+from mmrm.models.generation import Generation
+from mmrm.models.packed_generation import generate_packed, log_probabilities, to_write
+from mmrm.models.packing.groups import Group, PackedBatch
+from mmrm.train.reinforce.rollouts import deal_places
+from mmrm.train.reinforce.stable_reinforce.pair_prompts import Prompts
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact
-from train.reinforce.rollouts import deal_places
-from train.reinforce.stable_reinforce.prompts import Prompts
 
 
 def prompts(rows: int = 8, limit: int = 4096) -> Prompts:

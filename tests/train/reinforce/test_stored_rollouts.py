@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from data.errors import CheckpointError
-from models.packing.groups import Continuation, Group
-from train.reinforce.rollout_trainer import stored_rollouts
-from train.reinforce.rollouts import Prompt
+from mmrm.data.errors import CheckpointError
+from mmrm.models.packing.groups import Continuation, Group
+from mmrm.train.reinforce.rollout_trainer import stored_rollouts
+from mmrm.train.reinforce.rollouts import Prompt
 
 
 class Code:

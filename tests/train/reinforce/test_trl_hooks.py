@@ -10,7 +10,7 @@ pytest.importorskip("trl")
 
 from trl import GRPOTrainer
 
-from train.reinforce.trl_hooks import check_trl
+from mmrm.train.reinforce.trl_hooks import check_trl
 
 
 def test_the_installed_version_fits() -> None:

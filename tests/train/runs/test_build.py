@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from mmrm.train.checkpoints.integrity import mark_complete
+from mmrm.train.recipe.parsing import parse_arguments
+from mmrm.train.runs.build import run
 from tests.data.mixtures import project, row
 from tests.models import tiny
 from tests.train import worker
 from tests.train.ranks import run_ranks
-from train.checkpoints.integrity import mark_complete
-from train.recipe.parsing import parse_arguments
-from train.runs.build import run
 
 
 def test_a_run_tells_before_its_first_step(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from eval.results.run_folder import LOG
-from train.methods.method import Method
-from train.runs.callbacks import ConsoleProgress, LogFile
+from mmrm.eval.results.run_folder import LOG
+from mmrm.train.methods.method import Method
+from mmrm.train.runs.callbacks import ConsoleProgress, LogFile
 
 
 def state(step: int = 3, *, first: bool = True, best: Path | None = None) -> TrainerState:

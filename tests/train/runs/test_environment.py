@@ -15,9 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train import worker
-from tests.train.ranks import run_ranks
-from train.runs.environment import (
+from mmrm.train.runs.environment import (
     FILES,
     SINGLE_PROCESS,
     free_port,
@@ -25,6 +23,8 @@ from train.runs.environment import (
     raise_file_limit,
     warn_of_locks,
 )
+from tests.train import worker
+from tests.train.ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -75,7 +75,7 @@ def test_a_free_port_can_be_taken() -> None:
 def test_a_port_that_another_run_has_is_named_with_a_way_out() -> None:
     """In a process of its own: this one may have met its ranks already, in another test."""
     program = (
-        "from train.runs.environment import run_environment\n"
+        "from mmrm.train.runs.environment import run_environment\n"
         "with run_environment(seed=0, deterministic=False, deepspeed=False):\n"
         "    print('they met')"
     )
@@ -110,7 +110,7 @@ def test_as_many_files_may_be_open_as_the_machine_allows() -> None:
 ENTERED = """
 import io, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-from train.runs.environment import run_environment
+from mmrm.train.runs.environment import run_environment
 with run_environment(seed=0, deterministic=False, deepspeed=False):
     import torch
     file = io.BytesIO()

@@ -14,26 +14,26 @@ import pytest
 import torch
 from PIL import Image
 
-from data.preference import Preference
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.sources.shapes import ShapesConfig
-from eval.benchmarks.benchmark import Location
-from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from eval.judges.packed_inference import Packed
-from eval.reporting.examples import shown_rows
-from eval.reporting.page import page
-from eval.reporting.run_content import read_run
-from eval.results.result import Result
-from models.backbone import load_language_model, load_scalar
-from models.config import BackboneConfig
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.reporting.examples import shown_rows
+from mmrm.eval.reporting.page import page
+from mmrm.eval.reporting.run_content import read_run
+from mmrm.eval.results.result import Result
+from mmrm.models.backbone import load_language_model, load_scalar
+from mmrm.models.config import BackboneConfig
+from mmrm.train.methods.language_model.method import JudgementEncoder, LanguageModelling
+from mmrm.train.runs.evaluation_loop import HeldOut
+from mmrm.train.supervised.steps import PairEncoder
 from tests.data.mixtures import mixture, project, row
 from tests.data.sources.fixtures import RED, write_images
 from tests.models import tiny
 from tests.train import worker
 from tests.train.ranks import run_ranks
-from train.methods.language_model.method import JudgementEncoder, LanguageModelling
-from train.runs.evaluation_loop import HeldOut
-from train.supervised.steps import PairEncoder
 
 
 def test_it_is_the_mean_over_tokens_of_records_with_a_rationale(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import UserError
-from train.methods.trainer_arguments import training_arguments
-from train.recipe.parsing import read_recipe
-from train.runs.extension import continuation
+from mmrm.data.errors import UserError
+from mmrm.train.methods.trainer_arguments import training_arguments
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.runs.extension import continuation
 
 RECIPE = Path(__file__).resolve().parents[3] / "recipes" / "shapes" / "naive.yaml"
 HOW = ["deepspeed=none", "optim.epochs=null", "optim.warmup_ratio=0.1"]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.runs.model import make_model
 from tests.models import tiny
 from tests.train import worker
-from train.recipe.parsing import read_recipe
-from train.runs.model import make_model
 
 
 @pytest.mark.parametrize(

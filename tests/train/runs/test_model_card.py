@@ -18,24 +18,19 @@ import torch
 from PIL import Image
 from ruamel.yaml import YAML
 
-from data.errors import ImageError
-from data.images import decode
-from data.preference import text
-from data.storage.manifest import COMPLETE
-from eval.judges.judge_card import recorded
-from eval.results.run_folder import CARD as JUDGE_CARD
-from models.backbone import load_scalar
-from models.config import BackboneConfig
-from models.encoder import Encoder
-from tests.models import tiny
-from tests.train import worker
-from tests.train.minimal import write
-from tests.train.shipped import RECIPES
-from tests.train.worker import ended
-from train.checkpoints.rotation import point_link
-from train.recipe.parsing import read_recipe
-from train.recipe.recipe import Recipe
-from train.runs.model_card import (
+from mmrm.data.errors import ImageError
+from mmrm.data.images import decode
+from mmrm.data.preference import text
+from mmrm.data.storage.manifest import COMPLETE
+from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.results.run_folder import CARD as JUDGE_CARD
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Encoder
+from mmrm.train.checkpoints.rotation import point_link
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.runs.model_card import (
     CARD,
     FOR_RESUME,
     SCALAR_USE,
@@ -47,7 +42,12 @@ from train.runs.model_card import (
     write_cards,
     write_reference,
 )
-from train.runs.provenance import DataFingerprints, recipe_yaml
+from mmrm.train.runs.provenance import DataFingerprints, recipe_yaml
+from tests.models import tiny
+from tests.train import worker
+from tests.train.minimal import write
+from tests.train.shipped import RECIPES
+from tests.train.worker import ended
 
 DATA: DataFingerprints = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
 

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from data.preparation.mixing import Mixture
-from data.preparation.sampling import SetPlacement
-from tests.data.mixtures import project, row
-from tests.train.minimal import write
-from tests.train.shipped import RECIPES
-from train.recipe.parsing import parse_arguments, read_recipe
-from train.runs.provenance import (
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.preparation.sampling import SetPlacement
+from mmrm.train.recipe.parsing import parse_arguments, read_recipe
+from mmrm.train.runs.provenance import (
     commit,
     data_fingerprints,
     order_note,
@@ -22,6 +19,9 @@ from train.runs.provenance import (
     set_placement_of_run,
     write_provenance,
 )
+from tests.data.mixtures import project, row
+from tests.train.minimal import write
+from tests.train.shipped import RECIPES
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

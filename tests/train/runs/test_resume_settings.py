@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import UserError
-from train.recipe.parsing import read_recipe
-from train.recipe.recipe import Recipe
-from train.runs.provenance import FREE, check_data_matches, check_resume_matches, recipe_yaml
+from mmrm.data.errors import UserError
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.runs.provenance import FREE, check_data_matches, check_resume_matches, recipe_yaml
 
 RECIPE = Path(__file__).resolve().parents[3] / "recipes" / "shapes" / "naive.yaml"
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from train.studies.predictor_figures import items_of_rows
+from mmrm.train.studies.predictor_figures import items_of_rows
 
 
 def test_questions_about_one_image_are_of_one_item() -> None:

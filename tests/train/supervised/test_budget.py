@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.errors import ImageError, UserError
+from mmrm.data.errors import ImageError, UserError
+from mmrm.train.runs import build as run
+from mmrm.train.supervised.budget import LOWERED, NO_LIMIT, RowBudget, cannot_repeat, ceiling, split
+from mmrm.train.supervised.packed_trainer import PackedTrainer
+from mmrm.train.supervised.steps import PackedRow, StepDataset, make_row
 from tests.models import tiny
 from tests.models.exactness import assert_exact, float64
 from tests.train import short_worker, worker
 from tests.train.ranks import run_ranks
 from tests.train.worker import assert_same_steps, difference, lines, weights
-from train.runs import build as run
-from train.supervised.budget import LOWERED, NO_LIMIT, RowBudget, cannot_repeat, ceiling, split
-from train.supervised.packed_trainer import PackedTrainer
-from train.supervised.steps import PackedRow, StepDataset, make_row
 
 KINDS = "titi" + "tttt" + "iiii" + "t"  # of the last, smaller step one of two ranks has nothing
 LIMIT = 160

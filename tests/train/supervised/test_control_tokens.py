@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from data.errors import RecordError
-from data.preference import Preference, text
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.sources.shapes import ShapesConfig
-from models.config import BackboneConfig
-from models.encoder import Encoder
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Preference, text
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Encoder
+from mmrm.train.methods.critic.method import CriticEncoder
+from mmrm.train.methods.language_model.method import JudgementEncoder
+from mmrm.train.reinforce.stable_reinforce.pair_prompts import Prompts
+from mmrm.train.supervised.steps import PairEncoder
 from tests.models import tiny
-from train.methods.critic.method import CriticEncoder
-from train.methods.language_model.method import JudgementEncoder
-from train.reinforce.stable_reinforce.prompts import Prompts
-from train.supervised.steps import PairEncoder
 
 
 def encoder() -> Encoder:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.errors import NonFiniteError
+from mmrm.data.errors import NonFiniteError
+from mmrm.train.supervised.optimizer import refuse_weights
 from tests.train import worker
 from tests.train.ranks import run_ranks
-from train.supervised.optimizer import refuse_weights
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from models.packing.groups import Continuation, Group, pack
+from mmrm.models.packing.groups import Continuation, Group, pack
+from mmrm.train.methods.language_model.method import LanguageModelling
+from mmrm.train.methods.naive.objective import PairwiseScores, length_normalised
+from mmrm.train.recipe.methods import LanguageModelConfig, NaiveConfig
+from mmrm.train.supervised.objectives import pair_loss, score_report, score_sums
+from mmrm.train.supervised.steps import PackedRow, TrainingExample, make_row
 from tests.models import tiny
 from tests.models.exactness import RELATIVE
-from train.methods.language_model.method import LanguageModelling
-from train.methods.naive.objective import PairwiseScores, length_normalised
-from train.recipe.methods import LanguageModelConfig, NaiveConfig
-from train.supervised.objectives import pair_loss, score_report, score_sums
-from train.supervised.steps import PackedRow, TrainingExample, make_row
 
 pytestmark = [pytest.mark.numerics, pytest.mark.usefixtures("float64")]
 VISION = tiny.encoder().vision

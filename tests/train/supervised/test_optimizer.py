@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from models.backbone import load_language_model, load_scalar
-from models.config import BackboneConfig
-from tests.models import tiny
-from train.recipe.sections import OptimConfig
-from train.supervised.optimizer import (
+from mmrm.models.backbone import load_language_model, load_scalar
+from mmrm.models.config import BackboneConfig
+from mmrm.train.recipe.sections import OptimConfig
+from mmrm.train.supervised.optimizer import (
     is_matrix,
     learning_rates,
     make_optimizer,
     parameter_groups,
     part_of,
 )
+from tests.models import tiny
 
 
 def optim(**changes: Any) -> OptimConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from train.supervised.packed_trainer import step_seed
+from mmrm.train.supervised.packed_trainer import step_seed
 
 
 def test_dropout_differs_by_seed_step_and_rank_and_is_the_same_every_time() -> None:

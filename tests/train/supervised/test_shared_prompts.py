@@ -12,20 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.preparation.mixing import Mixture
-from data.prompts import CRITIQUE_REQUEST
-from models.backbone import load_critic, load_scalar
-from models.config import BackboneConfig
-from tests.data.mixtures import mixture, project, row
-from tests.models import tiny
-from tests.models.exactness import assert_exact, float64
-from train.methods.critic.method import CriticEncoder
-from train.methods.critic.objective import JointCritique
-from train.methods.naive.objective import PairwiseScores
-from train.recipe.methods import CriticConfig, NaiveConfig
-from train.supervised.budget import split
-from train.supervised.objectives import Objective
-from train.supervised.steps import (
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.prompts import CRITIQUE_REQUEST
+from mmrm.models.backbone import load_critic, load_scalar
+from mmrm.models.config import BackboneConfig
+from mmrm.train.methods.critic.method import CriticEncoder
+from mmrm.train.methods.critic.objective import JointCritique
+from mmrm.train.methods.naive.objective import PairwiseScores
+from mmrm.train.recipe.methods import CriticConfig, NaiveConfig
+from mmrm.train.supervised.budget import split
+from mmrm.train.supervised.objectives import Objective
+from mmrm.train.supervised.steps import (
     Encode,
     MixtureRecords,
     PackedRow,
@@ -35,6 +32,9 @@ from train.supervised.steps import (
     make_row,
     shared_costs,
 )
+from tests.data.mixtures import mixture, project, row
+from tests.models import tiny
+from tests.models.exactness import assert_exact, float64
 
 ANSWERS = ("A red square, and nothing else.", "A blue circle.", "Red. A", "No picture.")
 WHAT = "What is in the picture?"

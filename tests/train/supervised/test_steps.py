@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import UserError
-from models.packing.groups import Continuation, Group, PackedBatch, pack
+from mmrm.data.errors import UserError
+from mmrm.models.packing.groups import Continuation, Group, PackedBatch, pack
+from mmrm.train.supervised.steps import StepDataset, TrainingExample, make_row
 from tests.models import tiny
-from train.supervised.steps import StepDataset, TrainingExample, make_row
 
 VISION = tiny.encoder().vision
 

@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 
-from train.supervised import whole_weights
+from mmrm.train.supervised import whole_weights
 
 
 def test_whole_weights_must_leave_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,22 +14,22 @@ from typing import Any
 
 from transformers import Trainer
 
-from data.errors import UserError
-from data.preference import Preference, text
-from data.preparation.mixing import Mixture
-from data.prompts import critiques_of, with_critique
-from eval.candidates import Example, Verdict
-from eval.judges.critic.judge import CriticJudge, CritiqueEncoder
-from models.config import SamplingConfig
-from models.distributed import gather, rank, world_size
-from models.encoder import Encoder
-from train.methods.critic.objective import JointCritique
-from train.methods.critic.own_critiques import CritiqueStore, WriteCritiques
-from train.methods.method import SupervisedMethod
-from train.recipe.methods import CriticConfig
-from train.supervised.devices import unwrapped
-from train.supervised.steps import MixtureRecords, TrainingExample, shared_costs
-from train.supervised.whole_weights import whole_weights
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference, text
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.prompts import critiques_of, with_critique
+from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueEncoder
+from mmrm.models.config import SamplingConfig
+from mmrm.models.distributed import gather, rank, world_size
+from mmrm.models.encoder import Encoder
+from mmrm.train.methods.critic.objective import JointCritique
+from mmrm.train.methods.critic.own_critiques import CritiqueStore, WriteCritiques
+from mmrm.train.methods.method import SupervisedMethod
+from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.supervised.devices import unwrapped
+from mmrm.train.supervised.steps import MixtureRecords, TrainingExample, shared_costs
+from mmrm.train.supervised.whole_weights import whole_weights
 
 Critiques = Callable[[Preference], Sequence[str] | None]
 """The critiques on which a record is scored; None for a record that has none."""

@@ -14,9 +14,9 @@ from math import exp
 import torch
 from torch import Tensor, nn
 
-from train.recipe.methods import CriticConfig
-from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
-from train.supervised.steps import PackedRow
+from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.supervised.objectives import Objective, pair_loss, score_report, score_sums
+from mmrm.train.supervised.steps import PackedRow
 
 
 class JointCritique(Objective):

@@ -20,15 +20,15 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from data.errors import UserError
-from data.preference import Preference
-from data.preparation.mixing import Mixture
-from data.storage.content import record_key
-from data.storage.files import read_json, write_whole
-from eval.candidates import Example, Verdict, as_example
-from models.distributed import barrier, gather, rank
-from train.recipe.methods import CriticConfig
-from train.supervised.steps import StepDataset
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import Mixture
+from mmrm.data.storage.content import record_key
+from mmrm.data.storage.files import read_json, write_whole
+from mmrm.eval.candidates import Example, Verdict, as_example
+from mmrm.models.distributed import barrier, gather, rank
+from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.supervised.steps import StepDataset
 
 CONTENT_KEY = re.compile(r"[0-9a-f]{64}")
 """A key as `record_key` returns it."""

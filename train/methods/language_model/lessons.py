@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.preference import text
-from data.prompts import ask, with_critique
-from data.synthetic.scene_questions import QUESTION_TYPES
-from data.synthetic.wording import VERDICTS, compare_in_short
-from data.synthetic.world import LESSON_WEIGHTS, ShapesWorld, Turn
-from models.encoder import Encoder, Span
-from train.recipe.methods import LanguageModelConfig
-from train.supervised.steps import TrainingExample
+from mmrm.data.preference import text
+from mmrm.data.prompts import ask, with_critique
+from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
+from mmrm.data.synthetic.wording import VERDICTS, compare_in_short
+from mmrm.data.synthetic.world import LESSON_WEIGHTS, ShapesWorld, Turn
+from mmrm.models.encoder import Encoder, Span
+from mmrm.train.recipe.methods import LanguageModelConfig
+from mmrm.train.supervised.steps import TrainingExample
 
 REQUEST = "judge the response."
 

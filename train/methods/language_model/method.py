@@ -13,19 +13,25 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from data.errors import RecordError
-from data.preference import Preference, text
-from data.prompts import Answer, JudgeTemplate, ask, write_judgement
-from data.rationales import obstacle, swapped
-from eval.judges.generative.judge import GenerativeJudge, by_template
-from models.distributed import rank
-from models.encoder import Encoder
-from train.methods.language_model.lessons import Lessons
-from train.methods.method import Method, SupervisedMethod
-from train.recipe.methods import LanguageModelConfig
-from train.supervised.devices import unwrapped
-from train.supervised.objectives import Objective
-from train.supervised.steps import Costs, MixtureRecords, PackedRow, TrainingExample, expected_costs
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Preference, text
+from mmrm.data.prompts import Answer, JudgeTemplate, ask, write_judgement
+from mmrm.data.rationales import obstacle, swapped
+from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
+from mmrm.models.distributed import rank
+from mmrm.models.encoder import Encoder
+from mmrm.train.methods.language_model.lessons import Lessons
+from mmrm.train.methods.method import Method, SupervisedMethod
+from mmrm.train.recipe.methods import LanguageModelConfig
+from mmrm.train.supervised.devices import unwrapped
+from mmrm.train.supervised.objectives import Objective
+from mmrm.train.supervised.steps import (
+    Costs,
+    MixtureRecords,
+    PackedRow,
+    TrainingExample,
+    expected_costs,
+)
 
 Indices = npt.NDArray[np.int64]
 

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from eval.judges.judge import Judge
-from eval.judges.scalar.judge import ScalarJudge
-from train.methods.method import SupervisedMethod
-from train.methods.naive.objective import PairwiseScores
-from train.recipe.methods import NaiveConfig
-from train.supervised.steps import MixtureRecords, PairEncoder, shared_costs
+from mmrm.eval.judges.judge import Judge
+from mmrm.eval.judges.scalar.judge import ScalarJudge
+from mmrm.train.methods.method import SupervisedMethod
+from mmrm.train.methods.naive.objective import PairwiseScores
+from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.supervised.steps import MixtureRecords, PairEncoder, shared_costs
 
 
 class NaiveMethod(SupervisedMethod):

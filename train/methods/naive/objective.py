@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from train.recipe.methods import NaiveConfig
-from train.supervised.objectives import Objective, pair_loss, score_report, score_sums
-from train.supervised.steps import PackedRow
+from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.supervised.objectives import Objective, pair_loss, score_report, score_sums
+from mmrm.train.supervised.steps import PackedRow
 
 
 def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:

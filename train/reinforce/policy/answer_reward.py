@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.errors import UserError
-from eval.judges.judge import Ranker
-from eval.policies.answering import candidates, readable
-from eval.selection.candidate_scores import reference_of
-from eval.selection.score_forms import FORMS
-from eval.verifiers import states
-from models.distributed import alone
-from models.encoder import Encoder
-from train.recipe.methods import FormatTerm, JudgeTerm, LengthTerm, PolicyConfig
-from train.reinforce.rollouts import Prompt
+from mmrm.data.errors import UserError
+from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.policies.answering import candidates, readable
+from mmrm.eval.selection.candidate_scores import reference_of
+from mmrm.eval.selection.score_forms import FORMS
+from mmrm.eval.verifiers import states
+from mmrm.models.distributed import alone
+from mmrm.models.encoder import Encoder
+from mmrm.train.recipe.methods import FormatTerm, JudgeTerm, LengthTerm, PolicyConfig
+from mmrm.train.reinforce.rollouts import Prompt
 
 
 class AnswerReward:

@@ -6,22 +6,28 @@ from typing import ClassVar
 
 from torch import nn
 
-from eval.journal import Journal
-from eval.judges.checkpoint import Runtime
-from eval.judges.judge import Ranker
-from eval.judges.loading import load_judge
-from eval.policies.answering import Answerer, items_of_questions, scored, summary, write_answers
-from eval.policies.policy_runs import load_questions
-from eval.results.run_folder import HELD_OUT
-from models.config import SamplingConfig
-from models.distributed import rank
-from train.recipe.methods import JudgeTerm, PolicyConfig
-from train.recipe.sections import QUESTION_FIGURES
-from train.reinforce.method import ReinforceMethod
-from train.reinforce.policy.answer_reward import AnswerReward
-from train.reinforce.policy.questions import Questions
-from train.supervised.devices import device, unwrapped
-from train.supervised.whole_weights import whole_weights
+from mmrm.eval.journal import Journal
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.policies.answering import (
+    Answerer,
+    items_of_questions,
+    scored,
+    summary,
+    write_answers,
+)
+from mmrm.eval.policies.policy_runs import load_questions
+from mmrm.eval.results.run_folder import HELD_OUT
+from mmrm.models.config import SamplingConfig
+from mmrm.models.distributed import rank
+from mmrm.train.recipe.methods import JudgeTerm, PolicyConfig
+from mmrm.train.recipe.sections import QUESTION_FIGURES
+from mmrm.train.reinforce.method import ReinforceMethod
+from mmrm.train.reinforce.policy.answer_reward import AnswerReward
+from mmrm.train.reinforce.policy.policy_questions import Questions
+from mmrm.train.supervised.devices import device, unwrapped
+from mmrm.train.supervised.whole_weights import whole_weights
 
 
 class PolicyMethod(ReinforceMethod):

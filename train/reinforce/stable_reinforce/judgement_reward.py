@@ -10,16 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from data.errors import EndpointError
-from data.preference import text
-from data.prompts import Answer, Judgement, conclusion, read
-from eval.judges.endpoint.client import open_client
-from eval.judges.endpoint.config import EndpointConfig
-from models.config import SamplingConfig
-from models.encoder import Encoder
-from models.packed_generation import generate_packed
-from train.recipe.methods import RewardsConfig, ServerJudge
-from train.reinforce.rollouts import Prompt
+from mmrm.data.errors import EndpointError
+from mmrm.data.preference import text
+from mmrm.data.prompts import Answer, Judgement, conclusion, read
+from mmrm.eval.judges.endpoint.client import open_client
+from mmrm.eval.judges.endpoint.config import EndpointConfig
+from mmrm.models.config import SamplingConfig
+from mmrm.models.encoder import Encoder
+from mmrm.models.packed_generation import generate_packed
+from mmrm.train.recipe.methods import RewardsConfig, ServerJudge
+from mmrm.train.reinforce.rollouts import Prompt
 
 Consistency = Literal[-1, 0, 1]
 """The reasoning's conclusion disagrees with the answer, is not clear (or nobody could read it), or agrees."""

@@ -3,14 +3,14 @@
 from functools import partial
 from typing import Any
 
-from eval.judges.generative.judge import GenerativeJudge
-from models.backbone import load_encoder, load_language_model
-from models.config import BackboneConfig
-from train.methods.language_model.method import generative_judge
-from train.methods.method import JudgeMethod
-from train.recipe.methods import CheckpointJudge, ServerJudge, StableReinforceConfig
-from train.reinforce.method import ReinforceMethod
-from train.reinforce.stable_reinforce.judgement_reward import (
+from mmrm.eval.judges.generative.judge import GenerativeJudge
+from mmrm.models.backbone import load_encoder, load_language_model
+from mmrm.models.config import BackboneConfig
+from mmrm.train.methods.language_model.method import generative_judge
+from mmrm.train.methods.method import JudgeMethod
+from mmrm.train.recipe.methods import CheckpointJudge, ServerJudge, StableReinforceConfig
+from mmrm.train.reinforce.method import ReinforceMethod
+from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
     Consistencies,
     JudgementReward,
     by_model,
@@ -18,7 +18,7 @@ from train.reinforce.stable_reinforce.judgement_reward import (
     model_replies,
     server_replies,
 )
-from train.reinforce.stable_reinforce.prompts import Prompts
+from mmrm.train.reinforce.stable_reinforce.pair_prompts import Prompts
 
 
 class StableReinforceMethod(ReinforceMethod, JudgeMethod):

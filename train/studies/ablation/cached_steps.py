@@ -6,10 +6,10 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from data.errors import UserError
-from data.storage.files import content_digest, read_json, write_json
-from train.recipe.parsing import read_recipe
-from train.studies.ablation.variants import (
+from mmrm.data.errors import UserError
+from mmrm.data.storage.files import content_digest, read_json, write_json
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.studies.ablation.variants import (
     DONE,
     LOG,
     Run,

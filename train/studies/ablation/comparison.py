@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from rich.table import Column, Table
 
-from data.arrays import Floats, Ints
-from data.display.png import COLOURS, panels
-from data.errors import PredictionsError
-from eval.results.intervals import (
+from mmrm.data.arrays import Floats, Ints
+from mmrm.data.display.png import COLOURS, panels
+from mmrm.data.errors import PredictionsError
+from mmrm.eval.results.intervals import (
     LEAST_SEEDS,
     Difference,
     Estimate,
@@ -23,16 +23,16 @@ from eval.results.intervals import (
     difference_over_seeds,
     spread,
 )
-from eval.results.predictions import (
+from mmrm.eval.results.predictions import (
     credits_by,
     item_by,
     item_codes,
     predictions_in,
     read_predictions,
 )
-from train.recipe.methods import PolicyConfig
-from train.studies.ablation.run_costs import COST, COST_COLUMNS, Cost
-from train.studies.ablation.variants import Ablation, Run, compared_on
+from mmrm.train.recipe.methods import PolicyConfig
+from mmrm.train.studies.ablation.run_costs import COST, COST_COLUMNS, Cost
+from mmrm.train.studies.ablation.variants import Ablation, Run, compared_on
 
 _INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. Spread: the standard \
 deviation over seeds. {statement}"""

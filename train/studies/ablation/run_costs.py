@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from rich.table import Column, Table
 
-from eval.results.run_folder import LOG
-from train.studies.ablation.variants import Run
+from mmrm.eval.results.run_folder import LOG
+from mmrm.train.studies.ablation.variants import Run
 
 COST_COLUMNS = (
     "pairs",

@@ -31,15 +31,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.config.layers import COMMAND_LINE, Located, Reader, lay
-from data.errors import Problem, RecipeError, UserError
-from data.storage.files import write_json, write_whole
-from data.storage.output_lock import locked_folder
-from eval.results.run_folder import HELD_OUT
-from train.recipe.methods import PolicyConfig
-from train.recipe.parsing import VARIANTS, read_recipe, required
-from train.recipe.recipe import Recipe
-from train.runs.provenance import leaves, recipe_yaml
+from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, lay
+from mmrm.data.errors import Problem, RecipeError, UserError
+from mmrm.data.storage.files import write_json, write_whole
+from mmrm.data.storage.output_lock import locked_folder
+from mmrm.eval.results.run_folder import HELD_OUT
+from mmrm.train.recipe.methods import PolicyConfig
+from mmrm.train.recipe.parsing import VARIANTS, read_recipe, required
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.runs.provenance import leaves, recipe_yaml
 
 NAME = re.compile(r"\w[\w.-]*")
 DONE = "run.json"

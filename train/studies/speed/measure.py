@@ -21,20 +21,20 @@ from rich.table import Column, Table
 from torch import nn
 from torch.utils.data import DataLoader
 
-from data.preference import Preference
-from models.backbone import embed_patches, set_attention
-from models.build_embedded import train_tokenizer
-from models.config import BackboneConfig
-from models.encoder import Encoder
-from models.families.registry import family_of
-from models.packing.groups import Group, pack
-from models.portable.critic import CriticRewardModel
-from models.portable.reward import ScalarRewardModel
-from train.methods.naive.objective import PairwiseScores
-from train.recipe.memory import GIB
-from train.recipe.methods import NaiveConfig
-from train.recipe.sections import OptimConfig
-from train.studies.speed.workload import (
+from mmrm.data.preference import Preference
+from mmrm.models.backbone import embed_patches, set_attention
+from mmrm.models.build_embedded import train_tokenizer
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Encoder
+from mmrm.models.families.registry import family_of
+from mmrm.models.packing.groups import Group, pack
+from mmrm.models.portable.critic import CriticRewardModel
+from mmrm.models.portable.reward import ScalarRewardModel
+from mmrm.train.methods.naive.objective import PairwiseScores
+from mmrm.train.recipe.memory import GIB
+from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.recipe.sections import OptimConfig
+from mmrm.train.studies.speed.workload import (
     PairSize,
     build,
     judgements_group,
@@ -44,10 +44,10 @@ from train.studies.speed.workload import (
     unshared,
     vision_tokens,
 )
-from train.supervised.objectives import pair_loss
-from train.supervised.optimizer import compile_layers, make_optimizer, restore_layers
-from train.supervised.packed_trainer import first
-from train.supervised.steps import PairEncoder, Step, StepDataset, TrainingExample
+from mmrm.train.supervised.objectives import pair_loss
+from mmrm.train.supervised.optimizer import compile_layers, make_optimizer, restore_layers
+from mmrm.train.supervised.packed_trainer import first
+from mmrm.train.supervised.steps import PairEncoder, Step, StepDataset, TrainingExample
 
 STOCK, UNSHARED, SHARED, COMPILED = (
     "stock, padded",

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.backbone import embed_patches, set_attention
-from models.build_embedded import SPECIAL, architecture
-from models.config import HeadConfig
-from models.families.registry import PUBLISHED, family_of
-from models.packing.groups import Continuation, Group
-from models.packing.vision import VisionTokens
-from models.portable.reward import ScoreLinear
+from mmrm.models.backbone import embed_patches, set_attention
+from mmrm.models.build_embedded import SPECIAL, architecture
+from mmrm.models.config import HeadConfig
+from mmrm.models.families.registry import PUBLISHED, family_of
+from mmrm.models.packing.groups import Continuation, Group
+from mmrm.models.packing.vision import VisionTokens
+from mmrm.models.portable.reward import ScoreLinear
 
 SHAPES = {
     "3b": PUBLISHED["Qwen/Qwen2.5-VL-3B-Instruct"],

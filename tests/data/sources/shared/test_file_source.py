@@ -11,10 +11,10 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from data.errors import RecordError, UserError
-from data.preference import Preference
-from data.sources.project import ProjectConfig
-from data.sources.shared.file_source import MESSAGE, SourceRow
+from mmrm.data.errors import RecordError, UserError
+from mmrm.data.preference import Preference
+from mmrm.data.sources.project import ProjectConfig
+from mmrm.data.sources.shared.file_source import MESSAGE, SourceRow
 from tests.data.sources.fixtures import image_struct, open_source, write_jsonl, write_parquet
 
 JUDGE = "[Question]: q\n[Response 1]: a\n[Response 2]: b"

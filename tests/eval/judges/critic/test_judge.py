@@ -11,26 +11,26 @@ from typing import Any
 import pytest
 import torch
 
-from data.errors import RecipeError
-from data.preference import Message, text
-from data.prompts import with_critique
-from data.synthetic.world import ShapesWorld
-from eval.candidates import Example, Verdict, as_example
-from eval.critique_ablation import checked
-from eval.critique_ablation import main as ablation
-from eval.journal import Journal
-from eval.judges.checkpoint import Runtime, load_checkpoint
-from eval.judges.critic import judge as critic
-from eval.judges.critic.config import CriticJudgeConfig
-from eval.judges.critic.judge import CriticJudge, CritiqueEncoder, critic_judge
-from eval.judges.loading import load_judge
-from eval.judges.writing import JudgingCost
-from eval.protocol import ProtocolConfig
-from models import generation
-from models.backbone import load_critic
-from models.config import BackboneConfig, CritiqueConfig, SamplingConfig
-from models.generation import Generation
-from models.packing.groups import PackedBatch
+from mmrm.data.errors import RecipeError
+from mmrm.data.preference import Message, text
+from mmrm.data.prompts import with_critique
+from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.eval.candidates import Example, Verdict, as_example
+from mmrm.eval.critique_ablation import checked
+from mmrm.eval.critique_ablation import main as ablation
+from mmrm.eval.journal import Journal
+from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
+from mmrm.eval.judges.critic import judge as critic
+from mmrm.eval.judges.critic.config import CriticJudgeConfig
+from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueEncoder, critic_judge
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.judges.writing import JudgingCost
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.models import generation
+from mmrm.models.backbone import load_critic
+from mmrm.models.config import BackboneConfig, CritiqueConfig, SamplingConfig
+from mmrm.models.generation import Generation
+from mmrm.models.packing.groups import PackedBatch
 from tests.models import tiny
 from tests.models.exactness import RELATIVE, assert_exact
 from tests.train.ranks import run_ranks
@@ -84,7 +84,7 @@ def alone(judging: CriticJudge, messages: tuple[Message, ...], example: Example)
 
 
 def pictures(example: Example) -> list[Any]:
-    from data.images import decode
+    from mmrm.data.images import decode
 
     return [decode(image, example.identity) for image in example.images]
 
@@ -265,8 +265,8 @@ def test_vision_tokens_are_never_written(checkpoint: Path) -> None:
 
 def on_ranks(checkpoint: str, target: str) -> None:
     """Judge in every mode on all ranks of a group, and write what the last rank found."""
-    from eval.cli import processes
-    from models.distributed import rank
+    from mmrm.eval.cli import processes
+    from mmrm.models.distributed import rank
 
     with processes():
         given = {example.key: ("right", "wrong") for example in EXAMPLES}
@@ -306,7 +306,7 @@ def test_two_ranks_give_the_figures_of_one(checkpoint: Path, tmp_path: Path) -> 
 def test_a_checkpoint_is_judged_by_its_path_and_a_file_may_ask_for_more(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    from eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+    from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 
     runtime = Runtime(torch.device("cpu"))
     judging = load_judge(checkpoint, runtime).benchmark(PREFERENCE_FOLDER, ProtocolConfig())

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from data.errors import EndpointError, RecipeError
-from eval.benchmarks.benchmark import Benchmark
-from eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
-from eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
-from eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, ask
-from eval.judges.checkpoint import Runtime
-from eval.judges.endpoint.client import delay, open_client, read_answer
-from eval.judges.endpoint.config import EndpointConfig
-from eval.judges.endpoint.judge import EndpointJudge, endpoint_judge
-from eval.judges.loading import judge_config, load_judge
-from eval.protocol import ProtocolConfig
+from mmrm.data.errors import EndpointError, RecipeError
+from mmrm.eval.benchmarks.benchmark import Benchmark
+from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
+from mmrm.eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
+from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, ask
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.endpoint.client import delay, open_client, read_answer
+from mmrm.eval.judges.endpoint.config import EndpointConfig
+from mmrm.eval.judges.endpoint.judge import EndpointJudge, endpoint_judge
+from mmrm.eval.judges.loading import judge_config, load_judge
+from mmrm.eval.protocol import ProtocolConfig
 from tests.eval.endpoint_server import RIGHT, Server, serve
 from tests.eval.make import example, png
 
@@ -237,7 +237,7 @@ def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, url: st
 def test_an_answer_has_a_size(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eval.judges.endpoint.client.LARGEST", 5000)
+    monkeypatch.setattr("mmrm.eval.judges.endpoint.client.LARGEST", 5000)
     server.text = "long" * 5000
     with pytest.raises(EndpointError, match="an answer of more than 5,000 bytes"):
         judge(server, tmp_path, concurrency=1).judge(EXAMPLES[:1])

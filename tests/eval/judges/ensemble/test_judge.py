@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from data.errors import CheckpointError
-from eval.candidates import Example, Verdict
-from eval.journal import SILENT, Journal
-from eval.judges.ensemble.config import EnsembleConfig
-from eval.judges.ensemble.judge import Combination, EnsembleJudge, combination
-from eval.judges.loading import load_judge
-from eval.results.result import Result
-from eval.run import main
-from models.packing.bins import pack_first_fit
+from mmrm.data.errors import CheckpointError
+from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.ensemble.config import EnsembleConfig
+from mmrm.eval.judges.ensemble.judge import Combination, EnsembleJudge, combination
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.results.result import Result
+from mmrm.eval.run import main
+from mmrm.models.packing.bins import pack_first_fit
 from tests.eval import run_folders
 from tests.eval.make import example
 from tests.models.exactness import assert_exact
@@ -135,7 +135,7 @@ def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(
         budgets.append(budget)
         return pack_first_fit(costs, budget)
 
-    monkeypatch.setattr("eval.judges.packed_inference.pack_first_fit", noted)
+    monkeypatch.setattr("mmrm.eval.judges.packed_inference.pack_first_fit", noted)
     seen: dict[str, dict[str, Any]] = {
         "qwen2_5_vl": {},
         "qwen2_vl": {"min_pixels": 3136, "system_prompt": "Look."},

@@ -11,26 +11,26 @@ from typing import Any
 import pytest
 import torch
 
-from data.preference import Message
-from data.prompts import question, write_judgement
-from eval.candidates import Example, Vote
-from eval.journal import Journal
-from eval.judges.critic import judge as critic
-from eval.judges.generative.judge import (
+from mmrm.data.preference import Message
+from mmrm.data.prompts import question, write_judgement
+from mmrm.eval.candidates import Example, Vote
+from mmrm.eval.journal import Journal
+from mmrm.eval.judges.critic import judge as critic
+from mmrm.eval.judges.generative.judge import (
     GenerativeJudge,
     ShownEncoder,
     by_template,
     position,
     showings,
 )
-from eval.judges.packed_inference import Packed
-from eval.protocol import ProtocolConfig, presentations
-from eval.results.result import outcomes
-from models import generation
-from models.backbone import load_language_model, set_attention
-from models.config import BackboneConfig, SamplingConfig
-from models.generation import Generation
-from models.packing.groups import PackedBatch
+from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.protocol import ProtocolConfig, presentations
+from mmrm.eval.results.result import outcomes
+from mmrm.models import generation
+from mmrm.models.backbone import load_language_model, set_attention
+from mmrm.models.config import BackboneConfig, SamplingConfig
+from mmrm.models.generation import Generation
+from mmrm.models.packing.groups import PackedBatch
 from tests.models import tiny
 
 

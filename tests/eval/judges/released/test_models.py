@@ -21,25 +21,25 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from data.errors import CheckpointError
-from data.preference import Message, text
-from eval.candidates import Example
-from eval.judges.checkpoint import Runtime
-from eval.judges.critic import judge as critic
-from eval.judges.generative.judge import GenerativeJudge, ShownEncoder, ShownPair
-from eval.judges.loaded import LoadedJudge
-from eval.judges.loading import judge_config, load_judge
-from eval.judges.pointwise import PointJudge, alone
-from eval.judges.released import templates as released_templates
-from eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
-from eval.judges.released.models import RELEASED
-from eval.judges.released.templates import PointTemplate
-from eval.protocol import ProtocolConfig
-from eval.results.result import outcomes, read_result
-from eval.run import main
-from models.config import HeadConfig
-from models.generation import Generation
-from models.packing.groups import Group
+from mmrm.data.errors import CheckpointError
+from mmrm.data.preference import Message, text
+from mmrm.eval.candidates import Example
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.critic import judge as critic
+from mmrm.eval.judges.generative.judge import GenerativeJudge, ShownEncoder, ShownPair
+from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.loading import judge_config, load_judge
+from mmrm.eval.judges.pointwise import PointJudge, alone
+from mmrm.eval.judges.released import templates as released_templates
+from mmrm.eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
+from mmrm.eval.judges.released.models import RELEASED
+from mmrm.eval.judges.released.templates import PointTemplate
+from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.results.result import outcomes, read_result
+from mmrm.eval.run import main
+from mmrm.models.config import HeadConfig
+from mmrm.models.generation import Generation
+from mmrm.models.packing.groups import Group
 from tests.models import tiny
 from tests.models.exactness import assert_exact
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import EndpointError
-from eval.judges.loading import load_judge
+from mmrm.data.errors import EndpointError
+from mmrm.eval.judges.loading import load_judge
 from tests.eval.adapters.test_client import Told
 from tests.models import tiny
 

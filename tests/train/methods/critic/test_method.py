@@ -18,21 +18,21 @@ from torch.nn.functional import logsigmoid
 from torch.utils.data import DataLoader
 from transformers import TrainerControl, TrainerState
 
-from data.errors import UserError
-from data.images import PatchTokens
-from data.preference import Preference
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.prompts import critiques_of
-from data.synthetic.world import ShapesWorld
-from eval.candidates import Example, Verdict, as_example
+from mmrm.data.errors import UserError
+from mmrm.data.images import PatchTokens
+from mmrm.data.preference import Preference
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.prompts import critiques_of
+from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.eval.candidates import Example, Verdict, as_example
+from mmrm.train.methods.critic import method as critic
+from mmrm.train.methods.critic.method import CriticEncoder, refuse_missing_critiques
+from mmrm.train.methods.critic.objective import JointCritique
+from mmrm.train.methods.critic.own_critiques import CritiqueStore, WriteCritiques
+from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.supervised.packed_trainer import first
+from mmrm.train.supervised.steps import MixtureRecords, PackedRow, StepDataset, make_row
 from tests.models import tiny
-from train.methods.critic import method as critic
-from train.methods.critic.method import CriticEncoder, refuse_missing_critiques
-from train.methods.critic.objective import JointCritique
-from train.methods.critic.own_critiques import CritiqueStore, WriteCritiques
-from train.recipe.methods import CriticConfig
-from train.supervised.packed_trainer import first
-from train.supervised.steps import MixtureRecords, PackedRow, StepDataset, make_row
 
 WORLD = ShapesWorld("demo", 0, "train")
 OWN = ("the model's words on the first.", "its words on the second.")

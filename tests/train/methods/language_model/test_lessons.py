@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from data.sources.shapes import ShapesConfig
-from data.synthetic.wording import compare_in_short
-from data.synthetic.world import ShapesWorld, Turn
-from models.packing.groups import Continuation, Group
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.wording import compare_in_short
+from mmrm.data.synthetic.world import ShapesWorld, Turn
+from mmrm.models.packing.groups import Continuation, Group
+from mmrm.train.methods.language_model.lessons import Lessons
+from mmrm.train.recipe.methods import LanguageModelConfig
 from tests.models import tiny
-from train.methods.language_model.lessons import Lessons
-from train.recipe.methods import LanguageModelConfig
 
 WORLD = ShapesWorld("demo", 0, "pretrain", 0.3)
 ENCODER = tiny.encoder()

@@ -11,15 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.errors import RecordError
-from data.preference import Preference, text
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.prompts import conclusion, read
-from data.sources.shapes import ShapesConfig
-from data.synthetic.world import ShapesWorld
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Preference, text
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.prompts import conclusion, read
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.train.methods.language_model.method import (
+    JudgementEncoder,
+    JudgementRecords,
+    with_winners,
+)
 from tests.data.mixtures import mixture, project, row
 from tests.models import tiny
-from train.methods.language_model.method import JudgementEncoder, JudgementRecords, with_winners
 
 
 @given(st.integers(1, 60), st.integers(0, 3))

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from data.errors import UserError
-from data.preference import Preference, Truth, text
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.preparation.scan import BadRecordConfig
-from data.sources.shapes import ShapesConfig
-from eval.candidates import Candidates, Ranking
-from eval.journal import SILENT, Journal
-from models.backbone import load_scalar
-from models.config import BackboneConfig, HeadConfig
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference, Truth, text
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.preparation.scan import BadRecordConfig
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.eval.candidates import Candidates, Ranking
+from mmrm.eval.journal import SILENT, Journal
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import BackboneConfig, HeadConfig
+from mmrm.train.recipe.methods import PolicyConfig
+from mmrm.train.reinforce.policy.answer_reward import AnswerReward
+from mmrm.train.reinforce.policy.policy_questions import Questions
+from mmrm.train.reinforce.rollout_trainer import stored_rollouts
+from mmrm.train.reinforce.rollouts import Prompt
 from tests.models import tiny
 from tests.train.reinforce.test_rollout_trainer import curve, same, train
-from train.recipe.methods import PolicyConfig
-from train.reinforce.policy.answer_reward import AnswerReward
-from train.reinforce.policy.questions import Questions
-from train.reinforce.rollout_trainer import stored_rollouts
-from train.reinforce.rollouts import Prompt
 
 ENCODER = tiny.encoder()
 END = ENCODER.end_of_turn
@@ -104,7 +104,7 @@ JUDGE = {"type": "judge", "path": "nowhere.yaml"}
 
 @pytest.fixture(autouse=True)
 def no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.reinforce.policy.answer_reward.reference_of", lambda path: None)
+    monkeypatch.setattr("mmrm.train.reinforce.policy.answer_reward.reference_of", lambda path: None)
 
 
 def test_what_each_part_pays() -> None:

@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-from data.prompts import Answer, Judgement, read, write_judgement
-from models.backbone import load_language_model
-from models.config import BackboneConfig
-from tests.data.test_prompts import UNREADABLE
-from tests.models import tiny
-from train.recipe.methods import RewardsConfig, ServerJudge
-from train.reinforce.stable_reinforce.judgement_reward import (
+from mmrm.data.prompts import Answer, Judgement, read, write_judgement
+from mmrm.models.backbone import load_language_model
+from mmrm.models.config import BackboneConfig
+from mmrm.train.recipe.methods import RewardsConfig, ServerJudge
+from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
     Consistency,
     JudgementReward,
     by_model,
@@ -31,6 +29,8 @@ from train.reinforce.stable_reinforce.judgement_reward import (
     reply,
     server_replies,
 )
+from tests.data.test_prompts import UNREADABLE
+from tests.models import tiny
 
 PAPER, RELEASED = RewardsConfig(), RewardsConfig(variant="r1_released")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from train.studies.ablation.run_costs import Cost, cost
+from mmrm.train.studies.ablation.run_costs import Cost, cost
 
 JUDGED = {"eval_judging/seconds_per_pair": 0.5, "eval_judging/tokens_per_pair": 30.0}
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import RecipeError
+from mmrm.data.errors import RecipeError
+from mmrm.train.recipe.dry_run import plan_lines
+from mmrm.train.recipe.methods import PolicyConfig
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.studies.ablation.variants import compared_on, read_ablation
 from tests.train.minimal import MINIMAL, write
 from tests.train.shipped import FOLDER, LISTS
-from train.recipe.dry_run import plan_lines
-from train.recipe.methods import PolicyConfig
-from train.recipe.parsing import read_recipe
-from train.studies.ablation.variants import compared_on, read_ablation
 
 BENCHMARKS = "evaluation: {benchmarks: [{name: vl_rewardbench, location: embedded, limit: 6}]}\n"
 

@@ -5,10 +5,10 @@ models/packed_generation.py samples texts on them.
 
 from dataclasses import dataclass, replace
 
-from data.preference import Preference
-from data.prompts import JudgeTemplate, ask
-from train.methods.language_model.method import Indices, shown_responses, with_winners
-from train.reinforce.rollouts import Prompt, RunPrompts
+from mmrm.data.preference import Preference
+from mmrm.data.prompts import JudgeTemplate, ask
+from mmrm.train.methods.language_model.method import Indices, shown_responses, with_winners
+from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
 
 @dataclass

@@ -20,16 +20,16 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from data.config.validation import format_validation_error, read_section
-from data.errors import UserError
-from data.preference import Preference, texts
-from data.preparation.mixing import Mixture, MixtureConfig
-from data.preparation.row_index import REASONS, prompt_key
-from data.preparation.scan import scan
-from data.sources.shared.file_source import FilesConfig
-from data.sources.shared.source import SourceConfig
-from eval.results.run_folder import LAUNCHES, RECIPE
-from models.portable.conversations import read_conversation
+from mmrm.data.config.validation import format_validation_error, read_section
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference, texts
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
+from mmrm.data.preparation.row_index import REASONS, prompt_key
+from mmrm.data.preparation.scan import scan
+from mmrm.data.sources.shared.file_source import FilesConfig
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.eval.results.run_folder import LAUNCHES, RECIPE
+from mmrm.models.portable.conversations import read_conversation
 
 Keys = npt.NDArray[np.uint64]
 MOST_REPEATED = 0.25

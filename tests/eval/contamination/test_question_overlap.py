@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.errors import UserError
-from data.preference import Preference, Truth, text
-from data.preparation.mixing import MixtureConfig
-from data.sources.shapes import ShapesConfig
-from eval.contamination.questions import (
+from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference, Truth, text
+from mmrm.data.preparation.mixing import MixtureConfig
+from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.eval.contamination.question_overlap import (
     MOST_REPEATED,
     Question,
     TrainingPrompts,
     questions_of_source,
     read_questions,
 )
-from eval.policies.policy_runs import load_questions
-from eval.sample import as_row
+from mmrm.eval.policies.policy_runs import load_questions
+from mmrm.eval.sample import as_row
 from tests.eval.make import png
 
 

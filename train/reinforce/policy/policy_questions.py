@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from train.methods.language_model.method import Indices
-from train.reinforce.rollouts import Prompt, RunPrompts
+from mmrm.train.methods.language_model.method import Indices
+from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
 
 @dataclass
