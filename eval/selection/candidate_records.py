@@ -3,7 +3,8 @@
     {"prompt": "Which colour is the cat?", "images": ["cats/1.png"], "responses": ["Black.", "White."]}
 
 The prompt: `prompt` (a text or turns), or `messages` (turns), in the forms of
-`mmrm.models.portable.conversations`. The responses: `responses`, or one as `response` or `completion`, or the two of a preference record (`chosen` and `rejected`; in TRL's forms
+`mmrm.models.portable.conversations`. The responses: `responses`, or one as `response` or
+`completion`, or the two of a preference record (`chosen` and `rejected`; in TRL's forms
 they may hold the prompt); each a text or one assistant turn. Images: in the turns, or in `images` or `image`, as paths under the
 image folder, data URIs, or structs {bytes, path}. Other columns are carried along.
 """

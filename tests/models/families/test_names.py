@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmrm.models.families.registry import FAMILIES, REFUSED
-from tests.test_structure import CLONE, SOURCES
+from tests.test_structure import CLONE, MODULES
 
 MARKERS = {"<img>", "<video>"}
 """Tokens that data sets write too, for the place of an image."""
@@ -90,17 +90,18 @@ def named(text: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in SOURCES if not str(path.relative_to(CLONE)).startswith(MAY)],
+    [path for path in MODULES.values() if not str(path.relative_to(CLONE)).startswith(MAY)],
     ids=lambda path: str(path.relative_to(CLONE)),
 )
 def test_no_other_code_names_a_family(path: Path) -> None:
     known = KNOWN.get(str(path.relative_to(CLONE)), set())
-    assert not {one for one in named(SOURCES[path]) if not any(allowed in one for allowed in known)}
+    names = named(path.read_text(encoding="utf-8"))
+    assert not {name for name in names if not any(allowed in name for allowed in known)}
 
 
 def test_nothing_is_allowed_that_is_not_there() -> None:
     for name, known in KNOWN.items():
-        found = named(SOURCES[CLONE / name])
+        found = named((CLONE / name).read_text(encoding="utf-8"))
         assert not {allowed for allowed in known if not any(allowed in one for one in found)}, name
 
 
