@@ -9,9 +9,11 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, RootModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from mmrm.data.config.layers import Located, lay, read_yaml
+from mmrm.data.config.registry import OneOf, installed_sections
 from mmrm.data.errors import Problem, RecipeError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -183,18 +185,33 @@ def sections(
 ) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
     """Yield `model` and all sections below it, those of all branches of a union, with the keys that lead there."""
     model.model_rebuild()  # of sections that are named in a file before they are defined
-    if not issubclass(model, RootModel):
+    is_root = issubclass(model, RootModel)
+    if not is_root:
         yield place, model
     for name, field in model.model_fields.items():
-        for member in members(field.annotation):
-            yield from sections(member, place if issubclass(model, RootModel) else (*place, name))
+        place_of_field = place if is_root else (*place, name)
+        for member in members_of_field(field):
+            yield from sections(member, place_of_field)
+
+
+def members_of_field(field: FieldInfo) -> list[type[BaseModel]]:
+    """Return the sections that a field may hold, itself or as its items."""
+    for annotation in field.metadata:
+        if isinstance(annotation, OneOf):
+            return list(installed_sections(annotation.registry))
+    return members(field.annotation)
 
 
 def members(annotation: object) -> list[type[BaseModel]]:
-    """Return the sections inside an annotation: through unions, lists, mappings and `Annotated`."""
+    """Return the sections inside an annotation: through unions, lists, mappings, `Annotated` and registries."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [member for argument in get_args(annotation) for member in members(argument)]
+    arguments = get_args(annotation)
+    for argument in arguments:
+        if isinstance(argument, OneOf):
+            # The first argument of this `Annotated` is the base class of the registry's sections.
+            return list(installed_sections(argument.registry))
+    return [member for argument in arguments for member in members(argument)]
 
 
 def format_validation_error(error: ValidationError) -> str:
