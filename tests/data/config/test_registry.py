@@ -51,7 +51,7 @@ class SingleDrawing(Section):
 
 
 def test_a_row_is_chosen_by_its_type() -> None:
-    drawing = Drawing.model_validate({"first": {"type": "square"}, "others": [{"type": "circle"}]})
+    drawing = Drawing.model_validate({"first": {"type": "square"}, "others": ({"type": "circle"},)})
     assert type(drawing.first) is Square
     assert type(drawing.others[0]) is Circle
 
