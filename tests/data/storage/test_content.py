@@ -15,8 +15,8 @@ from data.images import decode
 from data.preference import Preference, Truth, text, validate
 from data.sources.table import SOURCES
 from data.storage.content import record_key, shown_key
-from tests.attack.samples import SAMPLES, Sample, surroundings, written
 from tests.data.sources.fixtures import BLUE, RED, open_source
+from tools.attack.samples import SAMPLES, Sample, surroundings, written
 
 SHAPES: list[dict[str, Any]] = [
     {"level": "demo", "split": "train", "rows": 40, "seed": 0},

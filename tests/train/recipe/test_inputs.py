@@ -10,9 +10,9 @@ import pytest
 
 from data.config.validation import validate
 from data.errors import RecipeError, UserError
-from tests.attack.recipes import valid
-from tests.attack.values import at, dotted, places, put
 from tests.train.minimal import write
+from tools.attack.recipes import valid
+from tools.attack.values import at, dotted, places, put
 from train.recipe.dry_run import dry_run, plan_lines
 from train.recipe.memory import EMBEDDED
 from train.recipe.parsing import parse_arguments, read_recipe

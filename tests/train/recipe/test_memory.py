@@ -10,10 +10,10 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
 from models.families.family import Shape
 from models.families.table import FAMILIES, PUBLISHED
-from tests.models.measure_peak_memory import peak
 from tests.models.shapes_only import shapes_of
 from tests.train.minimal import write
 from tests.train.shipped import RECIPES
+from tools.measure_peak_memory import peak
 from train.recipe.memory import (
     GIB,
     activations,
