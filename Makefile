@@ -1,7 +1,8 @@
 # make demo    set up .venv and train the embedded reward model, evaluated on both benchmarks
 # make demo-judge   train the embedded generative judge: cold start, StableReinforce, then five votes against one
 # make demo-policy  after make demo: a round of on-policy pairs, then RL of a policy by each reward and by shuffled scores, all measured
-# make test    set up .venv and run the tests
+# make test    set up .venv and run all tests
+# make test-fast   set up .venv and run the tests that are not marked slow, in about two minutes on two cores
 # make numerics   run the tests of exactness with each of several choices of torch's kernels, as other processors choose them
 # make numerics-one   the same with one choice, which depends on the commit; for continuous integration
 # make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
@@ -17,7 +18,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge demo-policy test numerics numerics-one test-vllm side-by-side gpu-check checks clean
+.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm side-by-side gpu-check checks clean
 
 install: $(STAMP)
 
@@ -57,6 +58,9 @@ demo-policy: $(STAMP)
 
 test: $(STAMP)
 	$(RUN) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile
+
+test-fast: $(STAMP)
+	$(RUN) OMP_NUM_THREADS=1 python -m pytest -m "not slow" -n 2 --dist loadfile
 
 numerics: $(STAMP)
 	$(RUN) python -m tools.numerics

@@ -55,7 +55,11 @@ SOURCES = {
     for floor in FLOORS
     for path in sorted((CLONE / floor).rglob("*.py"))
 }
-TESTS = {path: path.read_text(encoding="utf-8") for path in sorted((CLONE / "tests").rglob("*.py"))}
+TESTS = {
+    path: path.read_text(encoding="utf-8")
+    for folder in ("tests", "tools")
+    for path in sorted((CLONE / folder).rglob("*.py"))
+}
 
 
 def module(path: Path) -> str:
@@ -204,7 +208,7 @@ def test_data_knows_no_torch(path: Path) -> None:
     } & {"torch", "transformers"}
 
 
-@pytest.mark.parametrize("floor", FLOORS)
+@pytest.mark.parametrize("floor", [*FLOORS, "tools"])
 def test_no_module_hides_another(floor: str) -> None:
     """A script's own folder is searched before the standard library: `eval/random.py` would be everybody's `random`."""
     names = {
