@@ -67,6 +67,7 @@ def options(script: str) -> set[str]:
     return set(re.findall(r"--?[a-zA-Z][\w-]*", shown.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "line"), list(commands()))
 def test_a_command_names_what_is_there(page: str, line: str, tmp_path: Path) -> None:
     """Scripts, their options and the recipes they are given exist; what trains a recipe of the tree says its plan."""
@@ -210,6 +211,7 @@ def test_the_python_lines_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert names["scores"] == pytest.approx(scores[:2], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_commands_run(world: Path) -> None:
     pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
     lines = blocks(CLONE / "docs" / "use.md", "sh")[0]

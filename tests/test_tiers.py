@@ -55,10 +55,7 @@ def imported_modules(source: str) -> set[str]:
 def imports_from(source: str, room: Path) -> bool:
     """Return whether a file imports a module of a room, under the project's import name or not."""
     dotted = ".".join(room.parts)
-    for name in imported_modules(source):
-        if f".{name}.".find(f".{dotted}.") >= 0:
-            return True
-    return False
+    return any(f".{dotted}." in f".{name}." for name in imported_modules(source))
 
 
 def has_a_fast_test(room: Path) -> bool:

@@ -86,6 +86,7 @@ def _rule_accuracy(items: Sequence[Item], prefers: Callable[[str, str], float]) 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", sorted(LEVELS))
 @pytest.mark.parametrize(
     "prefers",
@@ -117,6 +118,7 @@ def test_refusing_is_right_half_of_the_time() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", sorted(LEVELS))
 def test_a_trained_judge_without_the_picture_stays_at_chance(level: str) -> None:
     assert 0.46 < _pair_accuracy(_items(level, PICTURES, 5400)) < 0.54

@@ -193,6 +193,7 @@ def test_the_fingerprints_are_those_of_the_records(
     ]
 
 
+@pytest.mark.slow
 def test_the_command_on_the_embedded_world(tmp_path: Path) -> None:
     write_records(tmp_path / "train", ShapesWorld("demo", 3, "train"), 40)
     row = VL_REWARDBENCH.load(Location(location=str(edition("vl_rewardbench", "demo")))).examples[

@@ -100,6 +100,7 @@ def test_a_sweep_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         report.main()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"
 )

@@ -67,6 +67,7 @@ def stored(output: Path) -> dict[str, tuple[int, int]]:
     }
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_repeats_nothing(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

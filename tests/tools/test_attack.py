@@ -61,6 +61,7 @@ def test_files_of_bad_rows_cost_these_rows_and_no_more(
     assert tally.counts["worked"] == len(files.sound())
 
 
+@pytest.mark.slow
 def test_hostile_and_mutated_recipes_are_refused_or_planned(tmp_path: Path) -> None:
     """All that is hostile, in this process (the whole attack starts some in one of their own), and 40 mutations."""
     tally = Tally("recipes")

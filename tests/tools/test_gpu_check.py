@@ -16,6 +16,7 @@ from tools.gpu_check.run import CHECKS, CLONE, PARADIGMS, SURROUNDINGS, last_wor
 HERE = "tests.tools.gpu_check_doubles"
 
 
+@pytest.mark.slow
 def test_on_a_cpu_each_line_passes_or_says_that_there_is_no_gpu(tmp_path: Path) -> None:
     command = [sys.executable, "tools/gpu_check/run.py", "--output", str(tmp_path)]
     surroundings = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -54,6 +55,7 @@ def results(folder: Path) -> list[list[str]]:
     return [[line["result"], line["said"]] for line in lines]
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_stays_in_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +77,7 @@ def test_what_goes_wrong_stays_in_its_line(
     assert (tmp_path / "gpu_check.md").read_text().count("| FAIL |") == 4
 
 
+@pytest.mark.slow
 def test_the_budget_ends_what_runs_and_what_does_not_fit_is_not_begun(tmp_path: Path) -> None:
     made = [*checks("right", "endless"), *checks("right", seconds=50)]
     assert main(["--output", str(tmp_path), "--minutes", "0.1"], made) == 1
@@ -89,6 +92,7 @@ def test_the_budget_ends_what_runs_and_what_does_not_fit_is_not_begun(tmp_path: 
     )
 
 
+@pytest.mark.slow
 def test_single_lines_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = checks("right", "wrong")
     assert main(["--output", str(tmp_path), "--only", "right"], made) == 0
@@ -109,6 +113,7 @@ def test_the_last_error_is_the_reason_whatever_follows_it() -> None:
     assert last_words(["step 1", "Killed"]) == "Killed"
 
 
+@pytest.mark.slow
 def test_a_step_with_adapters_on_random_weights_of_a_shape(tmp_path: Path) -> None:
     """What a GPU does at 3B, at a shape for a CPU: the vocabulary is larger than the tokenizer's there, too."""
     made = [Check(name, f"{HERE}:small_3b", 1, (name,)) for name in (PARADIGMS[0], PARADIGMS[-1])]

@@ -114,6 +114,7 @@ def test_a_clocks_report_becomes_a_row() -> None:
         table.Report.of(FOUND | {"threads": 2}, warm_up=1, batch=8)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_shows_the_end_of_its_output(tmp_path: Path) -> None:
     pairs.write_weights(tmp_path / "weights", tmp_path / "text")
     python = tmp_path / "python"

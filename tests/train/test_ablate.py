@@ -115,6 +115,7 @@ def test_two_seeds_are_printed_without_interval_and_word(
     assert (out / "ablation.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_what_only_serves_to_resume_is_removed_and_the_table_outlives_the_checkpoints(
     runs: Path,
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_failed_run_is_told_and_the_others_go_on(
     )
 
 
+@pytest.mark.slow
 def test_a_killed_list_lets_nothing_run_twice_and_continues(runs: Path) -> None:
     """SIGKILL leaves the run going on: the list is refused until that has ended, and then continues."""
     hold = runs.parent / "out" / "hold"
@@ -223,6 +225,7 @@ def test_a_killed_list_lets_nothing_run_twice_and_continues(runs: Path) -> None:
     assert calls(runs)[2:] == ["rm layers-1/0 resumed", "rm layers-5/0 begun"]
 
 
+@pytest.mark.slow
 def test_a_list_that_is_ended_ends_its_run(runs: Path) -> None:
     (runs.parent / "out" / "hold").write_text("layers-2/0")
     ended = start(runs)

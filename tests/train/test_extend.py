@@ -15,6 +15,8 @@ from train.recipe.parsing import read_recipe
 from train.runs.extension import share
 from train.supervised.method import training_arguments
 
+pytestmark = pytest.mark.slow
+
 
 def learnt(folder: Path) -> list[dict[str, Any]]:
     """Return the log without Trainer's `epoch`, which is the share of the run that is done."""

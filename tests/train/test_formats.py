@@ -13,6 +13,9 @@ from tests.train.ranks import run_ranks
 from tests.train.worker import lines
 from train.supervised.optimizer import part_of
 
+pytestmark = pytest.mark.slow
+
+
 ONE_STEP = [
     "optim.max_steps=1",
     "optim.warmup_ratio=0",

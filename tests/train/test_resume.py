@@ -18,6 +18,9 @@ from tests.train.worker import difference, ended, lines
 from train.recipe.parsing import read_recipe
 from train.supervised.checkpoints import whole_checkpoints
 
+pytestmark = pytest.mark.slow
+
+
 SPEED = ("records_per_second", "tokens_per_second", "eval_judging/seconds_per_pair")
 Moment = Literal["step", "save", "mark"]
 MOMENTS: list[tuple[str, Moment, int, int]] = [

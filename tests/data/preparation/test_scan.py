@@ -185,6 +185,7 @@ def test_equal_faults_of_several_blocks_are_told_once_with_their_count(
     assert images.endswith("… and 2 more records with the same fault")
 
 
+@pytest.mark.slow
 def test_a_kill_loses_nothing(tmp_path: Path) -> None:
     rows = [
         {"prompt": f"q {number}", "chosen": f"a {number} " * 40, "rejected": "b " * 100}

@@ -166,6 +166,7 @@ def test_an_item_depends_on_its_index_alone() -> None:
     assert ShapesWorld("hard", 4, "train").item(7).preference() != forwards[7]
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_records() -> None:
     program = (
         "import hashlib; from data.synthetic.world import ShapesWorld; world = ShapesWorld('demo', 1, 'train')\n"

@@ -132,6 +132,7 @@ def test_counts_are_compared_with_the_nearest_edition() -> None:
     assert differences(rows("aa"), [Known("small", 2, items=1)]) == ["2 items; small has 1."]
 
 
+@pytest.mark.slow
 def test_a_recipe_is_checked_without_heavy_imports() -> None:
     code = (
         "import sys; from eval.benchmarks.table import BenchmarkConfig; BenchmarkConfig(name='vl_rewardbench');"

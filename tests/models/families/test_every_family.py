@@ -124,6 +124,7 @@ torch.save(torch.tensor(model.score(processor, messages, ["Red", "A blue circle"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 def test_remote_code_scores_the_same_elsewhere(tmp_path: Path, family: str) -> None:

@@ -16,6 +16,7 @@ from train.runs.build import run
 from train.supervised.integrity import mark_complete
 
 
+@pytest.mark.slow
 def test_a_run_tells_before_its_first_step(tmp_path: Path) -> None:
     recipe = worker.prepare(tmp_path)
     source = project(

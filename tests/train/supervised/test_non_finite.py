@@ -13,6 +13,7 @@ from tests.train.ranks import run_ranks
 from train.supervised.optimizer import refuse_weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "stage", "kind"),
     [
