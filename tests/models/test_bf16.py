@@ -17,9 +17,9 @@ from data.prompts import with_critique
 from models import generation
 from models.backbone import load_critic, load_language_model, load_scalar
 from models.config import BackboneConfig, HeadConfig, SamplingConfig
-from models.families.table import FAMILIES
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, assert_no_worse, float64
+from tests.models.families.parameters import every_family
 
 WORDS = (
     "red",
@@ -119,7 +119,7 @@ def with_gradient(backbone: nn.Module, values: tuple[Tensor, ...]) -> tuple[Tens
 
 @pytest.mark.numerics
 @pytest.mark.parametrize("kind", ["scalar", "critic", "judge"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", every_family())
 def test_bf16_is_no_further_from_fp32_than_the_stock_models(
     tmp_path: Path, family: str, kind: str
 ) -> None:

@@ -15,11 +15,11 @@ from data.preference import Message, text
 from models.backbone import load_scalar
 from models.config import BackboneConfig, HeadConfig, StoredRead
 from models.encoder import Span
-from models.families.table import FAMILIES
 from models.packing.groups import filler_group
 from models.portable.reward import ScalarReward
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, float64
+from tests.models.families.parameters import every_family
 
 ANSWERS = [
     "A red square.",
@@ -54,7 +54,7 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=every_family())
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ScalarReward:
     """Return a model in float64."""
     with float64():

@@ -31,6 +31,7 @@ from models.families.table import FAMILIES, PUBLISHED
 from tests.models import exactness, stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import reward_model
+from tests.models.families.parameters import every_family
 from train.recipe.memory import shape_of
 from train.recipe.recipe import LoraConfig
 from train.runs.model import add_adapters
@@ -52,7 +53,7 @@ TOTALS = {
 """What the model cards on the hub state."""
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=every_family())
 def family(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models import compatibility
-from models.families.table import FAMILIES
 from models.packing.attention import AttentionPlan, flash_windows, map_tensors, shared_prefix
 from tests.models.exactness import assert_exact
+from tests.models.families.parameters import every_family
 from tests.models.varlen_reference import attend, put_in_place
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
@@ -133,7 +133,7 @@ def test_varlen_on_a_cpu_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", every_family())
 def test_the_installed_transformers_is_recognised(family: str) -> None:
     compatibility.check_transformers(family)
 
