@@ -27,6 +27,9 @@ from data.synthetic.scenes import (
 from data.synthetic.text_questions import TEXT_TYPES
 from data.synthetic.world import Item, ShapesWorld
 
+pytestmark = pytest.mark.slow
+
+
 Vector = npt.NDArray[np.float64]
 FEATURES = 4096
 PICTURES = tuple(QUESTION_TYPES)
@@ -86,7 +89,6 @@ def _rule_accuracy(items: Sequence[Item], prefers: Callable[[str, str], float]) 
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("level", sorted(LEVELS))
 @pytest.mark.parametrize(
     "prefers",
@@ -118,7 +120,6 @@ def test_refusing_is_right_half_of_the_time() -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("level", sorted(LEVELS))
 def test_a_trained_judge_without_the_picture_stays_at_chance(level: str) -> None:
     assert 0.46 < _pair_accuracy(_items(level, PICTURES, 5400)) < 0.54

@@ -15,6 +15,8 @@ from tools.attack.runs import Runs
 from tools.attack.samples import SAMPLES
 from tools.attack.values import put
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", sorted(SAMPLES))
 def test_what_is_mutated_was_valid(kind: str, tmp_path: Path) -> None:
@@ -61,7 +63,6 @@ def test_files_of_bad_rows_cost_these_rows_and_no_more(
     assert tally.counts["worked"] == len(files.sound())
 
 
-@pytest.mark.slow
 def test_hostile_and_mutated_recipes_are_refused_or_planned(tmp_path: Path) -> None:
     """All that is hostile, in this process (the whole attack starts some in one of their own), and 40 mutations."""
     tally = Tally("recipes")
@@ -99,21 +100,18 @@ def test_predictions_are_scored_or_refused(tmp_path: Path) -> None:
     assert tally.counts["refused"] > 200
 
 
-@pytest.mark.slow
 def test_mixed_records_are_learnt_alike_on_two_ranks(tmp_path: Path) -> None:
     tally = Tally("arrangements")
     arrangements.attack(tally, tmp_path, 1, 0)
     assert dict(tally.counts) == {"worked": 1}, tally.report("")
 
 
-@pytest.mark.slow
 def test_a_run_killed_at_some_instant_ends_like_the_whole_one(tmp_path: Path) -> None:
     tally = Tally("kills")
     signals.kill(tally, tmp_path, 1, 0)
     assert dict(tally.counts) == {"worked": 1}, tally.report("")
 
 
-@pytest.mark.slow
 def test_damaged_checkpoints_are_named_or_the_one_before_is_taken(tmp_path: Path) -> None:
     """Six files, each by another kind of damage, without DeepSpeed."""
     tally, runs = Tally("checkpoints"), Runs(tmp_path, "none", 1)
@@ -124,7 +122,6 @@ def test_damaged_checkpoints_are_named_or_the_one_before_is_taken(tmp_path: Path
     assert sum(tally.counts.values()) == 6
 
 
-@pytest.mark.slow
 def test_a_run_that_is_asked_to_end_ends_in_order_and_continues(tmp_path: Path) -> None:
     """By SIGUSR1, then by SIGTERM."""
     tally = Tally("signals")

@@ -177,6 +177,7 @@ COUNTED += [("OpenGVLab/InternVL3-2B-hf", False), ("OpenGVLab/InternVL3_5-8B-HF"
 COUNTED += [("lkhl/VideoLLaMA3-2B-Image-HF", False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "checkpointing"), COUNTED)
 def test_activations_are_those_of_the_kernels(
     size: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
