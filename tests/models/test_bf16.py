@@ -117,6 +117,7 @@ def with_gradient(backbone: nn.Module, values: tuple[Tensor, ...]) -> tuple[Tens
     return (*(value.detach() for value in values), torch.cat(gradients))
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.parametrize("kind", ["scalar", "critic", "judge"])
 @pytest.mark.parametrize("family", every_family())

@@ -65,6 +65,7 @@ def calls(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_every_round_asks_the_models_of_the_one_before(tmp_path: Path) -> None:
     policy = write(tmp_path, POLICY, "policy.yaml")
     lines = rounds(tmp_path, "--policy-recipe", str(policy))
@@ -111,6 +112,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     return folder, rounds(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failing",
     ["sample round-2/samples.jsonl", "score round-1/scored.jsonl", "rm round-2/reward_model"],
@@ -291,6 +293,7 @@ def test_what_the_start_was_trained_on_is_compared_too(
     assert f"'How many, 2?', is one of {run}, source project" in error
 
 
+@pytest.mark.slow
 def test_what_has_changed_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Other answers are scored and paired again; a model that learned from the old pairs is refused."""
     rounds(tmp_path, number=1)
@@ -321,6 +324,7 @@ workers: 0
 """
 
 
+@pytest.mark.slow
 def test_a_round_for_real(tmp_path: Path) -> None:
     """A tiny policy answers, a tiny reward model scores its answers, and learns from the best and the worst by its own scores."""
     policy, first = tiny.checkpoint(tmp_path / "policy"), tmp_path / "first"

@@ -201,6 +201,7 @@ def encoded(judge: GenerativeJudge | PointJudge, answer: str) -> tuple[Group, Gr
     return group, labelled
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("released", [True, False])

@@ -166,8 +166,10 @@ def assert_same(
 
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("budget", [10**6, 250])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("budget", [pytest.param(10**6, marks=pytest.mark.slow), 250])
 def test_a_step_is_that_of_separate_groups(
     pairs: Mixture, method: Any, ranks: int, budget: int
 ) -> None:
