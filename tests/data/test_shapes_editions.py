@@ -225,6 +225,7 @@ def test_an_edition_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert edition("vl_rewardbench", "demo").parent == first.parent
 
 
+@pytest.mark.slow
 def test_the_sheet_shows_examples(tmp_path: Path) -> None:
     write_sheet(tmp_path / "sheet.png", "hard", 0)
     assert Image.open(tmp_path / "sheet.png").height > 1000

@@ -458,6 +458,7 @@ def test_recorded_verdicts_are_kept_or_the_option_is_refused(
     assert not list(tmp_path.glob("b.jsonl*"))  # nothing was judged
 
 
+@pytest.mark.slow
 def test_a_judge_that_compares_says_how_often(world: Path, tmp_path: Path) -> None:
     base = str(world / "run" / "base")
     source = write(

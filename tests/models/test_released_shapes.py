@@ -33,6 +33,7 @@ def backward(shapes: Shapes, groups: Sequence[Group]) -> Kernels:
     return kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "checkpointing"), [("3b", False), ("7b", True)])
 def test_every_layer_takes_the_varlen_kernel_and_every_weight_gets_a_gradient(
     name: str, checkpointing: bool
@@ -49,6 +50,7 @@ def test_every_layer_takes_the_varlen_kernel_and_every_weight_gets_a_gradient(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [1, 3])
 def test_the_device_is_asked_once_a_row(pairs: int) -> None:
     """It is transformers that compares the number of image tokens with the vision tower's output."""
@@ -56,6 +58,7 @@ def test_the_device_is_asked_once_a_row(pairs: int) -> None:
     assert backward(shapes, shapes.pairs(pairs)).counts[ASKED] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_sharing_takes_no_more_memory_than_not_sharing(checkpointing: bool) -> None:
     shapes = shapes_of(ScalarRewardModel, "7b", checkpointing=checkpointing)
