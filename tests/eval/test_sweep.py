@@ -104,6 +104,7 @@ def test_a_folder_that_was_being_filled_counts_for_nothing(tmp_path: Path) -> No
     assert store.has("one")
 
 
+@pytest.mark.slow
 def test_everything_is_written_and_a_broken_checkpoint_is_skipped(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,9 @@ from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, assert_no_worse, float64
 from tests.models.families.parameters import every_family
 
+pytestmark = pytest.mark.slow
+
+
 WORDS = (
     "red",
     "a blue circle",
@@ -117,7 +120,6 @@ def with_gradient(backbone: nn.Module, values: tuple[Tensor, ...]) -> tuple[Tens
     return (*(value.detach() for value in values), torch.cat(gradients))
 
 
-@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.parametrize("kind", ["scalar", "critic", "judge"])
 @pytest.mark.parametrize("family", every_family())

@@ -19,6 +19,9 @@ from train.speed.workload import FULL, judgements_group, pair_sizes, unshared, v
 from train.supervised.objectives import pair_loss
 from train.supervised.optimizer import make_optimizer
 
+pytestmark = pytest.mark.slow
+
+
 VOCABULARY = 152064
 EMBEDDINGS = VOCABULARY * 3584 * 2
 GIB = 2**30
@@ -33,7 +36,6 @@ def backward(shapes: Shapes, groups: Sequence[Group]) -> Kernels:
     return kernels
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "checkpointing"), [("3b", False), ("7b", True)])
 def test_every_layer_takes_the_varlen_kernel_and_every_weight_gets_a_gradient(
     name: str, checkpointing: bool
@@ -50,7 +52,6 @@ def test_every_layer_takes_the_varlen_kernel_and_every_weight_gets_a_gradient(
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [1, 3])
 def test_the_device_is_asked_once_a_row(pairs: int) -> None:
     """It is transformers that compares the number of image tokens with the vision tower's output."""
@@ -58,7 +59,6 @@ def test_the_device_is_asked_once_a_row(pairs: int) -> None:
     assert backward(shapes, shapes.pairs(pairs)).counts[ASKED] == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_sharing_takes_no_more_memory_than_not_sharing(checkpointing: bool) -> None:
     shapes = shapes_of(ScalarRewardModel, "7b", checkpointing=checkpointing)

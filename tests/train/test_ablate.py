@@ -62,6 +62,7 @@ def await_calls(path: Path, count: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_list_is_run_once_and_its_table_says_what_it_found(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_list_is_run_once_and_its_table_says_what_it_found(
     assert len(calls(runs)) == 9
 
 
+@pytest.mark.slow
 def test_two_seeds_are_printed_without_interval_and_word(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +143,7 @@ evaluation: {questions: [{type: shapes, level: demo, split: benchmark, rows: 10}
 """
 
 
+@pytest.mark.slow
 def test_policies_are_compared_by_every_figure_of_their_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
