@@ -35,6 +35,7 @@ def write_log(run: Path, *lines: dict[str, float], more: str = "") -> None:
     (run / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines) + more)
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_from_before_its_first_line_to_its_end(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

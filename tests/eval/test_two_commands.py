@@ -211,6 +211,7 @@ def unchanged(folder: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 Change = Callable[[Path, list[dict[str, Any]]], list[dict[str, Any]]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "inside"),
     [

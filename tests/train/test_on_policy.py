@@ -140,6 +140,7 @@ def test_a_command_that_ended_is_continued_where_it_was(
     assert len(calls(tmp_path)) == len(told)
 
 
+@pytest.mark.slow
 def test_a_judge_labels_the_answers_where_nobody_knows_the_truth(tmp_path: Path) -> None:
     rounds(tmp_path, "--judge", "judge.yaml", number=1)
     assert (

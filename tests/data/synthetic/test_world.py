@@ -144,6 +144,7 @@ def test_one_fact_is_changed(kind: str) -> None:
             assert item.rejected.endswith(f" {after.what}")
 
 
+@pytest.mark.slow
 def test_splits_share_no_scene() -> None:
     seen: dict[tuple[int, object], str] = {}
     for split in SPLITS:

@@ -230,6 +230,7 @@ def test_log_probabilities_of_an_answer_are_the_authors(
     assert_exact(found, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("model", ["unified_reward", "sophia_thinking_reward", "llava_critic_r1"])

@@ -199,6 +199,7 @@ def test_a_step_is_that_of_separate_groups(
         assert budget < 10**6 or (spent[0][0] < spent[1][0] and spent[0][1] < spent[1][1])
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 def test_a_group_that_is_cut_for_a_lack_of_memory_is_the_same_records(
