@@ -110,6 +110,7 @@ def test_the_mixture_leaves_out_exactly_what_was_found(
     assert [source.left_out for source in after.card().sources] == [{"overlap": 8}, {"overlap": 1}]
 
 
+@pytest.mark.slow
 def test_neither_workers_nor_an_interruption_change_the_result(
     tmp_path: Path,
     benchmark: list[Example],

@@ -182,6 +182,7 @@ def test_policies_are_compared_by_every_figure_of_their_answers(
     assert "reward-verifier, seed 4 answered another question" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_told_and_the_others_go_on(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +257,7 @@ def test_a_dry_run_leaves_no_trace_and_a_wrong_list_no_traceback(
     assert "did you mean layers" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_of_another_recipe_are_not_counted(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +269,7 @@ def test_runs_of_another_recipe_are_not_counted(
     assert len(calls(runs)) == 3
 
 
+@pytest.mark.slow
 def test_runs_on_other_rows_are_not_compared(runs: Path) -> None:
     ablate.main(command(runs))
     file = runs.parent / "out" / "layers-5" / "0" / "eval" / "vl_rewardbench" / "predictions.jsonl"

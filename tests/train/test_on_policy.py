@@ -153,6 +153,7 @@ def test_a_judge_labels_the_answers_where_nobody_knows_the_truth(tmp_path: Path)
     ] * 3  # its best and its worst
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = [
         "--policy",
@@ -196,6 +197,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *more: str, **give
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_answers_are_labelled_as_their_questions_declare(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +238,7 @@ def test_questions_that_were_trained_on_are_refused_before_any_work(
     assert "{round}" in error
 
 
+@pytest.mark.slow
 def test_a_chance_repeat_is_left_out_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +258,7 @@ PAIRS = """\
 """
 
 
+@pytest.mark.slow
 def test_the_recipes_own_records_are_compared_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

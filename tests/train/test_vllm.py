@@ -21,6 +21,8 @@ from train.reinforce.rollouts import Prompt
 from train.reinforce.trainer import roll_out
 from train.runs.environment import run_environment
 
+pytestmark = pytest.mark.slow
+
 CHANGES = (
     "backbone.path=embedded",
     "method.engine=vllm_colocate",

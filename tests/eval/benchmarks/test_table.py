@@ -75,6 +75,7 @@ PARTS: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
 """Name of a benchmark to the beginning of its parquet files' names, and its rows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -> None:
     start, row = PARTS[name]
