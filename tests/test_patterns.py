@@ -565,6 +565,7 @@ def superlinear(read: Read, prefix: str, repeated: str, suffix: str) -> str | No
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
 def test_time_grows_no_faster_than_the_text(name: str) -> None:
     pattern = PATTERNS[name]
@@ -573,6 +574,7 @@ def test_time_grows_no_faster_than_the_text(name: str) -> None:
         assert slow is None, slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "slow",
     [

@@ -275,11 +275,11 @@ def test_a_public_type_name_has_one_meaning() -> None:
     assert {name: found for name, found in modules_by_name.items() if len(found) > 1} == {}
 
 
-@pytest.mark.parametrize("floor", LAYERS)
-def test_no_module_hides_a_library(floor: str) -> None:
+@pytest.mark.parametrize("folder", [*LAYERS, "tools"])
+def test_no_module_hides_a_library(folder: str) -> None:
     """Python searches a script's own folder first, so eval/random.py would hide `random`."""
-    names = {path.stem for path in (CLONE / floor).glob("*.py")}
-    names |= {path.parent.name for path in (CLONE / floor).glob("*/__init__.py")}
+    names = {path.stem for path in (CLONE / folder).glob("*.py")}
+    names |= {path.parent.name for path in (CLONE / folder).glob("*/__init__.py")}
     libraries = set(sys.stdlib_module_names) | set(packages_distributions())
     assert (names & libraries) - {"__init__"} == set()
 

@@ -18,7 +18,7 @@ PATCH_COST = 0.4
 
 Measured in time: the vision tower took half of a packed step of Qwen2.5-VL-7B on an H200, at 2.7 patches a token. In memory
 a patch takes 0.20 to 0.31 of a token at 7B and 0.31 to 0.42 at 3B, the lower with activation checkpointing (worked out by
-tests/models/measure_peak_memory.py), so that images take no more than the budget says.
+tools/measure_peak_memory.py), so that images take no more than the budget says.
 """
 
 

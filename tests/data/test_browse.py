@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from mmrm.data.browse import duplicates, histogram, page, suspicious
@@ -137,6 +138,7 @@ def test_duplicates_are_counted_once_each(tmp_path: Path) -> None:
     assert duplicates(part.row_index, part.rows) == 3
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_and_prints_what_it_finds(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(json.dumps({"data": section(tmp_path, pairs(tmp_path))}))
     command = [
@@ -156,6 +158,7 @@ def test_the_command_writes_the_page_and_prints_what_it_finds(tmp_path: Path) ->
     assert "project:2: project:2" not in done.stdout
 
 
+@pytest.mark.slow
 def test_unusable_records_are_found_however_many_they_are(tmp_path: Path) -> None:
     Image.new("RGB", (4000, 8)).save(tmp_path / "long.png")
     rows = [

@@ -100,6 +100,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_evaluation_continues_on_any_number_of_ranks(
     world: Path, tmp_path: Path, judged: list[str], capsys: pytest.CaptureFixture[str], ranks: int
@@ -126,6 +127,7 @@ def test_a_killed_evaluation_continues_on_any_number_of_ranks(
     assert not list((tmp_path / "killed").rglob(JOURNAL))
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_continues_in_the_middle_of_a_result(
     world: Path, tmp_path: Path, judged: list[str]
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_killed_sweep_continues_in_the_middle_of_a_result(
     assert not list((tmp_path / "sweep").rglob(JOURNAL))
 
 
+@pytest.mark.slow
 def test_another_judge_protocol_or_code_takes_nothing(
     world: Path,
     tmp_path: Path,
@@ -248,6 +251,7 @@ def test_progress_stands_beside_the_bar_of_training() -> None:
     assert "bench: 1 of 1 rows" in terminal.getvalue()
 
 
+@pytest.mark.slow
 def test_every_member_of_an_ensemble_continues(
     world: Path, tmp_path: Path, judged: list[str]
 ) -> None:

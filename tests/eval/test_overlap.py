@@ -110,6 +110,7 @@ def test_the_mixture_leaves_out_exactly_what_was_found(
     assert [source.left_out for source in after.card().sources] == [{"overlap": 8}, {"overlap": 1}]
 
 
+@pytest.mark.slow
 def test_neither_workers_nor_an_interruption_change_the_result(
     tmp_path: Path,
     benchmark: list[Example],
@@ -193,6 +194,7 @@ def test_the_fingerprints_are_those_of_the_records(
     ]
 
 
+@pytest.mark.slow
 def test_the_command_on_the_embedded_world(tmp_path: Path) -> None:
     write_records(tmp_path / "train", ShapesWorld("demo", 3, "train"), 40)
     row = VL_REWARDBENCH.load(Location(location=str(edition("vl_rewardbench", "demo")))).examples[

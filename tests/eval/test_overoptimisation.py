@@ -62,6 +62,7 @@ def measured(run: Path, output: Path, *more: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_and_a_killed_measurement_ends_the_same(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +119,7 @@ def test_an_endless_source_has_as_many_questions_as_are_asked_for(run: Path) -> 
     assert len(PolicyRun.read(run, "run").questions(7)) == 7
 
 
+@pytest.mark.slow
 def test_the_seeds_of_a_list_are_one_line_and_answers_of_the_run_are_taken(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

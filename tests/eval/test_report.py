@@ -394,6 +394,7 @@ def test_a_sweep_in_which_every_judge_is_broken(run: Path, tmp_path: Path) -> No
         read_sweep(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_or_says_what_is_wrong(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

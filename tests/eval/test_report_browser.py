@@ -19,9 +19,12 @@ from tests.eval.made_run import HOSTILE, OWN, PAIRWISE, make_run, picture
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"
+    ),
+    pytest.mark.slow,
+]
 ROWS = 60
 VISIBLE = "document.querySelectorAll('#list li').length"
 POSITION = "document.getElementById('position').textContent"

@@ -36,6 +36,7 @@ def write_log(run: Path, *lines: dict[str, float], more: str = "") -> None:
     (run / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines) + more)
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_from_before_its_first_line_to_its_end(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_sweep_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         report.main()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"
 )

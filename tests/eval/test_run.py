@@ -160,6 +160,7 @@ def test_figures_of_few_rows_do_not_replace_those_of_all(world: Path, tmp_path: 
     assert (result(tmp_path / "few").micro.n, result(checkpoint / "eval").micro.n) == (2, whole)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_figures_of_one(world: Path, tmp_path: Path) -> None:
     checkpoint = world / "run" / "checkpoint-2"
     arguments = [
@@ -399,6 +400,7 @@ def test_help_names_every_use(capsys: pytest.CaptureFixture[str]) -> None:
         assert all(f"  {form}: {about.about}" in shown for form, about in benchmark.files.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -318,6 +318,7 @@ def test_a_journal_of_another_checkpoint_or_option_is_not_taken(
     assert "belongs to another judge" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 def test_two_ranks_agree_on_scores_and_on_what_is_bad(world: Path, tmp_path: Path) -> None:
     """Of two bad images one rank alone finds each: both leave the row together."""
@@ -457,6 +458,7 @@ def test_recorded_verdicts_are_kept_or_the_option_is_refused(
     assert not list(tmp_path.glob("b.jsonl*"))  # nothing was judged
 
 
+@pytest.mark.slow
 def test_a_judge_that_compares_says_how_often(world: Path, tmp_path: Path) -> None:
     base = str(world / "run" / "base")
     source = write(

@@ -65,6 +65,7 @@ def test_judges_that_run_elsewhere_or_are_several_are_refused(tmp_path: Path) ->
         load_served(tmp_path / "judge.yaml", "x", Runtime(torch.device("cpu")))
 
 
+@pytest.mark.slow
 def test_a_signal_under_load_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
     run_folders.run_folder(
         tmp_path / "run", (1,), run_folders.recipe(tmp_path / "run" / "base", [])

@@ -68,6 +68,7 @@ def stored(output: Path) -> dict[str, tuple[int, int]]:
     }
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_repeats_nothing(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_folder_that_was_being_filled_counts_for_nothing(tmp_path: Path) -> No
     assert store.has("one")
 
 
+@pytest.mark.slow
 def test_everything_is_written_and_a_broken_checkpoint_is_skipped(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +152,7 @@ def test_everything_is_written_and_a_broken_checkpoint_is_skipped(
     assert f"vl_rewardbench: Best: {best}" in shown
 
 
+@pytest.mark.slow
 def test_equal_weights_are_one_computation(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,6 +246,7 @@ def test_the_curve_has_a_panel_for_each_benchmark(tmp_path: Path) -> None:
     assert widths[0] < widths[1]
 
 
+@pytest.mark.slow
 def test_wandb_gets_every_step_and_stays_on_disk_without_a_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def content(output: Path) -> dict[str, bytes]:
     return {str(path.relative_to(output)): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "name"), [("score", "out.jsonl"), ("run", "out"), ("sweep", "out")]
 )
@@ -210,6 +211,7 @@ def unchanged(folder: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 Change = Callable[[Path, list[dict[str, Any]]], list[dict[str, Any]]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "inside"),
     [

@@ -17,9 +17,12 @@ from mmrm.data.prompts import with_critique
 from mmrm.models import generation
 from mmrm.models.backbone import load_critic, load_language_model, load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig, SamplingConfig
-from mmrm.models.families.registry import FAMILIES
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, assert_no_worse, float64
+from tests.models.families.parameters import every_family
+
+pytestmark = pytest.mark.slow
+
 
 WORDS = (
     "red",
@@ -119,7 +122,7 @@ def with_gradient(backbone: nn.Module, values: tuple[Tensor, ...]) -> tuple[Tens
 
 @pytest.mark.numerics
 @pytest.mark.parametrize("kind", ["scalar", "critic", "judge"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", every_family())
 def test_bf16_is_no_further_from_fp32_than_the_stock_models(
     tmp_path: Path, family: str, kind: str
 ) -> None:

@@ -12,6 +12,8 @@ from mmrm.data.storage.output_lock import locked_folder
 from mmrm.models.distributed import barrier, locked_by_first_rank, rank
 from tests.train.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 
 def refused(folder: str) -> None:
     """Try to lock a folder that the test holds."""

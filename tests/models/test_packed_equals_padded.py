@@ -15,11 +15,11 @@ from mmrm.data.preference import Message, text
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig, StoredRead
 from mmrm.models.encoder import Span
-from mmrm.models.families.registry import FAMILIES
 from mmrm.models.packing.groups import filler_group
 from mmrm.models.portable.reward import ScalarReward
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, float64
+from tests.models.families.parameters import every_family
 
 ANSWERS = [
     "A red square.",
@@ -54,7 +54,7 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=every_family())
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ScalarReward:
     """Return a model in float64."""
     with float64():

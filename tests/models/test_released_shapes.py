@@ -25,6 +25,9 @@ from mmrm.train.supervised.objectives import pair_loss
 from mmrm.train.supervised.optimizer import make_optimizer
 from tests.models.shapes_only import ASKED, VARLEN, Kernels, Shapes, shapes_of
 
+pytestmark = pytest.mark.slow
+
+
 VOCABULARY = 152064
 EMBEDDINGS = VOCABULARY * 3584 * 2
 GIB = 2**30

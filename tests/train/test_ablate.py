@@ -62,6 +62,7 @@ def await_calls(path: Path, count: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_list_is_run_once_and_its_table_says_what_it_found(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_list_is_run_once_and_its_table_says_what_it_found(
     assert len(calls(runs)) == 9
 
 
+@pytest.mark.slow
 def test_two_seeds_are_printed_without_interval_and_word(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +117,7 @@ def test_two_seeds_are_printed_without_interval_and_word(
     assert (out / "ablation.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_what_only_serves_to_resume_is_removed_and_the_table_outlives_the_checkpoints(
     runs: Path,
 ) -> None:
@@ -140,6 +143,7 @@ evaluation: {questions: [{type: shapes, level: demo, split: benchmark, rows: 10}
 """
 
 
+@pytest.mark.slow
 def test_policies_are_compared_by_every_figure_of_their_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,6 +182,7 @@ def test_policies_are_compared_by_every_figure_of_their_answers(
     assert "reward-verifier, seed 4 answered another question" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_told_and_the_others_go_on(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,6 +208,7 @@ def test_a_failed_run_is_told_and_the_others_go_on(
     )
 
 
+@pytest.mark.slow
 def test_a_killed_list_lets_nothing_run_twice_and_continues(runs: Path) -> None:
     """SIGKILL leaves the run going on: the list is refused until that has ended, and then continues."""
     hold = runs.parent / "out" / "hold"
@@ -223,6 +229,7 @@ def test_a_killed_list_lets_nothing_run_twice_and_continues(runs: Path) -> None:
     assert calls(runs)[2:] == ["rm layers-1/0 resumed", "rm layers-5/0 begun"]
 
 
+@pytest.mark.slow
 def test_a_list_that_is_ended_ends_its_run(runs: Path) -> None:
     (runs.parent / "out" / "hold").write_text("layers-2/0")
     ended = start(runs)
@@ -250,6 +257,7 @@ def test_a_dry_run_leaves_no_trace_and_a_wrong_list_no_traceback(
     assert "did you mean layers" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_of_another_recipe_are_not_counted(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,6 +269,7 @@ def test_runs_of_another_recipe_are_not_counted(
     assert len(calls(runs)) == 3
 
 
+@pytest.mark.slow
 def test_runs_on_other_rows_are_not_compared(runs: Path) -> None:
     ablate.main(command(runs))
     file = runs.parent / "out" / "layers-5" / "0" / "eval" / "vl_rewardbench" / "predictions.jsonl"

@@ -20,6 +20,9 @@ from tests.models import tiny
 from tests.train.ranks import run_ranks
 from tests.train.worker import recipe_run
 
+pytestmark = pytest.mark.slow
+
+
 RECIPE = """\
 backbone: {{path: {base}, dtype: float32, min_pixels: 784, max_pixels: 3136}}
 head: {{activation: tanh}}
@@ -86,7 +89,6 @@ def critiques(folder: Path) -> list[str]:
     return [critique for line in lines for critique in json.loads(line)["critiques"]]
 
 
-@pytest.mark.slow
 def test_zero_stages_learn_alike_evaluate_in_the_loop_and_resume_inside_a_window(
     base: Path, tmp_path: Path
 ) -> None:
@@ -126,7 +128,6 @@ def test_zero_stages_learn_alike_evaluate_in_the_loop_and_resume_inside_a_window
     assert found["steps-4-6.json"] > windows["steps-4-6.json"]
 
 
-@pytest.mark.slow
 def test_adapters_train_write_and_save_the_head(base: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
@@ -174,7 +175,6 @@ def counted_run(arguments: Sequence[str], folder: str, fits: bool) -> None:
         (Path(folder) / "gathers.json").write_text(json.dumps(counts))
 
 
-@pytest.mark.slow
 def test_weights_are_gathered_once_where_they_fit(base: Path, tmp_path: Path) -> None:
     """The end token is as likely as in the other runs, but the limit differs: the gathers must not."""
     gathers: dict[tuple[bool, int], int] = {}

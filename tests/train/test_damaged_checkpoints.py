@@ -197,6 +197,7 @@ def test_the_server_ends_with_the_message(world: Path, tmp_path: Path) -> None:
         serve.main([str(folder), "--port", "0"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "judge.json"])
 def test_a_sweep_reports_a_damaged_judge_and_goes_on(
     world: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]

@@ -70,6 +70,7 @@ def descended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.parametrize(("stage", "budget"), CASES)
 def test_steps_equal_those_of_one_process_with_one_row(
@@ -106,6 +107,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.parametrize("stage", STAGES[1:])
 @pytest.mark.parametrize("family", OTHERS)
@@ -136,6 +138,7 @@ def test_the_rows_of_the_ranks_are_unequal() -> None:
     assert {(1, 2), (2, 1)} <= set(rows)
 
 
+@pytest.mark.slow
 def test_pairs_of_the_whole_runs_share_prompts(runs: Path) -> None:
     """What the tests below stand on: on two ranks, too, a step's pairs make fewer groups, some of more than two responses."""
     recipe = read_recipe(runs / "recipe.yaml")
@@ -163,6 +166,7 @@ def test_pairs_of_the_whole_runs_share_prompts(runs: Path) -> None:
         assert max(sizes) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CURVES[1:])
 def test_whole_runs_are_alike(runs: Path, case: tuple[int, str]) -> None:
     found, expected = lines(ended(runs / f"2-{case[1]}")), lines(ended(runs / "1-none"))
@@ -174,6 +178,7 @@ def test_whole_runs_are_alike(runs: Path, case: tuple[int, str]) -> None:
     assert difference(ended(runs / f"2-{case[1]}"), ended(runs / "1-none")) < 2e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CURVES)
 def test_deepspeed_runs_where_the_recipe_says_so_and_only_there(
     runs: Path, case: tuple[int, str]
@@ -186,6 +191,7 @@ def test_deepspeed_runs_where_the_recipe_says_so_and_only_there(
     assert (folder / "optimizer.pt").exists() == (stage == "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CURVES)
 def test_the_figures_on_disk_are_those_logged_at_every_save(
     runs: Path, case: tuple[int, str]
@@ -213,6 +219,7 @@ def test_the_figures_on_disk_are_those_logged_at_every_save(
         assert len(predictions.splitlines()) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CURVES)
 def test_best_is_the_best_and_the_others_are_gone(runs: Path, case: tuple[int, str]) -> None:
     folder = runs / f"{case[0]}-{case[1]}"
@@ -221,6 +228,7 @@ def test_best_is_the_best_and_the_others_are_gone(runs: Path, case: tuple[int, s
     assert whole == sorted({"checkpoint-6", (folder / "best").resolve().name})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_checkpoint_of_any_stage_scores_alike_when_it_is_loaded(runs: Path, stage: str) -> None:
     from mmrm.models.backbone import load_scalar
@@ -236,6 +244,7 @@ def test_a_checkpoint_of_any_stage_scores_alike_when_it_is_loaded(runs: Path, st
     assert torch.allclose(found[0], found[1], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_only_the_first_rank_speaks(runs: Path) -> None:
     for _, stage in CURVES[1:]:
         assert (runs / f"log-2-{stage}" / "rank1.log").read_text(encoding="utf-8") == ""

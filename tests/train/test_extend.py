@@ -15,6 +15,8 @@ from tests.train.ranks import run_ranks
 from tests.train.test_resume import curve
 from tests.train.worker import difference, ended
 
+pytestmark = pytest.mark.slow
+
 
 def learnt(folder: Path) -> list[dict[str, Any]]:
     """Return the log without Trainer's `epoch`, which is the share of the run that is done."""

@@ -13,6 +13,9 @@ from tests.train import worker
 from tests.train.ranks import run_ranks
 from tests.train.worker import lines
 
+pytestmark = pytest.mark.slow
+
+
 ONE_STEP = [
     "optim.max_steps=1",
     "optim.warmup_ratio=0",

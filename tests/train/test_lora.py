@@ -63,6 +63,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_head_and_the_language_models_adapters_are_saved_and_nothing_else(
     trained: Path, stage: str
@@ -82,6 +83,7 @@ def test_the_head_and_the_language_models_adapters_are_saved_and_nothing_else(
     assert all(float(tensor.abs().max()) > 0 for tensor in adapters.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_killed_run_ends_like_an_uninterrupted_one(trained: Path, stage: str) -> None:
     here, there = ended(trained / stage), ended(trained / f"{stage}-killed")
@@ -91,6 +93,7 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(trained: Path, stage: str) 
         assert (folder / "best").resolve().name == best_of(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_reloaded_checkpoint_has_the_figures_that_were_logged(
     trained: Path, stage: str, tmp_path: Path
@@ -107,6 +110,7 @@ def test_a_reloaded_checkpoint_has_the_figures_that_were_logged(
     assert (found.micro, found.groups) == (logged.micro, logged.groups)
 
 
+@pytest.mark.slow
 def test_merged_adapters_are_an_ordinary_checkpoint_with_the_same_scores(
     trained: Path, tmp_path: Path
 ) -> None:
@@ -135,6 +139,7 @@ def test_merged_adapters_are_an_ordinary_checkpoint_with_the_same_scores(
         merge(tmp_path / "merged", tmp_path / "twice")
 
 
+@pytest.mark.slow
 def test_zero3_trains_as_no_zero_does_even_with_dropout(trained: Path) -> None:
     found, expected = ([line["loss"] for line in lines(ended(trained / stage))] for stage in STAGES)
     assert len(found) == 6

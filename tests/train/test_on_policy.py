@@ -65,6 +65,7 @@ def calls(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_every_round_asks_the_models_of_the_one_before(tmp_path: Path) -> None:
     policy = write(tmp_path, POLICY, "policy.yaml")
     lines = rounds(tmp_path, "--policy-recipe", str(policy))
@@ -111,6 +112,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     return folder, rounds(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failing",
     ["sample round-2/samples.jsonl", "score round-1/scored.jsonl", "rm round-2/reward_model"],
@@ -138,6 +140,7 @@ def test_a_command_that_ended_is_continued_where_it_was(
     assert len(calls(tmp_path)) == len(told)
 
 
+@pytest.mark.slow
 def test_a_judge_labels_the_answers_where_nobody_knows_the_truth(tmp_path: Path) -> None:
     rounds(tmp_path, "--judge", "judge.yaml", number=1)
     assert (
@@ -150,6 +153,7 @@ def test_a_judge_labels_the_answers_where_nobody_knows_the_truth(tmp_path: Path)
     ] * 3  # its best and its worst
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = [
         "--policy",
@@ -193,6 +197,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *more: str, **give
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_answers_are_labelled_as_their_questions_declare(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +238,7 @@ def test_questions_that_were_trained_on_are_refused_before_any_work(
     assert "{round}" in error
 
 
+@pytest.mark.slow
 def test_a_chance_repeat_is_left_out_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,6 +258,7 @@ PAIRS = """\
 """
 
 
+@pytest.mark.slow
 def test_the_recipes_own_records_are_compared_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,6 +298,7 @@ def test_what_the_start_was_trained_on_is_compared_too(
     assert f"'How many, 2?', is one of {run}, source project" in error
 
 
+@pytest.mark.slow
 def test_what_has_changed_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Other answers are scored and paired again; a model that learned from the old pairs is refused."""
     rounds(tmp_path, number=1)
@@ -321,6 +329,7 @@ workers: 0
 """
 
 
+@pytest.mark.slow
 def test_a_round_for_real(tmp_path: Path) -> None:
     """A tiny policy answers, a tiny reward model scores its answers, and learns from the best and the worst by its own scores."""
     policy, first = tiny.checkpoint(tmp_path / "policy"), tmp_path / "first"

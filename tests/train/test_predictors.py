@@ -79,6 +79,7 @@ def calls(listed: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_every_model_is_measured_by_the_same_answers(
     listed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,6 +127,7 @@ def test_every_model_is_measured_by_the_same_answers(
     assert calls(listed) == made_once
 
 
+@pytest.mark.slow
 def test_what_failed_is_missing_and_told_and_a_killed_command_ends_the_same(
     listed: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +145,7 @@ def test_what_failed_is_missing_and_told_and_a_killed_command_ends_the_same(
     assert len(run(listed)["models"]) == 6
 
 
+@pytest.mark.slow
 def test_scores_of_other_answers_are_not_taken(listed: Path) -> None:
     """The folder is removed, as the command advises, and other questions are asked: the old scores are in the run folders."""
     run(listed)
@@ -233,6 +236,7 @@ def test_questions_that_were_trained_on_are_in_no_figure(tmp_path: Path) -> None
     assert without.figures == alone.figures
 
 
+@pytest.mark.slow
 def test_a_policy_is_paired_with_its_start_by_question(listed: Path) -> None:
     """The rows of a file may stand in any order; another question under the same identity is another question."""
     first = run(listed)

@@ -18,6 +18,9 @@ from tests.train.conftest import share_prompts
 from tests.train.ranks import run_ranks
 from tests.train.worker import difference, ended, lines
 
+pytestmark = pytest.mark.slow
+
+
 SPEED = ("records_per_second", "tokens_per_second", "eval_judging/seconds_per_pair")
 Moment = Literal["step", "save", "mark"]
 MOMENTS: list[tuple[str, Moment, int, int]] = [

@@ -202,6 +202,7 @@ def test_what_does_not_fit_is_said(
     assert bench(model).run(TRAINING, SHARED).pairs_per_second is None
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("variant", [STOCK, UNSHARED, SHARED])
@@ -327,6 +328,7 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names() -> None:
     assert_no_worse(compiled, eager, exact)
 
 
+@pytest.mark.slow
 def test_compilation_leaves_attention_alone(model: CriticRewardModel) -> None:
     kinds = {type(module).__name__ for module in element_wise(model.model)}
     assert kinds == {"Qwen2MLP", "Qwen2_5_VLMLP", "Qwen2_5_VLRMSNorm"}

@@ -9,7 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mmrm.train.runs.environment import SINGLE_PROCESS
+
+pytestmark = pytest.mark.slow
+
 
 CLONE = Path(__file__).resolve().parents[2]
 RECIPE = """\

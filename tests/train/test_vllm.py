@@ -21,6 +21,8 @@ from tests.train.reinforce.test_rollout_trainer import request
 from tests.train.reinforce_worker import even_tokens, rl_trainer
 from tests.train.shipped import FOLDER
 
+pytestmark = pytest.mark.slow
+
 CHANGES = (
     "backbone.path=embedded",
     "method.engine=vllm_colocate",

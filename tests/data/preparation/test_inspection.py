@@ -89,6 +89,7 @@ def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
         list(inspect(tmp_path / "empty.jsonl", None, tmp_path / "cache", 1))
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_file(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [row(str(place)) for place in range(4)])
     command = [sys.executable, str(ROOT / "data" / "mixture.py"), "a.jsonl"]

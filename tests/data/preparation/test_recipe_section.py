@@ -88,6 +88,7 @@ def test_the_embedded_world_is_a_source(tmp_path: Path) -> None:
         mixture(tmp_path, [shapes], text_per_multimodal=0.5)
 
 
+@pytest.mark.slow
 def test_parsing_imports_nothing_heavy() -> None:
     heavy = ("torch", "transformers", "datasets", "pyarrow")
     code = f"import sys, mmrm.data.preparation.mixing; print([name for name in {heavy} if name in sys.modules])"
@@ -177,6 +178,7 @@ LARGER = {"vision_config": {"patch_size": 16, "spatial_merge_size": 2}}
 TILED = {"downsample_ratio": 0.5, "vision_config": {"image_size": [56, 56], "patch_size": [14, 14]}}
 
 
+@pytest.mark.slow
 def test_the_plan_prints_and_saves_the_card_from_any_folder(
     two: list[dict[str, Any]], tmp_path: Path
 ) -> None:

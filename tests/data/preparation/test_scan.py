@@ -49,6 +49,7 @@ def read(source: Source, cache: Path, workers: int = 1) -> RowIndex:
     return scan(source, BadRecordConfig(), cache, workers)
 
 
+@pytest.mark.slow
 def test_one_process_and_several_find_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_images_that_were_missing_are_found_once_they_are_there(tmp_path: Path) 
     assert read(source, tmp_path / "cache").rows["images"].tolist() == [1]
 
 
+@pytest.mark.slow
 def test_equal_faults_of_several_blocks_are_told_once_with_their_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +187,7 @@ def test_equal_faults_of_several_blocks_are_told_once_with_their_count(
     assert images.endswith("… and 2 more records with the same fault")
 
 
+@pytest.mark.slow
 def test_a_kill_loses_nothing(tmp_path: Path) -> None:
     rows = [
         {"prompt": f"q {number}", "chosen": f"a {number} " * 40, "rejected": "b " * 100}

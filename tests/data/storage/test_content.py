@@ -15,8 +15,8 @@ from mmrm.data.images import decode
 from mmrm.data.preference import Preference, Truth, text, validate
 from mmrm.data.sources.registry import SOURCES
 from mmrm.data.storage.content import record_key, shown_key
-from tests.attack.samples import SAMPLES, Sample, surroundings, written
 from tests.data.sources.fixtures import BLUE, RED, open_source
+from tools.attack.samples import SAMPLES, Sample, surroundings, written
 
 SHAPES: list[dict[str, Any]] = [
     {"level": "demo", "split": "train", "rows": 40, "seed": 0},

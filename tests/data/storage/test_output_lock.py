@@ -52,6 +52,7 @@ def end_group(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
+@pytest.mark.slow
 def test_a_second_process_is_told_who_has_the_output(tmp_path: Path) -> None:
     output = tmp_path / "new" / "out.jsonl"
     process = holder(output)
@@ -68,6 +69,7 @@ def test_a_second_process_is_told_who_has_the_output(tmp_path: Path) -> None:
         assert [path.name for path in output.parent.iterdir()] == ["out.jsonl.lock"]
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_file_that_is_not_locked(tmp_path: Path) -> None:
     process = holder(tmp_path / "out")
     end_group(process)
@@ -77,6 +79,7 @@ def test_a_killed_process_leaves_a_file_that_is_not_locked(tmp_path: Path) -> No
     assert not (tmp_path / "out.lock").exists()
 
 
+@pytest.mark.slow
 def test_a_forked_worker_that_outlives_its_run_does_not_keep_the_lock(tmp_path: Path) -> None:
     process = holder(tmp_path / "out", FORK)
     process.kill()
@@ -88,6 +91,7 @@ def test_a_forked_worker_that_outlives_its_run_does_not_keep_the_lock(tmp_path: 
         end_group(process)
 
 
+@pytest.mark.slow
 def test_a_subprocess_that_inherits_the_lock_keeps_it_when_its_parent_is_killed(
     tmp_path: Path,
 ) -> None:
@@ -131,6 +135,7 @@ while times < 100:
 """
 
 
+@pytest.mark.slow
 def test_no_two_processes_have_an_output_at_once_although_lock_files_are_removed(
     tmp_path: Path,
 ) -> None:
@@ -145,6 +150,7 @@ def test_no_two_processes_have_an_output_at_once_although_lock_files_are_removed
     assert [path.name for path in tmp_path.iterdir()] == ["counter"]
 
 
+@pytest.mark.slow
 def test_a_cache_is_waited_for(tmp_path: Path) -> None:
     lock_file = tmp_path / "lock"
     code = (

@@ -27,6 +27,9 @@ from mmrm.data.synthetic.scenes import (
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
 from mmrm.data.synthetic.world import Item, ShapesWorld
 
+pytestmark = pytest.mark.slow
+
+
 Vector = npt.NDArray[np.float64]
 FEATURES = 4096
 PICTURES = tuple(QUESTION_TYPES)

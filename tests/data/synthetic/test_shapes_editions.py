@@ -158,6 +158,7 @@ def test_length_finds_no_better_response_in_any_edition(folder: Path) -> None:
     assert abs(np.mean([np.sign(len(better) - len(worse)) for better, worse in pairs])) < 0.12
 
 
+@pytest.mark.slow
 def test_the_same_arguments_give_the_same_files(folder: Path, tmp_path: Path) -> None:
     write_editions(tmp_path / "again", "demo", 0)
     write_editions(tmp_path / "other", "demo", 1)
@@ -189,6 +190,7 @@ def test_own_records_are_read_back(tmp_path: Path) -> None:
             assert getattr(record, name) == getattr(original, name)
 
 
+@pytest.mark.slow
 def test_everything_is_written_in_one_call(tmp_path: Path) -> None:
     write_all(tmp_path / "new" / "world", "hard", 0, 20)
     assert sorted(path.name for path in (tmp_path / "new" / "world").iterdir()) == [
@@ -225,6 +227,7 @@ def test_an_edition_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert edition("vl_rewardbench", "demo").parent == first.parent
 
 
+@pytest.mark.slow
 def test_the_sheet_shows_examples(tmp_path: Path) -> None:
     write_sheet(tmp_path / "sheet.png", "hard", 0)
     assert Image.open(tmp_path / "sheet.png").height > 1000

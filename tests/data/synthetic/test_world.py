@@ -144,6 +144,7 @@ def test_one_fact_is_changed(kind: str) -> None:
             assert item.rejected.endswith(f" {after.what}")
 
 
+@pytest.mark.slow
 def test_splits_share_no_scene() -> None:
     seen: dict[tuple[int, object], str] = {}
     for split in SPLITS:
@@ -166,6 +167,7 @@ def test_an_item_depends_on_its_index_alone() -> None:
     assert ShapesWorld("hard", 4, "train").item(7).preference() != forwards[7]
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_records() -> None:
     program = (
         "import hashlib; from mmrm.data.synthetic.world import ShapesWorld; world = ShapesWorld('demo', 1, 'train')\n"

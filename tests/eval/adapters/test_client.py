@@ -102,6 +102,7 @@ def test_adapters_import_nothing_of_this_project() -> None:
         assert not {"data", "models", "eval", "train"} & set(found)
 
 
+@pytest.mark.slow
 def test_equal_prompts_are_one_group_wherever_their_rows_stand(server: Told) -> None:
     one, other = [{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]
     assert score(RewardServer(address(server)), [(one, "x"), (other, "xx"), (one, "xxx")]) == [
@@ -112,6 +113,7 @@ def test_equal_prompts_are_one_group_wherever_their_rows_stand(server: Told) -> 
     assert sorted(len(body["groups"][0]["responses"]) for body in server.asked) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: Told) -> None:
     server.answers = [(503, {}, {}), (429, {"Retry-After": "0"}, {})]
     client = RewardServer(address(server))
@@ -123,6 +125,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: Told) -> None
     assert len(server.asked) == 4
 
 
+@pytest.mark.slow
 def test_nothing_is_made_up(server: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trl_reward, "TRIES", 2)
     client = RewardServer(address(server))
@@ -148,6 +151,7 @@ def test_nothing_is_made_up(server: Told, monkeypatch: pytest.MonkeyPatch) -> No
         score(RewardServer("http://127.0.0.1:1"), [("a", "x")])
 
 
+@pytest.mark.slow
 def test_settings_come_from_the_environment_too(
     server: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -205,6 +209,7 @@ def test_images_stand_where_the_messages_say() -> None:
         sendable([{"role": "user", "content": [{"type": "video"}]}])
 
 
+@pytest.mark.slow
 def test_trl_hands_over_prompts_images_and_completions(server: Told) -> None:
     reward = Reward(address(server))
     words = {"type": "text", "text": "x"}

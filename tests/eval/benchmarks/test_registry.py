@@ -77,6 +77,7 @@ PARTS: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
 """Name of a benchmark to the beginning of its parquet files' names, and its rows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -> None:
     start, row = PARTS[name]
@@ -134,6 +135,7 @@ def test_counts_are_compared_with_the_nearest_edition() -> None:
     assert differences(rows("aa"), [Known("small", 2, items=1)]) == ["2 items; small has 1."]
 
 
+@pytest.mark.slow
 def test_a_recipe_is_checked_without_heavy_imports() -> None:
     code = (
         "import sys; from mmrm.eval.benchmarks.registry import BenchmarkConfig; BenchmarkConfig(name='vl_rewardbench');"

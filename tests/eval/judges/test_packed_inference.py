@@ -101,7 +101,7 @@ def test_scores_are_those_of_each_item_alone(
     assert found == [pytest.approx(one, rel=RELATIVE) for one in expected]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_item_is_lost_or_mixed_up_over_rows_and_chunks(workers: int) -> None:
     numbers = [(7 * place) % 100 for place in range(CHUNK + 9)]
     assert (
@@ -154,7 +154,7 @@ def test_nothing_to_score_is_no_error() -> None:
     assert run_packed(Packed(ENCODER, CPU, 100), [], Asked(ENCODER), numbers_in) == []
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_evaluating_leaves_the_dice_of_training_alone(model: nn.Module, workers: int) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()

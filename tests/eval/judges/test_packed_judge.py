@@ -108,6 +108,7 @@ def test_several_prompts_are_ranked_as_one_at_a_time_and_as_in_an_evaluation(
     assert evaluated == pytest.approx(found[1].scores, rel=RELATIVE)
 
 
+@pytest.mark.slow
 def test_a_judge_compares_every_two_in_both_orders(checkpoints: dict[str, Path]) -> None:
     loaded = judge(checkpoints["generative"])
     ranking = loaded.rank("What is it?", RESPONSES, pictures(1))
@@ -118,6 +119,7 @@ def test_a_judge_compares_every_two_in_both_orders(checkpoints: dict[str, Path])
         loaded.score("What is it?", ["only one"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_equal_responses_are_compared_once_by_a_greedy_judge_only(
     checkpoints: dict[str, Path], tmp_path: Path, temperature: float

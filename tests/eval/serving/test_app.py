@@ -10,6 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow
+
+
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from mmrm.eval.serving.app import application

@@ -23,7 +23,7 @@ from tests.eval.serving.client import at_once, data_uri, group, serving
 from tests.eval.serving.conftest import BUDGETS
 from tests.models.exactness import RELATIVE
 
-pytestmark = pytest.mark.usefixtures("module_in_float64")
+pytestmark = [pytest.mark.usefixtures("module_in_float64"), pytest.mark.slow]
 
 WORDS = [
     "A red square.",

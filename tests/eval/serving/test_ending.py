@@ -13,6 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow
+
+
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from mmrm.eval.candidates import Candidates, Verdict

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.slow
+
+
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from mmrm.eval.serving.dialects import DIALECTS

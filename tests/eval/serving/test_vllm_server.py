@@ -16,6 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow
+
+
 pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 
 import torch

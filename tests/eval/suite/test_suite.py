@@ -209,6 +209,7 @@ def seconds_to_evaluate(num_rows: int) -> float:
     return min(seconds)
 
 
+@pytest.mark.slow
 def test_the_time_of_an_evaluation_grows_with_the_rows() -> None:
     """Four times as many rows take four times as long; what is quadratic would take sixteen times."""
     assert seconds_to_evaluate(20_000) < 9 * seconds_to_evaluate(5_000)

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from mmrm.models.families.registry import FAMILIES
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import compare, reward_model
+from tests.models.families.parameters import every_family
 
 COUNT = 4
 
 
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", every_family())
 def test_scores_and_gradients_are_the_stock_models(tmp_path: Path, family: str) -> None:
     model = reward_model(tmp_path, family)
     for seed in range(1000, 1000 + COUNT):

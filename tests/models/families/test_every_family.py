@@ -35,6 +35,7 @@ from mmrm.train.supervised.optimizer import element_wise, part_of
 from tests.models import exactness, stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import reward_model
+from tests.models.families.parameters import every_family
 
 LOADERS: dict[str, Any] = {
     "scalar": load_scalar,
@@ -52,7 +53,7 @@ TOTALS = {
 """What the model cards on the hub state."""
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=every_family())
 def family(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -118,12 +119,13 @@ import exactness
 exactness.compute_in_float64()
 model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
 processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-assert not any(name.split(".")[0] == "mmrm" for name in sys.modules), "the repository was imported"
+assert not any(name.split(".")[0] == "models" for name in sys.modules), "the repository was imported"
 messages = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "What?"}]}]
 torch.save(torch.tensor(model.score(processor, messages, ["Red", "A blue circle"])), scores)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 def test_remote_code_scores_the_same_elsewhere(tmp_path: Path, family: str) -> None:

@@ -14,6 +14,7 @@ from mmrm.models.families.registry import FAMILIES
 from mmrm.models.generation import WritingCost, generate
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact
+from tests.models.families.parameters import every_family
 from tests.models.test_generation import CASES, END, LIMIT, NAMES
 
 LIKELY = {
@@ -39,7 +40,7 @@ def backbone(folder: Path, family: str) -> Any:
 
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", every_family())
 def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(
     tmp_path: Path, family: str
 ) -> None:
@@ -85,7 +86,7 @@ def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", every_family())
 def test_a_position_costs_what_its_keys_and_values_take(family: str) -> None:
     config = tiny.config(family)
     text, sampling = config.text_config, SamplingConfig(max_new_tokens=10)

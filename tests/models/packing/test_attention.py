@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mmrm.models import compatibility
-from mmrm.models.families.registry import FAMILIES
 from mmrm.models.packing.attention import AttentionPlan, flash_windows, shared_prefix
 from mmrm.models.packing.vision import map_tensors
 from tests.models.exactness import assert_exact
+from tests.models.families.parameters import every_family
 from tests.models.varlen_reference import attend, put_in_place
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
@@ -134,7 +134,7 @@ def test_varlen_on_a_cpu_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", every_family())
 def test_the_installed_transformers_is_recognised(family: str) -> None:
     compatibility.check_transformers(family)
 

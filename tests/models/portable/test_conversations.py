@@ -183,6 +183,7 @@ print(json.dumps(model.score(processor, messages, json.loads(sys.stdin.read())))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 def test_transformers_alone_gives_the_scores(tmp_path: Path) -> None:

@@ -217,6 +217,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 def test_remote_code_scores_given_critiques_and_writes_elsewhere(tmp_path: Path) -> None:

@@ -280,6 +280,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 def test_remote_code_scores_the_same_elsewhere(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def on_ranks(folder: str) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_each_rank_reads_its_own_files_and_all_hear_of_the_damage(tmp_path: Path) -> None:
     save(tmp_path)
     run_ranks(tmp_path / "logs", on_ranks, str(tmp_path))

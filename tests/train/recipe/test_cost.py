@@ -46,6 +46,7 @@ PRETENDED = [
 PRETENDED += [("zero3_hpz", 8), ("zero3_hpz", 64), ("zero3_hpz", 512)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "ranks"), PRETENDED)
 def test_bytes_are_those_that_deepspeed_moves_and_holds_on_pretended_ranks(
     name: str, ranks: int
@@ -68,6 +69,7 @@ def test_bytes_are_those_that_deepspeed_moves_and_holds_on_pretended_ranks(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["zero2", "zero3"])
 def test_bytes_are_those_that_deepspeed_moves_on_two_real_ranks(name: str) -> None:
     found, weights, _ = counted("torchrun", "--nproc-per-node", "2", str(COUNT), name, "2")

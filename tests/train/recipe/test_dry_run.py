@@ -57,6 +57,7 @@ def test_basereward_is_announced() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_it_needs_neither_torch_nor_a_network_and_little_time(tmp_path: Path) -> None:
     code = (
         "import socket, sys, time; begin = time.process_time()\n"

@@ -14,9 +14,9 @@ from mmrm.models.families.backbone_shape import EMBEDDED
 from mmrm.train.recipe.dry_run import dry_run, plan_lines
 from mmrm.train.recipe.parsing import parse_arguments, read_recipe
 from mmrm.train.recipe.recipe import Recipe
-from tests.attack.recipes import valid
-from tests.attack.values import at, dotted, places, put
 from tests.train.minimal import write
+from tools.attack.recipes import valid
+from tools.attack.values import at, dotted, places, put
 
 OWN = json.loads((EMBEDDED / "config.json").read_text())
 HALF = {**OWN, "text_config": {**OWN["text_config"], "num_hidden_layers": "2"}}

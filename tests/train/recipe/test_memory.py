@@ -22,10 +22,10 @@ from mmrm.train.recipe.memory import (
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.studies.speed.workload import SHAPES, PairSize, pair_group, vision_tokens
-from tests.models.measure_peak_memory import peak
 from tests.models.shapes_only import shapes_of
 from tests.train.minimal import write
 from tests.train.shipped import RECIPES
+from tools.measure_peak_memory import peak
 
 BASEREWARD = next(path for path in RECIPES if path.stem == "basereward")
 
@@ -177,6 +177,7 @@ COUNTED += [("OpenGVLab/InternVL3-2B-hf", False), ("OpenGVLab/InternVL3_5-8B-HF"
 COUNTED += [("lkhl/VideoLLaMA3-2B-Image-HF", False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "checkpointing"), COUNTED)
 def test_activations_are_those_of_the_kernels(
     size: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch

@@ -222,6 +222,7 @@ def test_a_used_folder_is_not_overwritten(
     assert parse_arguments([path, folder, "--resume"], "rm", "").recipe.output.resume == "auto"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", [script for script in SCRIPTS if script.exists()], ids=lambda script: script.stem
 )

@@ -113,6 +113,7 @@ def same(one: list[dict[str, float]], two: list[dict[str, float]], tolerance: fl
         assert first == pytest.approx(second, rel=tolerance, abs=tolerance)
 
 
+@pytest.mark.slow
 def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     path = recipe(tmp_path)
 

@@ -16,6 +16,7 @@ from tests.train import worker
 from tests.train.ranks import run_ranks
 
 
+@pytest.mark.slow
 def test_a_run_tells_before_its_first_step(tmp_path: Path) -> None:
     recipe = worker.prepare(tmp_path)
     source = project(

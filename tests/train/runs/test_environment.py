@@ -72,6 +72,7 @@ def test_a_free_port_can_be_taken() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_port_that_another_run_has_is_named_with_a_way_out() -> None:
     """In a process of its own: this one may have met its ranks already, in another test."""
     program = (
@@ -121,6 +122,7 @@ with run_environment(seed=0, deterministic=False, deepspeed=False):
 """
 
 
+@pytest.mark.slow
 def test_a_run_may_open_files_and_loads_states_on_a_numbered_cpu() -> None:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     found = subprocess.run(
@@ -153,6 +155,7 @@ SHORT = [
 """One step and nothing evaluated."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_launcher_starts_the_script_by_path_from_another_folder(
     tmp_path: Path, launcher: str
@@ -192,6 +195,7 @@ def test_every_launcher_starts_the_script_by_path_from_another_folder(
     assert len(parts) == (2 if launcher == "torchrun" else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -233,6 +237,7 @@ class Listener:
             self.calls += 1
 
 
+@pytest.mark.slow
 def test_without_a_login_wandb_stays_on_disk_and_the_hub_gets_the_best(tmp_path: Path) -> None:
     recipe, server = worker.prepare(tmp_path), Listener()
     changes = [*SHORT, "output.wandb_project=tests", "output.push_to_hub=me/model"]
@@ -256,6 +261,7 @@ def test_without_a_login_wandb_stays_on_disk_and_the_hub_gets_the_best(tmp_path:
     assert "checkpoint-1 is on the hub as me/model" in printed.replace("\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "said"), [([0, 1], "the data are elsewhere"), ([1], "rank 1: the data are elsewhere")]
 )
@@ -267,6 +273,7 @@ def test_the_rank_that_ends_a_run_has_said_why(tmp_path: Path, ranks: list[int],
     assert [line for line in printed.splitlines() if "elsewhere" in line] == [said]
 
 
+@pytest.mark.slow
 def test_ddp_is_not_what_ends_the_process_group(tmp_path: Path) -> None:
     """Its reducer would wait for gloo's threads with the interpreter's lock, for which they may wait in their turn, for ever."""
     printed = run_ranks(tmp_path, worker.ended_run)

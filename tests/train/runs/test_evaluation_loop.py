@@ -64,6 +64,7 @@ def test_it_is_the_mean_over_tokens_of_records_with_a_rationale(tmp_path: Path) 
         assert found == pytest.approx(total / tokens, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_cold_start_with_the_lowest_held_out_loss_is_the_best(tmp_path: Path) -> None:
     recipe = worker.prepare(tmp_path)
     changes = [
@@ -97,6 +98,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "ranks"), [("naive", 1), ("naive", 2), ("critic", 2)])
 def test_every_evaluation_scores_the_records_that_are_withheld(
     tmp_path: Path, method: str, ranks: int

@@ -71,6 +71,7 @@ def test_a_card_says_step_base_method_data_and_recipe(tmp_path: Path) -> None:
     assert read_recipe(write(tmp_path, recipe, "again.yaml")) == known
 
 
+@pytest.mark.slow
 def test_figures_stand_with_their_interval_and_counts(runs: Path, tmp_path: Path) -> None:
     results = read_results(ended(runs / "2-zero2"))
     micro = results["vl_rewardbench"].micro
@@ -160,6 +161,7 @@ def test_a_model_with_a_scale_loads_and_keeps_it(tmp_path: Path) -> None:
     assert (model.config.mean, model.config.reference_scores) == (3.0, BOTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["none", "zero2", "zero3"])
 def test_the_scale_of_a_run_is_that_of_its_evaluation(runs: Path, stage: str) -> None:
     folder = ended(runs / f"2-{stage}")
@@ -274,6 +276,7 @@ def test_the_code_on_a_card_decodes_as_evaluation_does(
     assert 0 < refused < 30  # 32-bit integer, float and Lab
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [encoded(tiny.picture(50, 60), "PNG"), encoded(tiny.picture(50, 60), "JPEG", 6)]
 )
@@ -381,6 +384,7 @@ def test_the_best_checkpoint_is_uploaded(tmp_path: Path) -> None:
     assert hub.calls[0]["commit_message"] == "checkpoint-4 of run"
 
 
+@pytest.mark.slow
 def test_only_what_a_user_of_the_model_wants_is_uploaded(runs: Path) -> None:
     for stage in ("none", "zero2", "zero3"):
         found = {path.name for path in ended(runs / f"2-{stage}").iterdir()}

@@ -137,6 +137,7 @@ def test_the_same_records_elsewhere_have_the_same_fingerprint(tmp_path: Path) ->
     assert prints[0] == prints[1]
 
 
+@pytest.mark.slow
 def test_the_commit_and_its_changes(tmp_path: Path) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)

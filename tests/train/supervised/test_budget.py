@@ -266,6 +266,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.parametrize("case", ["short", "short2", "dealt2", "sharded2", "sharded3"])
 def test_the_same_is_learnt(trained: tuple[Path, str], case: str) -> None:
@@ -276,6 +277,7 @@ def test_the_same_is_learnt(trained: tuple[Path, str], case: str) -> None:
     assert_same_steps(lines(folder / case), lines(folder / "plain"), EQUAL, stage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["short", "short2", "sharded2"])
 def test_memory_did_end(trained: tuple[Path, str], case: str) -> None:
     found = re.search(rf"{case}: refused (\d+), budget (\d+)", trained[1])
@@ -285,6 +287,7 @@ def test_memory_did_end(trained: tuple[Path, str], case: str) -> None:
     assert "out of memory: token budget lowered to" in trained[1]
 
 
+@pytest.mark.slow
 def test_zero3_ends_with_a_budget_for_the_next_start(trained: tuple[Path, str]) -> None:
     folder, said = trained
     left = int((folder / "sharded3" / LOWERED).read_text())

@@ -13,6 +13,7 @@ from tests.train import worker
 from tests.train.ranks import run_ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "stage", "kind"),
     [

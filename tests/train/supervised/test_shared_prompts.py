@@ -168,8 +168,10 @@ def assert_same(
 
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("budget", [10**6, 250])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("budget", [pytest.param(10**6, marks=pytest.mark.slow), 250])
 def test_a_step_is_that_of_separate_groups(
     pairs: Mixture, method: Any, ranks: int, budget: int
 ) -> None:
@@ -199,6 +201,7 @@ def test_a_step_is_that_of_separate_groups(
         assert budget < 10**6 or (spent[0][0] < spent[1][0] and spent[0][1] < spent[1][1])
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 def test_a_group_that_is_cut_for_a_lack_of_memory_is_the_same_records(

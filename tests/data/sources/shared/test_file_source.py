@@ -48,6 +48,7 @@ def test_the_hub_gives_files_and_their_commit(
     assert asked["revision"] == "refs/convert/parquet"
 
 
+@pytest.mark.slow
 def test_a_numbered_set_is_read_whole_or_refused(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     for number in range(3):

@@ -281,6 +281,7 @@ def on_ranks(checkpoint: str, target: str) -> None:
             Path(target).write_text(json.dumps(found))
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 def test_two_ranks_give_the_figures_of_one(checkpoint: Path, tmp_path: Path) -> None:
     target = str(tmp_path / "found.json")

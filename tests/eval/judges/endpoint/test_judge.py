@@ -60,6 +60,7 @@ def files(folder: Path) -> list[Path]:
     return [path for path in (folder / "cache").rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_the_official_prompt_is_sent_with_the_picture_in_both_orders(
     server: Server, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_the_official_prompt_is_sent_with_the_picture_in_both_orders(
             )
 
 
+@pytest.mark.slow
 def test_votes_have_seeds_of_their_own_and_the_same_ones_every_time(
     server: Server, tmp_path: Path
 ) -> None:
@@ -97,6 +99,7 @@ def test_votes_have_seeds_of_their_own_and_the_same_ones_every_time(
     assert sorted(request["seed"] for request in server.requests[9:]) == sorted(seeds)
 
 
+@pytest.mark.slow
 def test_what_was_answered_is_not_asked_again(server: Server, tmp_path: Path) -> None:
     first = judge(server, tmp_path, dollars_per_million_input=2.0, dollars_per_million_output=10.0)
     verdicts = first.judge(EXAMPLES[:2])
@@ -118,6 +121,7 @@ def test_what_was_answered_is_not_asked_again(server: Server, tmp_path: Path) ->
     assert len(server.requests) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", [429, 500, 503, 408, "garbage", "empty", "slow", "drip"])
 def test_what_may_pass_is_tried_again_and_never_kept(
     server: Server, tmp_path: Path, failure: int | str
@@ -132,6 +136,7 @@ def test_what_may_pass_is_tried_again_and_never_kept(
     assert len(files(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_stays_broken_gives_no_figure_and_what_came_is_kept(
     server: Server, tmp_path: Path
 ) -> None:
@@ -148,11 +153,13 @@ def test_an_endpoint_that_stays_broken_gives_no_figure_and_what_came_is_kept(
     assert len(server.requests) == 2 + 4 + 4
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EndpointError, match="ConnectError"):
         judge(Server(url="http://127.0.0.1:9/v1"), tmp_path).judge(EXAMPLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_wrong_key_or_path_is_told_at_once(server: Server, tmp_path: Path, status: int) -> None:
     server.always = status
@@ -162,6 +169,7 @@ def test_a_wrong_key_or_path_is_told_at_once(server: Server, tmp_path: Path, sta
     assert not files(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_refused_request_is_an_unreadable_vote_that_is_counted_and_not_kept(
     server: Server, tmp_path: Path
 ) -> None:
@@ -179,6 +187,7 @@ def test_a_refused_request_is_an_unreadable_vote_that_is_counted_and_not_kept(
         judge(server, tmp_path / "new").judge(EXAMPLES)
 
 
+@pytest.mark.slow
 def test_unreadable_and_cut_off_judgements_are_counted(server: Server, tmp_path: Path) -> None:
     server.text, server.failures = "I cannot say.", ["cut"]
     asked = judge(server, tmp_path, concurrency=1)
@@ -186,12 +195,14 @@ def test_unreadable_and_cut_off_judgements_are_counted(server: Server, tmp_path:
     assert asked.notes()[1] == "1 judgements were cut off at the limit of new tokens."
 
 
+@pytest.mark.slow
 def test_requests_run_together_but_not_more_than_allowed(server: Server, tmp_path: Path) -> None:
     many = [example(str(row), 0, (f"{row} one", "two"), query="?") for row in range(20)]
     judge(server, tmp_path, concurrency=3).judge(many)
     assert 1 < server.at_once["most"] <= 3
 
 
+@pytest.mark.slow
 def test_the_key_comes_from_the_environment_and_is_written_nowhere(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +218,7 @@ def test_the_key_comes_from_the_environment_and_is_written_nowhere(
     )
 
 
+@pytest.mark.slow
 def test_a_key_that_the_endpoint_repeats_is_not_shown(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +246,7 @@ def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, url: st
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_answer_has_a_size(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +257,7 @@ def test_an_answer_has_a_size(
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_benchmark_without_a_prompt_is_asked_in_words_of_another_and_says_so(
     server: Server, tmp_path: Path
 ) -> None:
@@ -255,6 +269,7 @@ def test_a_benchmark_without_a_prompt_is_asked_in_words_of_another_and_says_so(
     assert "publishes no prompt" not in judge(server, tmp_path, MULTIMODAL_REWARDBENCH).notes()[0]
 
 
+@pytest.mark.slow
 def test_a_provider_may_name_settings_otherwise(server: Server, tmp_path: Path) -> None:
     judge(server, tmp_path, request={"max_tokens": None, "max_completion_tokens": 9}).judge(
         EXAMPLES[:1]
@@ -263,6 +278,7 @@ def test_a_provider_may_name_settings_otherwise(server: Server, tmp_path: Path) 
     assert server.requests[0]["max_completion_tokens"] == 9
 
 
+@pytest.mark.slow
 def test_a_yaml_file_is_a_judge(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "judge.yaml"
     file.write_text(

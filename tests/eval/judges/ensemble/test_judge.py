@@ -124,6 +124,7 @@ def test_what_the_file_must_say() -> None:
         config(members=["a"])
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 def test_an_ensemble_of_two_families_is_evaluated_like_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

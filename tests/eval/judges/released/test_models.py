@@ -204,6 +204,7 @@ def encoded(judge: GenerativeJudge | PointJudge, answer: str) -> tuple[Group, Gr
     return group, labelled
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("released", [True, False])
@@ -232,6 +233,7 @@ def test_log_probabilities_of_an_answer_are_the_authors(
     assert_exact(found, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("model", ["unified_reward", "sophia_thinking_reward", "llava_critic_r1"])

@@ -13,6 +13,8 @@ from mmrm.eval.judges.loading import load_judge
 from tests.eval.adapters.test_client import Told
 from tests.models import tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def told() -> Iterator[Told]:

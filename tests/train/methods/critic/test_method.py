@@ -454,6 +454,7 @@ def test_the_judges_training_mode_is_put_back(tmp_path: Path) -> None:
     assert (model.modes, model.training) == ([False], True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_loader_workers_wait_for_the_window(tmp_path: Path, workers: int) -> None:
     kept, records, model = store(tmp_path), mixture(8), Writer()

@@ -240,6 +240,7 @@ def one(recipe: Path) -> Callable[..., dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 def test_a_policy_is_trained_evaluated_and_resumed(
     recipe: Path, one: Callable[..., dict[str, Any]]
 ) -> None:

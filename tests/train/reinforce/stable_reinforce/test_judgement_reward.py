@@ -139,6 +139,7 @@ def chat(text: str) -> bytes:
     return json.dumps({"choices": [{"message": {"content": text}}]}).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "body", "opinion"),
     [

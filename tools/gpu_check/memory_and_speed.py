@@ -1,0 +1,145 @@
+"""How fast the machine is, and whether a row takes the memory that the plan says."""
+
+from collections.abc import Mapping
+
+import torch
+
+from mmrm.models.packing.groups import Group, pack
+from mmrm.models.portable.critic import CriticRewardModel
+from mmrm.models.portable.reward import ScalarRewardModel
+from mmrm.train.recipe.memory import GIB, activations
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.studies.speed.measure import (
+    INFERENCE,
+    SHARED,
+    STOCK,
+    TRAINING,
+    Bench,
+    compared,
+    matrix_rate,
+    measure,
+)
+from mmrm.train.studies.speed.workload import (
+    EMBEDDED,
+    FULL,
+    SHAPES,
+    SMALL,
+    Workload,
+    build,
+    pair_group,
+    pair_sizes,
+    vision_tokens,
+)
+from mmrm.train.supervised.budget import leave_to_libraries
+from mmrm.train.supervised.objectives import pair_loss
+from tests.models.shapes_only import shapes_of
+from tests.train.shipped import FOLDER
+from tools.gpu_check.lines import Found
+from tools.gpu_check.machine import device
+from tools.measure_peak_memory import peak
+
+SIZES = {EMBEDDED: SMALL, "3b": FULL, "7b": FULL}
+"""Shape of the model to sizes of the pairs."""
+PAIRS = 8
+CLOSE = 0.1
+"""Share by which measured memory may differ from what is counted: allocators round, libraries have a workspace."""
+COUNTED = 0.05
+"""Share by which the plan's arithmetic may differ from the count."""
+
+
+def shape_that_fits(gib: Mapping[str, float]) -> str:
+    """Return the first shape of `gib` whose GiB the GPU has free, else the embedded one."""
+    free = torch.cuda.mem_get_info()[0] / GIB if torch.cuda.is_available() else 0.0
+    return next((shape for shape, needed in gib.items() if free >= needed), EMBEDDED)
+
+
+def throughput() -> Found:
+    """Measure as train/throughput.py does, the two settings that matter most: training with checkpointing, and scores."""
+    shape, cuda = shape_that_fits({"7b": 60, "3b": 30}), torch.cuda.is_available()
+    dtype = torch.bfloat16 if cuda else torch.float32
+    leave_to_libraries(device())
+    rate = matrix_rate(device(), dtype)
+    model: CriticRewardModel = build(CriticRewardModel, shape, device(), dtype)
+    bench = Bench(model, pairs(model, SIZES[shape], PAIRS if cuda else 2), rate, repeats=1)
+    tasks = ((TRAINING, True), (INFERENCE, False))
+    found = compared(
+        [bench.run(what, variant, on) for what, on in tasks for variant in (STOCK, SHARED)]
+    )
+    said, values = [], {"tflops": 2 * rate / 1e12}
+    for one in found[1::2]:
+        name = f"{one.what}, checkpointing" if one.checkpointing else one.what
+        if one.pairs_per_second is None or one.mfu is None or one.peak_gib is None:
+            said.append(f"{name}: does not fit")
+            continue
+        times = (
+            "stock does not fit" if one.times_stock is None else f"{one.times_stock:.2f} x stock"
+        )
+        said.append(
+            f"{name}: {one.pairs_per_second:.2f} pairs/s, {times}, MFU {one.mfu:.0%}, peak {one.peak_gib:.1f} GiB"
+        )
+        values |= {
+            f"{one.what}_pairs_per_second": one.pairs_per_second,
+            f"{one.what}_peak_gib": one.peak_gib,
+        }
+        values |= {} if one.times_stock is None else {f"{one.what}_times_stock": one.times_stock}
+    slower = cuda and any(
+        one.times_stock is not None and one.times_stock <= 1 for one in found[1::2]
+    )
+    right = not slower and all(one.pairs_per_second for one in found[1::2])
+    return Found(
+        right,
+        f"{shape}, {'; '.join(said)}; matrix products at {values['tflops']:.3g} TFLOP/s",
+        values,
+    )
+
+
+def pairs(model: ScalarRewardModel, size: Workload, count: int) -> list[Group]:
+    """Return pairs of the workload."""
+    vision = vision_tokens(model.config)
+    return [pair_group(one, vision, seed) for seed, one in enumerate(pair_sizes(count, 0, size))]
+
+
+def plan(shape: str = "3b") -> Found:
+    """Hold the plan's arithmetic of a training row to the tensors that are alive at the peak, counted without their values."""
+    counted, planned = counted_and_planned(shape)
+    said = f"{shape}, {PAIRS} pairs, checkpointing: {planned:.1f} GiB planned, {counted:.1f} counted on tensors without values"
+    off = planned / counted - 1
+    return Found(
+        abs(off) <= COUNTED,
+        f"{said}, {off:+.1%} (limit {COUNTED:.0%})",
+        {"planned_gib": planned, "counted_gib": counted},
+    )
+
+
+def counted_and_planned(shape: str) -> tuple[float, float]:
+    """Return the GiB at the peak of a row that finds gradients, as every row of a step but the first does."""
+    shapes = shapes_of(ScalarRewardModel, shape, checkpointing=True)
+    groups, recipe = shapes.pairs(PAIRS), read_recipe(FOLDER / "basereward.yaml")
+    held = 2 * sum(parameter.nbytes for parameter in shapes.model.parameters())
+    tokens, patches = sum(group.tokens for group in groups), sum(group.patches for group in groups)
+    planned = (held + activations(recipe, SHAPES[shape], tokens, patches)) / GIB
+    return peak(shapes, groups, training=True, later=True), planned
+
+
+def peak_memory() -> Found:
+    """Hold the memory of a training row, measured on the GPU, to the count and to the plan."""
+    shape = shape_that_fits({"7b": 50, "3b": 0})
+    counted, planned = counted_and_planned(shape)
+    leave_to_libraries(device())
+    model: ScalarRewardModel = build(ScalarRewardModel, shape, device(), torch.bfloat16)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    batch = pack(pairs(model.train(), SIZES[shape], PAIRS), vision_tokens(model.config)).to(
+        device()
+    )
+
+    def row() -> None:
+        chosen, rejected = model(**batch.score_inputs()).view(-1, 2).unbind(1)
+        torch.autograd.backward(pair_loss(chosen, rejected).mean())
+
+    found = measure(row, device(), repeats=1)[
+        1
+    ]  # the call before the measured one leaves gradients
+    off = found / counted - 1
+    said = f"{shape}, {PAIRS} pairs, checkpointing, bf16: {found:.1f} GiB measured, {counted:.1f} counted ({off:+.1%}, limit "
+    values = {"measured_gib": found, "counted_gib": counted, "planned_gib": planned}
+    return Found(abs(off) <= CLOSE, f"{said}{CLOSE:.0%}), {planned:.1f} by the plan", values)

@@ -1,0 +1,174 @@
+"""One step of each paradigm through the project's own entry, and the tests that need a GPU or vLLM."""
+
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from unittest import mock
+
+import torch
+from accelerate.state import AcceleratorState
+
+from mmrm.data.storage.files import read_json
+from mmrm.models.families.backbone_shape import EMBEDDED
+from mmrm.models.families.registry import FAMILIES
+from mmrm.train.recipe.memory import GIB
+from mmrm.train.recipe.parsing import Entry
+from mmrm.train.reinforce.stable_reinforce.method import StableReinforceMethod
+from mmrm.train.runs.environment import start
+from mmrm.train.studies.speed.workload import SHAPES
+from tests.train.reinforce_worker import even_tokens
+from tests.train.shipped import FOLDER
+from tools.gpu_check.lines import Found, SkippedError
+
+TESTS = Path(__file__).resolve().parents[2] / "tests"
+FAMILY = FAMILIES["qwen2_5_vl"].parts()
+SHORT = (
+    "data.sources.0.rows=64",
+    "data.validation=0",
+    "optim.max_steps=1",
+    "optim.epochs=null",
+    "optim.records_per_step=4",
+    "evaluation={benchmarks: [], best_metric: null}",
+    "output.save_every_steps=1",
+    "output.resume=never",
+    "workers=0",
+)
+LARGE = ("backbone.dtype=bfloat16", "optim.lora={rank: 64}", "optim.activation_checkpointing=true")
+ROLLOUTS = (
+    "num_generations=4",
+    "pairs_per_pass=4",
+    "steps_per_rollout=1",
+    "max_new_tokens=16",
+    "temperature=2",
+)
+PARADIGMS: dict[str, tuple[Entry, str, tuple[str, ...]]] = {
+    "naive": ("rm", "naive", ()),
+    "critic": ("rm", "critic", ("method.critique_max_tokens=16",)),
+    "judge by SFT": ("sft", "judge_sft", ()),
+    "judge by StableReinforce": (
+        "rl",
+        "judge_rl",
+        ("method.advantages.filter=null", *(f"method.{key}" for key in ROLLOUTS)),
+    ),
+}
+"""Script, recipe of recipes/shapes/, and what makes it short."""
+
+
+def small(paradigm: str, deepspeed: str = "none") -> Found:
+    """Train the embedded backbone for a step."""
+    return step(paradigm, "backbone.path=embedded", f"deepspeed={deepspeed}")
+
+
+def large(paradigm: str) -> Found:
+    """Train adapters on random weights of the 3B shape for a step."""
+    backbone = random_backbone(Path(os.environ["GPU_CHECK_SCRATCH"], "3b"))
+    return step(paradigm, f"backbone.path={backbone}", "deepspeed=none", *LARGE)
+
+
+def step(paradigm: str, *changes: str) -> Found:
+    """Do what the paradigm's script does with its recipe, for a step; raises SystemExit where that ends with a message.
+
+    Reinforcement learning is paid for even tokens: a random judge earns nothing, and learns nothing from it.
+    """
+    entry, recipe, own = PARADIGMS[paradigm]
+    folder = Path(os.environ["GPU_CHECK_SCRATCH"], "run")
+    shutil.rmtree(folder, ignore_errors=True)
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    arguments = [
+        str(FOLDER / "shapes" / f"{recipe}.yaml"),
+        f"output.folder={folder}",
+        *SHORT,
+        *own,
+        *changes,
+    ]
+    with mock.patch.object(StableReinforceMethod, "reward", return_value=(even_tokens, None)):
+        start(arguments, entry, "")
+    AcceleratorState._reset_state(
+        reset_partial_state=True
+    )  # several steps share a process where there is no GPU
+    log = read_json(folder / "checkpoint-1" / "trainer_state.json")["log_history"]
+    line = next(one for one in log if "loss" in one)
+    values = {name: float(line[name]) for name in ("loss", "grad_norm")} | {"peak_gib": 0.0}
+    right = math.isfinite(values["loss"]) and 0 < values["grad_norm"] < math.inf
+    said = f"loss {values['loss']:.4f}, gradient norm {values['grad_norm']:.3g}"
+    if cuda:
+        values["peak_gib"] = torch.cuda.max_memory_allocated() / GIB
+        said += f", peak {values['peak_gib']:.1f} GiB"
+    return Found(right, said, values)
+
+
+def random_backbone(folder: Path) -> Path:
+    """Write random weights of the 3B shape, and the embedded backbone's tokenizer and processor, unless they are there."""
+    if not folder.exists():
+        if (free := shutil.disk_usage(folder.parent).free / GIB) < 10:
+            raise SkippedError(
+                f"needs 10 GiB of disk for random weights, and {folder.parent} has {free:.1f}"
+            )
+        config, embedded = SHAPES["3b"].config(), FAMILY.config.from_pretrained(EMBEDDED)
+        for name in (
+            "image_token_id",
+            "video_token_id",
+            "vision_start_token_id",
+            "vision_end_token_id",
+        ):
+            setattr(config, name, getattr(embedded, name))
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            setattr(config.text_config, name, getattr(embedded.text_config, name))
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            model = FAMILY.language_model.__bases__[-1]._from_config(config, dtype=torch.bfloat16)
+        part = folder.with_name("unfinished")
+        shutil.copytree(
+            EMBEDDED,
+            part,
+            ignore=shutil.ignore_patterns("config.json", "*.safetensors"),
+            dirs_exist_ok=True,
+        )
+        model.save_pretrained(part)
+        part.rename(folder)
+        del model
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return folder
+
+
+def gpu_tests() -> Found:
+    """Run the tests that are marked `gpu`: every kernel, row shape, head count and width, quantisation, token budget."""
+    marked = [
+        path
+        for path in sorted(TESTS.rglob("test_*.py"))
+        if re.search(r"mark\.gpu|\bDEVICES\b", path.read_text("utf-8"))
+    ]
+    return by_pytest("-m", "gpu", *map(str, marked))
+
+
+def vllm_rollouts() -> Found:
+    """Let a vLLM in this process write rollouts, and hold its log-probabilities to those of training."""
+    if find_spec("vllm") is None:
+        raise SkippedError("vLLM is not installed")
+    return by_pytest(str(TESTS / "train" / "test_vllm.py"))
+
+
+def by_pytest(*arguments: str) -> Found:
+    """Run tests; what they print goes to the log."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=TESTS.parent, stdout=subprocess.PIPE, text=True, check=False)
+    print(done.stdout)
+    counts = {
+        what: float(number)
+        for number, what in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)
+    }
+    failed = re.findall(r"^(?:FAILED|ERROR) \S*::(.*)$", done.stdout, re.MULTILINE)
+    said = (
+        ", ".join(f"{number:.0f} {what}" for what, number in counts.items())
+        or f"pytest ended with status {done.returncode}"
+    )
+    return Found(
+        done.returncode == 0 and "passed" in counts, "; ".join([said, *failed[:3]]), counts
+    )
