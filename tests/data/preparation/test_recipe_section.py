@@ -230,5 +230,5 @@ def test_the_plan_prints_and_saves_the_card_from_any_folder(
     recipe.write_text("data: {sources: [{type: project}]}")
     failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert failed.returncode == 1
-    assert "give `path`" in failed.stderr
+    assert "Give `path`" in failed.stderr
     assert "Traceback" not in failed.stderr

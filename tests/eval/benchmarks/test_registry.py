@@ -100,7 +100,7 @@ def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -
     parts[2].unlink()
     for location in (parts[1], tmp_path):
         with pytest.raises(
-            ValueError, match=r"there are the parts .*00001-of-00003; required is each of 3 once"
+            ValueError, match=r"there are the parts .*00001-of-00003.*each of 3 must be there once"
         ):
             load(BenchmarkConfig(name=name, location=str(location)))
 
