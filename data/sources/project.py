@@ -83,7 +83,7 @@ def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
     first = row.optional("first_in_rationale", str)
     if first not in (None, "chosen", "rejected"):
         raise RecordError(
-            f"'first_in_rationale' is {first!r}, and must be 'chosen' or 'rejected', the response "
+            f"'first_in_rationale' is {first!r}; required is 'chosen' or 'rejected', the response "
             "that the rationale calls Response 1. Remove it if Response 1 is the chosen one."
         )
     return "rejected" if first == "rejected" else "chosen"

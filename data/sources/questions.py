@@ -101,7 +101,7 @@ class QuestionsConfig(FormatConfig):
         answers = tuple(str(answer) for answer in values)
         if not answers or not all(answer.strip() for answer in answers):
             raise RecordError(
-                f"{self.answer!r} is {value!r:.60}, and must hold the known answer. Write an answer, "
+                f"{self.answer!r} is {value!r:.60}; required is the known answer. Write an answer, "
                 "or remove the row."
             )
         return answers
@@ -132,7 +132,7 @@ def listed(choices: Any) -> list[str]:
         ) from error
     if not isinstance(values, list) or len(values) > len(ascii_uppercase):
         raise RecordError(
-            f"the choices are {values!r:.60}, and must be a list of at most "
+            f"the choices are {values!r:.60}; required is a list of at most "
             f"{len(ascii_uppercase)}, one for each letter. Correct the row, or remove it."
         )
     return [str(value) for value in values]

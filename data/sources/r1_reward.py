@@ -94,7 +94,7 @@ def _winner(row: SourceRow, judgement: str) -> int:
     winners = set(ANSWER.findall(text))
     if len(winners) != 1:
         raise RecordError(
-            f"'answer' is {answer!r}, and must hold either <answer>1</answer> or <answer>2</answer>. "
+            f"'answer' is {answer!r}; required is one <answer>1</answer> or <answer>2</answer>. "
             "Correct the row, or remove it."
         )
     return int(winners.pop())

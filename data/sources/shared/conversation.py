@@ -86,18 +86,18 @@ def response(turns: Any) -> str:
         return without_markers(turns, "a response")
     if not isinstance(turns, list):
         raise RecordError(
-            f"a response is a {type(turns).__name__}, and must be a text or exactly one assistant "
-            "turn. Correct the row, or remove it."
+            f"a response is a {type(turns).__name__}; required is a text or exactly one "
+            "assistant turn. Correct the row, or remove it."
         )
     if len(turns) != 1:
         raise RecordError(
-            f"a response has {len(turns)} turns, and must be a text or exactly one assistant turn. "
+            f"a response is {len(turns)} turns; required is a text or exactly one assistant turn. "
             "Correct the row, or remove it."
         )
     message = _message(turns[0])
     if message["role"] != "assistant":
         raise RecordError(
-            f"a response is a turn of the {message['role']}, and must be a turn of the assistant. "
+            f"a response is a turn of the {message['role']}; required is a turn of the assistant. "
             "Correct the row, or remove it."
         )
     num_images = placeholders([message])
@@ -144,7 +144,7 @@ def implicit(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str, str]:
     for name, turns in (("chosen", chosen), ("rejected", rejected)):
         if not isinstance(turns, list) or not turns:
             raise RecordError(
-                f"{name!r} is {type(turns).__name__}, and must be a list of turns that begins with "
+                f"{name!r} is {type(turns).__name__}; required is a list of turns that begins with "
                 "the prompt. Correct the row, or remove it."
             )
     num_shared = min(split_prefix(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
@@ -157,7 +157,7 @@ def sharegpt(turns: Any) -> list[Message]:
     """Return turns {from, value} as turns of text."""
     if not isinstance(turns, list):
         raise RecordError(
-            f"the conversation is a {type(turns).__name__}, and must be a list of turns {{from, "
+            f"the conversation is a {type(turns).__name__}; required is a list of turns {{from, "
             "value}. Correct the row, or remove it."
         )
     return [text(_role(turn, "from", SHAREGPT_ROLES), field(turn, "value", str)) for turn in turns]
@@ -171,7 +171,7 @@ def _message(turn: Any) -> Message:
         return text(role, content)
     if not isinstance(content, list):
         raise RecordError(
-            f"the content of a turn is a {type(content).__name__}, and must be a text or a list of "
+            f"the content of a turn is a {type(content).__name__}; required is a text or a list of "
             "parts. Correct the row, or remove it."
         )
     return {"role": role, "content": [_part(part) for part in content]}
@@ -190,7 +190,7 @@ def _part(part: Any) -> TextPart | ImagePart:
         return {"type": "text", "text": field(part, "text", str)}
     advice = ADVICE if kind in PARTS else "Correct the row, or remove it."
     raise RecordError(
-        f"a part of a turn is of type {kind!r}, and must be of type 'text' or 'image'. {advice}"
+        f"a part of a turn is of type {kind!r}; required is 'text' or 'image'. {advice}"
     )
 
 
@@ -199,7 +199,7 @@ def _role(turn: Any, key: str, roles: Mapping[str, Role]) -> Role:
     name = field(turn, key, str)
     if name not in roles:
         raise RecordError(
-            f"a turn has the role {name!r}, and must have one of {', '.join(roles)}. Correct the "
+            f"a turn has the role {name!r}; required is one of {', '.join(roles)}. Correct the "
             "row, or remove it."
         )
     return roles[name]

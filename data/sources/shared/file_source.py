@@ -117,7 +117,7 @@ class SourceRow:
             ) from error
         if not isinstance(value, kind):
             raise RecordError(
-                f"{name!r} holds a JSON {type(value).__name__}, and must hold a {kind.__name__}."
+                f"{name!r} is a JSON {type(value).__name__}; required is a {kind.__name__}."
             )
         return value
 
@@ -143,8 +143,8 @@ class SourceRow:
         if isinstance(value, dict) and value.get("path"):
             return self.image(value["path"])
         raise ImageError(
-            f"{self.identity}: an image is {_kind(value)}, and must be a path, a data URI, bytes, or "
-            "a struct of bytes and path. Correct the value, or remove the row."
+            f"{self.identity}: an image is {_kind(value)}; required is a path, a data URI, bytes, or a "
+            "struct of bytes and path. Correct the value, or remove the row."
         )
 
     def stored_image(self, name: str) -> EncodedImage:
@@ -157,7 +157,7 @@ class SourceRow:
         value = self.columns.get(name)
         if not isinstance(value, dict) or not value.get("bytes"):
             raise ImageError(
-                f"{self.identity}: {name!r} is {_kind(value)}, and must be an image struct with its "
+                f"{self.identity}: {name!r} is {_kind(value)}; required is an image struct with its "
                 "bytes. Fetch the data set with its images, or remove the row."
             )
         return self.image(value["bytes"])

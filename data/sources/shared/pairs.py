@@ -113,7 +113,7 @@ def structs(value: Any) -> list[dict[str, Any]]:
             items = zip(*value.values(), strict=True)
             return [dict(zip(value, item, strict=True)) for item in items]
     raise RecordError(
-        f"'completions' is a {type(value).__name__}, and must be a list of objects, or an object "
+        f"'completions' is a {type(value).__name__}; required is a list of objects, or an object "
         "whose lists have the same length. Correct the row, or remove it."
     )
 
@@ -139,7 +139,7 @@ def mean_rating(completion: dict[str, Any]) -> float | None:
 
 def _finite(rating: Any) -> float:
     """Return a rating as a number; true and false are none."""
-    message = f"'Rating' is {rating!r}, and must be a number or N/A. Correct the row, or remove it."
+    message = f"'Rating' is {rating!r}; required is a number or N/A. Correct the row, or remove it."
     if isinstance(rating, bool):
         raise RecordError(message)
     try:

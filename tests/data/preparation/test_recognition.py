@@ -109,7 +109,7 @@ def test_no_known_format_says_what_keeps_it_from_each(tmp_path: Path) -> None:
         recognise(str(path), tmp_path / "cache")
     for kind in FORMATS:
         assert f"\n- {kind}: " in str(caught.value)
-    assert "there is no 'chosen'; found are 'answer', 'question'" in str(caught.value)
+    assert "there is no 'chosen'. The columns are 'answer', 'question'" in str(caught.value)
 
 
 def test_a_file_that_two_formats_read_differently_is_not_guessed(tmp_path: Path) -> None:

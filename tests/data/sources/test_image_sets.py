@@ -171,7 +171,9 @@ def test_vlfeedback_as_json_lines(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "set" / "vlfeedback_80k.jsonl", rows)
     source = source_of(tmp_path, "vlfeedback")
     assert record(source).images == (tmp_path / "set" / "merged_images" / "one.png",)
-    with pytest.raises(RecordError, match=r"vlfeedback:1\.0: 'Rating' is 'five'.*must be a number"):
+    with pytest.raises(
+        RecordError, match=r"vlfeedback:1\.0: 'Rating' is 'five'.*required is a number"
+    ):
         source.record(6)
     with pytest.raises(
         RecordError,

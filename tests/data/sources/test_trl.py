@@ -143,7 +143,7 @@ def test_standard_texts(tmp_path: Path) -> None:
         ),
         ({"chosen": "alpha", "rejected": "beta"}, "share no beginning"),
         ({"prompt": "?", "chosen": None, "rejected": "b"}, "'chosen' is NoneType"),
-        ({"chosen": [], "rejected": [turn("assistant", "b")]}, "must be a list of turns"),
+        ({"chosen": [], "rejected": [turn("assistant", "b")]}, "required is a list of turns"),
     ],
 )
 def test_a_wrong_row_names_itself(row: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_rating_is_a_finite_number(rating: Any, tmp_path: Path) -> None:
     source = open_source(
         tmp_path / "cache", type="ultrafeedback", path=str(write_jsonl(tmp_path / "a.jsonl", [row]))
     )
-    with pytest.raises(RecordError, match=r"ultrafeedback:0: 'Rating' is .*must be a number"):
+    with pytest.raises(RecordError, match=r"ultrafeedback:0: 'Rating' is .*required is a number"):
         source.record(0)
 
 
