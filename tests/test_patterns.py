@@ -307,17 +307,17 @@ PATTERNS: dict[str, Pattern] = {
         ("[Question]", "[Assistant 1]", "[End of Assistant 1]", "[Assistant 2]", "x", "["),
     ),
     "mmrm.data.sources.llava_critic.BETTER": Pattern(
-        llava_critic._better,
+        llava_critic._winner_in_words,
         ("The better response: ", "[", "first", "1", "x", "equally good", "equally "),
     ),
     "mmrm.data.sources.llava_critic.ARENA_VERDICT": Pattern(
-        llava_critic._arena, ("[", "[[", "A>B", "]]", "A>>B", "x")
+        llava_critic._winner_in_arena, ("[", "[[", "A>B", "]]", "A>>B", "x")
     ),
     "mmrm.data.sources.llava_critic.TWO_SCORES": Pattern(
         matching(llava_critic.TWO_SCORES), (" ", "\n", "1", ".", ",", "1 ", "1.1", "x")
     ),
-    "mmrm.data.sources.r1_reward.SHOWN": Pattern(
-        matching(r1_reward.SHOWN),
+    "mmrm.data.sources.r1_reward.COMPARISON": Pattern(
+        matching(r1_reward.COMPARISON),
         ("[Question]:", "[Response 1]:", "[Response 2]:", "#", " ", "# ", "\n", "x"),
     ),
     "mmrm.data.sources.r1_reward.ANSWER": Pattern(r1_reward.ANSWER.findall, TAGS),
@@ -498,7 +498,7 @@ OWN_TEXTS = {
     "mmrm.data.preparation.inspection._recipe": "a file's name",
     "mmrm.data.preparation.recognition.in_yaml": "a path on the command line",
     "mmrm.data.prompts.filled": "a template of this project",
-    "mmrm.data.sources.shared.file_source.FilesConfig.locate": "fnmatch's own patterns on file names",
+    "mmrm.data.sources.shared.file_source.FilesConfig._matching_files": "fnmatch's own patterns on file names",
     "mmrm.eval.cli.SETTING": "the command line",
     "mmrm.eval.reporting.run_content.LOGGED": "names in a log of this project",
     "mmrm.eval.reporting.run_charts.EVALUATED": "names in a log of this project",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
@@ -53,6 +54,10 @@ class Section(BaseModel):
     """A section of a recipe: unknown keys are errors, nothing is coerced, numbers are finite, nothing changes after parsing."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    allowed_values: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The values of keys that are names from a table, by key. The type of such a key is `str`, so
+    a schema for editors takes its values from here."""
 
     @field_validator("*")
     @classmethod

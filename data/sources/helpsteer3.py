@@ -1,6 +1,6 @@
 """HelpSteer3 (nvidia/HelpSteer3, configuration `preference`): 38,459 text-only pairs rated by people from -3 to 3.
 
-A rating below zero prefers response 1, above zero response 2; zero is a tie.
+A rating below zero prefers response 1, and a rating above zero response 2. Zero is a tie.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from mmrm.data.sources.shared.pairs import gap
 
 
 class HelpSteer3Config(FilesConfig):
-    """The pairs that are no tie."""
+    """Pairs of HelpSteer3. Ties are left out."""
 
     FILES = ("preference/{split}*", "*preference/{split}*.parquet")
     COLUMNS = ("context", "response1", "response2", "overall_preference")
@@ -29,16 +29,22 @@ class HelpSteer3Config(FilesConfig):
     """Smallest size of the overall rating."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns context, response1, response2, overall_preference, domain and others."""
+        """Read the columns context, response1, response2, overall_preference and domain."""
         rating = row.value("overall_preference", int)
         if not -3 <= rating <= 3:
-            raise RecordError(f"the overall preference is {rating}; expected is -3 to 3.")
-        first, second = row.text("response1"), row.text("response2")
+            raise RecordError(
+                f"'overall_preference' is {rating}, and ratings of HelpSteer3 are between -3 and 3. "
+                "Correct the value, or remove the row."
+            )
+        chosen = row.text("response1")
+        rejected = row.text("response2")
+        if rating >= 0:
+            chosen, rejected = rejected, chosen
         return Preference(
             row.identity,
             messages(row.value("context", list)),
-            chosen=first if rating < 0 else second,
-            rejected=second if rating < 0 else first,
+            chosen=chosen,
+            rejected=rejected,
             margin=gap(rating, 0, self.minimum_gap),
             category=row.label("domain"),
         )

@@ -1,11 +1,14 @@
-"""LLaVA-Critic (lmms-lab/llava-critic-113k, configuration `pairwise`): 40,154 comparisons written for a judge.
+"""LLaVA-Critic (lmms-lab/llava-critic-113k): 40,154 comparisons written for a judge.
 
-The two responses are cut out of the judge's prompt, which comes in three templates, and the verdict out of the judge's
-answer. Answers that call both equally good are ties. Where the template speaks of Response 1 and 2, the answer becomes
-the rationale.
+The configuration `pairwise` is read. The two responses are cut out of the judge's prompt, which
+comes in three templates, and the verdict out of the judge's answer. Answers that call both
+responses equally good are ties. If the template speaks of Response 1 and 2, the answer becomes the
+rationale.
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from mmrm.data.errors import LeftOut, RecordError
@@ -14,23 +17,27 @@ from mmrm.data.rationales import with_chosen_first
 from mmrm.data.sources.shared.conversation import MARKER, question
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
-NAMES = (
-    r"(?:Response 1|Response A|The first response)",
-    r"(?:Response 2|Response B|The second response)",
-)
+# The groups of the patterns are atomic, `(?>…)`: a text that repeats one mark and lacks the next
+# one is read only once. All three patterns are for `match`.
+FIRST_NAME = r"(?:Response 1|Response A|The first response)"
+SECOND_NAME = r"(?:Response 2|Response B|The second response)"
 BRACKETS = re.compile(
-    rf"(?>.*?^Question: \[)(?>(?P<question>.*?)\]\s*^{NAMES[0]}: \[)(?>(?P<one>.*?)\]\s*^{NAMES[1]}: \[)(?P<two>.*)\]",
+    r"(?>.*?^Question: \[)"
+    rf"(?>(?P<question>.*?)\]\s*^{FIRST_NAME}: \[)"
+    rf"(?>(?P<one>.*?)\]\s*^{SECOND_NAME}: \[)"
+    r"(?P<two>.*)\]",
     re.DOTALL | re.MULTILINE,
 )
-"""For `match`, as the other two. The groups are atomic: a text that repeats one mark and lacks the next is read only once."""
 ARENA = re.compile(
     r"(?>.*?<\|User Prompt\|>)(?>(?P<question>.*?)<\|The Start of Assistant A's Answer\|>)"
-    r"(?>(?P<one>.*?)<\|The End of Assistant A's Answer\|>)(?>.*?<\|The Start of Assistant B's Answer\|>)"
+    r"(?>(?P<one>.*?)<\|The End of Assistant A's Answer\|>)"
+    r"(?>.*?<\|The Start of Assistant B's Answer\|>)"
     r"(?P<two>.*?)<\|The End of Assistant B's Answer\|>",
     re.DOTALL,
 )
 LLAVA_BENCH = re.compile(
-    r"(?>.*?\[Question\])(?>(?P<question>.*?)\[Assistant 1\])(?>(?P<one>.*?)\[End of Assistant 1\])"
+    r"(?>.*?\[Question\])(?>(?P<question>.*?)\[Assistant 1\])"
+    r"(?>(?P<one>.*?)\[End of Assistant 1\])"
     r"(?>.*?\[Assistant 2\])(?P<two>.*?)\[End of Assistant 2\]",
     re.DOTALL,
 )
@@ -41,8 +48,18 @@ ARENA_WINNER = {"A>>B": 1, "A>B": 1, "A=B": 0, "B>A": 2, "B>>A": 2}
 TWO_SCORES = re.compile(r"\s*(\d+(?:\.\d+)?)[ ,]+(\d+(?:\.\d+)?)\s*(?:\n|$)")
 
 
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A form of the judge's prompt, and the reader of the answers to it."""
+
+    prompt: re.Pattern[str]
+    """Has the groups `question`, `one` and `two`."""
+    winner: Callable[[str], int | None]
+    """Returns the better response of an answer: 1, 2, 0 for a tie, None without a verdict."""
+
+
 class LlavaCriticConfig(FilesConfig):
-    """The comparisons without ties."""
+    """Comparisons of LLaVA-Critic. Ties are left out."""
 
     FILES = ("*pairwise*.parquet",)
     COLUMNS = ("conversations", "image")
@@ -52,61 +69,94 @@ class LlavaCriticConfig(FilesConfig):
     hub: str | None = "lmms-lab/llava-critic-113k"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns id, source, conversations of two turns {from, value}, image."""
+        """Read the columns conversations (two turns {from, value}) and image."""
         turns = row.value("conversations", list)
         if len(turns) != 2:
             raise RecordError(
-                f"the conversation has {len(turns)} turns; expected are a judge's prompt and its answer."
+                f"'conversations' has {len(turns)} turns, and must have two: a judge's prompt and "
+                "its answer. Correct the row, or remove it."
             )
-        prompt, judgement = (field(turn, "value", str).strip() for turn in turns)
-        # The judge's prompt begins, or ends, with the place of its one image.
+        prompt = field(turns[0], "value", str).strip()
+        judgement = field(turns[1], "value", str).strip()
+        # The marker of the one image is at the beginning or at the end of the judge's prompt.
         prompt = prompt.removeprefix(MARKER).removesuffix(MARKER)
-        for template, verdict in ((BRACKETS, _better), (ARENA, _arena), (LLAVA_BENCH, _scores)):
-            if shown := template.match(prompt):
-                winner = verdict(judgement)
-                break
-        else:
-            raise RecordError(
-                f"the judge's prompt is none of the three templates; it begins {prompt[:80]!r}."
-            )
-        if winner is None:
-            raise RecordError(
-                f"the judge's answer ends {judgement[-80:]!r}, which holds no verdict of its template."
-            )
+        texts, winner = _read_comparison(prompt, judgement)
         if winner == 0:
             raise LeftOut("tie", "the judge calls both responses equally good.")
-        asked, *responses = (str(shown[name]).strip() for name in ("question", "one", "two"))
+
+        chosen = texts["one"].strip()
+        rejected = texts["two"].strip()
+        if winner == 2:
+            chosen, rejected = rejected, chosen
         rationale, first = with_chosen_first(judgement, winner)
         if "Response 1: [" not in prompt:  # the template has other names for the responses
             rationale = ""
             first = "chosen"
         return Preference(
             row.identity,
-            question(asked, 1),
-            chosen=responses[winner - 1],
-            rejected=responses[2 - winner],
+            question(texts["question"].strip(), 1),
+            chosen=chosen,
+            rejected=rejected,
             images=(row.stored_image("image"),),
             rationale=rationale or None,
             first_in_rationale=first,
         )
 
 
-def _better(judgement: str) -> int | None:
-    """Return which response is the better one: 1, 2, 0 for a tie, or None if there is no verdict; so do the next two."""
+def _read_comparison(prompt: str, judgement: str) -> tuple[re.Match[str], int]:
+    """Return the parts of the judge's prompt, and the better response: 1, 2, or 0 for a tie.
+
+    Raises:
+        RecordError: If the prompt is in none of the templates, or the answer holds no verdict.
+    """
+    for template in TEMPLATES:
+        texts = template.prompt.match(prompt)
+        if texts is None:
+            continue
+        winner = template.winner(judgement)
+        if winner is None:
+            raise RecordError(
+                f"the judge's answer ends {judgement[-80:]!r} and holds no verdict in the form of "
+                "its template. Correct the row, or remove it."
+            )
+        return texts, winner
+    raise RecordError(
+        f"the judge's prompt begins {prompt[:80]!r} and is in none of the three templates of the "
+        "data set. Correct the row, or remove it."
+    )
+
+
+def _winner_in_words(judgement: str) -> int | None:
+    """Return the better response of an answer to the template with brackets."""
     verdict = BETTER.search(judgement)
     if verdict is None:
-        return 0 if EQUALLY_GOOD.search(judgement) else None
-    return 1 if verdict[1].lower() in ("first", "1", "a") else 2
+        is_tie = EQUALLY_GOOD.search(judgement) is not None
+        return 0 if is_tie else None
+    is_first = verdict[1].lower() in ("first", "1", "a")
+    return 1 if is_first else 2
 
 
-def _arena(judgement: str) -> int | None:
+def _winner_in_arena(judgement: str) -> int | None:
+    """Return the better response of an answer such as "[[A>B]]"; the last verdict counts."""
     verdicts = ARENA_VERDICT.findall(judgement)
     return ARENA_WINNER[verdicts[-1]] if verdicts else None
 
 
-def _scores(judgement: str) -> int | None:
+def _winner_by_scores(judgement: str) -> int | None:
+    """Return the response with the higher of the two scores that begin an answer."""
     scores = TWO_SCORES.match(judgement)
     if scores is None:
         return None
-    one, two = map(float, scores.groups())
-    return 0 if one == two else 1 if one > two else 2
+    first_score = float(scores[1])
+    second_score = float(scores[2])
+    if first_score == second_score:
+        return 0
+    return 1 if first_score > second_score else 2
+
+
+TEMPLATES = (
+    Template(BRACKETS, _winner_in_words),
+    Template(ARENA, _winner_in_arena),
+    Template(LLAVA_BENCH, _winner_by_scores),
+)
+"""The templates in the order in which they are tried."""

@@ -1,7 +1,8 @@
 """MMIF (ChrisDing1105/MMIF-23k): 22k to 23k pairs on following instructions about an image; a ShareGPT preference list.
 
-Versions 1.0 and 2 of the set differ; read is {images, conversations, chosen: {from, value}, rejected: {from, value}},
-and a row of another form is refused. BaseReward found the set of little use and left it out.
+Versions 1.0 and 2 of the set differ. Rows of the form {images, conversations, chosen: {from,
+value}, rejected: {from, value}} are read, and a row of another form is refused. BaseReward found
+that the set did not help, and left it out.
 """
 
 from typing import Literal
@@ -10,7 +11,7 @@ from mmrm.data.sources.sharegpt import ShareGptConfig
 
 
 class MmifConfig(ShareGptConfig):
-    """The pairs as they are."""
+    """Pairs of MMIF, unchanged."""
 
     type: Literal["mmif"]  # type: ignore[assignment]  # another tag of the same form
     hub: str | None = "ChrisDing1105/MMIF-23k"

@@ -1,13 +1,14 @@
 """MMPR-v1.2 (OpenGVLab/MMPR-v1.2): about 3M pairs in 148 files over 266,908 images.
 
-meta.json names each subset's annotation file and image root; the files lie in annotations.zip or unpacked beside it,
-the images in images.zip_aa, _ab, _ac (one zip in parts, read without unpacking) or unpacked. It contains RLAIF-V.
+meta.json names the annotation file and the image root of each subset. The annotation files are in
+annotations.zip, or unpacked next to it. The images are in images.zip_aa, _ab and _ac (one zip in
+parts, which is read without unpacking), or unpacked. MMPR contains RLAIF-V.
 """
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -28,8 +29,18 @@ from mmrm.data.storage.row_files import Concatenated, JsonLines
 from mmrm.data.storage.strict_json import parse_json
 
 
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """An entry of meta.json."""
+
+    annotation: str
+    """The name of the annotation file, without folders."""
+    image_root: str
+    """The folder that image paths are relative to."""
+
+
 class MmprConfig(ImageFilesConfig):
-    """All subsets, or some."""
+    """Pairs of MMPR, of all subsets or of some."""
 
     FILES = ("*meta.json", "*annotations.zip", "*annotations/*.jsonl", "*images.zip*")
     LICENCE = "MIT"
@@ -40,39 +51,60 @@ class MmprConfig(ImageFilesConfig):
     """Names in meta.json; null takes all."""
 
     def look(self) -> None:
-        """Look at meta.json and at the subsets that it names."""
+        """Check meta.json and the subsets that the recipe names. Images are not looked at."""
         if self.path is not None:
-            _chosen(self.locate(), self.subsets)
+            self._chosen_subsets(self.locate())
 
     def open(self, cache: Path) -> MmprSource:
-        """Open the annotations and the images."""
+        """Open the annotations and the images.
+
+        Raises:
+            UserError: If a file is missing or damaged, or meta.json has another form.
+        """
         located = self.locate()
-        chosen = _chosen(located, self.subsets)
-        annotations = _annotations(located, cache, [name for name, _ in chosen.values()])
-        missing = [
-            name for name, (annotation, _) in chosen.items() if annotation not in annotations
-        ]
+        subsets = self._chosen_subsets(located)
+        files = _annotation_files(located, cache, [entry.annotation for entry in subsets.values()])
+        missing = [name for name, entry in subsets.items() if entry.annotation not in files]
         if missing:
             raise UserError(
-                f"{self.label}: the annotation files of {', '.join(missing)} are neither in annotations.zip nor unpacked."
+                f"source {self.label!r}: the annotation files of {', '.join(missing)} are neither in "
+                "annotations.zip nor unpacked. Fetch them, or leave these names out of `subsets`."
             )
-        own = [path for path in located.files if path.name.startswith("images")]
-        images = self.open_images(replace(located, files=own), cache)
-        subsets = []
-        for name, (annotation, root) in chosen.items():
-            rows = JsonLines(annotations[annotation], cache)
-            subsets.append(
-                TableSource(
-                    self, located.revision, rows, SubsetImages(images, root), f"{self.label}:{name}"
-                )
+        image_files = [path for path in located.files if path.name.startswith("images")]
+        images = self.open_images(replace(located, files=image_files), cache)
+        sources = []
+        for name, entry in subsets.items():
+            rows = JsonLines(files[entry.annotation], cache)
+            subset_images = SubsetImages(images, entry.image_root)
+            sources.append(
+                TableSource(self, located.revision, rows, subset_images, f"{self.label}:{name}")
             )
-        return MmprSource(self, located.revision, subsets, images)
+        return MmprSource(self, located.revision, sources, images)
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns image (none, one or a list), question, chosen, rejected."""
+        """Read the columns image (none, one or a list), question, chosen and rejected."""
         images = row.all_images(row.optional("image", str | list))
         prompt = question(row.text("question"), len(images))
         return Preference(row.identity, prompt, row.text("chosen"), row.text("rejected"), images)
+
+    def _chosen_subsets(self, located: LocatedFiles) -> dict[str, Subset]:
+        """Return the entries of meta.json that the recipe names, by name in the file's order."""
+        metas = [path for path in located.files if path.name == "meta.json"]
+        if len(metas) != 1:
+            raise UserError(
+                f"source {self.label!r}: {located.root} holds {len(metas)} files meta.json, and "
+                "exactly one is needed. Fetch it, or set `path` to the folder of one copy."
+            )
+        entries = _read_meta(metas[0])
+        if self.subsets is None:
+            return entries
+        unknown = [name for name in self.subsets if name not in entries]
+        if unknown:
+            raise UserError(
+                f"source {self.label!r}: `subsets` names {', '.join(unknown)}, which meta.json does "
+                f"not contain. Its subsets are {', '.join(entries)}."
+            )
+        return {name: entry for name, entry in entries.items() if name in self.subsets}
 
 
 class MmprSource(TableSource):
@@ -81,110 +113,121 @@ class MmprSource(TableSource):
     def __init__(
         self, config: MmprConfig, revision: str, subsets: Sequence[TableSource], images: Images
     ) -> None:
-        self.subsets, self.table = subsets, Concatenated([subset.rows for subset in subsets])
+        self.subsets = subsets
+        self.table = Concatenated([subset.rows for subset in subsets])
         super().__init__(config, revision, self.table, images)
 
     def record(self, index: int) -> Preference:
-        """Return row `index`; its identity names the subset."""
-        number, position = self.table.place(index)
-        subset = self.subsets[number]
-        return replace(subset.record(position), category=subset.name.removeprefix(f"{self.name}:"))
+        """Return the record at `index`; its identity contains the name of the subset."""
+        subset_index, row_index = self.table.place(index)
+        subset = self.subsets[subset_index]
+        category = subset.name.removeprefix(f"{self.name}:")
+        return replace(subset.record(row_index), category=category)
 
 
 @dataclass
 class SubsetImages:
-    """The images of a subset by its root in meta.json, which may or may not count the data set's own folder."""
+    """The images of a subset below its root in meta.json.
+
+    The root may begin with up to two folders that a copy of the data set does not have.
+    """
 
     images: Archive | Folder
     root: str
 
     def find(self, name: str, record: str) -> EncodedImage:
-        """Return the image `name` under the root."""
-        root = PurePosixPath(self.root).parts
-        paths = [str(PurePosixPath(*root[start:]) / name) for start in range(min(3, len(root) + 1))]
-        return self.images.find(
-            next((path for path in paths if path in self.images), paths[0]), record
-        )
+        """Return the image `name` below the root."""
+        root_parts = PurePosixPath(self.root).parts
+        num_roots = min(3, len(root_parts) + 1)
+        paths = [str(PurePosixPath(*root_parts[start:]) / name) for start in range(num_roots)]
+        for path in paths:
+            if path in self.images:
+                return self.images.find(path, record)
+        return self.images.find(paths[0], record)  # its error names the path of meta.json
 
 
-def _chosen(located: LocatedFiles, subsets: Sequence[str] | None) -> dict[str, tuple[str, str]]:
-    """Return the name of the annotation file and the root of the images of each subset that is asked for."""
-    metas = [path for path in located.files if path.name == "meta.json"]
-    if len(metas) != 1:
-        raise UserError(
-            f"MMPR in {located.root}: {len(metas)} files meta.json; required is exactly one."
-        )
+def _read_meta(file: Path) -> dict[str, Subset]:
+    """Return the entries of meta.json by the names of the subsets.
+
+    Raises:
+        UserError: If the file has another form.
+    """
     try:
-        meta = parse_json(read_bytes(metas[0]))
+        meta = parse_json(read_bytes(file))
     except RecordError as error:
-        raise UserError(f"{metas[0]}: {error}") from error
+        raise UserError(f"{file}: {error}") from error
     if not isinstance(meta, dict):
         raise UserError(
-            f"{metas[0]}: a JSON {type(meta).__name__}; required is an object with an entry for each subset."
+            f"{file} holds a JSON {type(meta).__name__}, and must hold an object with an entry for "
+            "each subset. Fetch it again."
         )
-    unknown = [name for name in subsets or [] if name not in meta]
-    if unknown:
-        raise UserError(
-            f"MMPR has no subset {', '.join(unknown)}; meta.json names {', '.join(meta)}."
-        )
-    for name, subset in meta.items():
-        if not isinstance(subset, dict) or not all(
-            isinstance(subset.get(key), str) for key in ("root", "annotation")
-        ):
+    entries = {}
+    for name, entry in meta.items():
+        annotation = entry.get("annotation") if isinstance(entry, dict) else None
+        image_root = entry.get("root") if isinstance(entry, dict) else None
+        if not isinstance(annotation, str) or not isinstance(image_root, str):
             raise UserError(
-                f"{metas[0]}: {name!r} is not an object of texts 'root' and 'annotation'. Has the data set changed?"
+                f"{file}: the entry {name!r} must be an object whose 'root' and 'annotation' are "
+                "texts. Fetch the file again; the data set may also have changed its format."
             )
-    return {
-        name: (PurePosixPath(subset["annotation"]).name, subset["root"])
-        for name, subset in meta.items()
-        if subsets is None or name in subsets
-    }
+        entries[name] = Subset(PurePosixPath(annotation).name, image_root)
+    return entries
 
 
-def _annotations(located: LocatedFiles, cache: Path, wanted: Sequence[str]) -> dict[str, Path]:
-    """Return the annotation files by name, of which `wanted` are read. An unpacked file precedes the one in the zip.
+def _annotation_files(
+    located: LocatedFiles, cache: Path, wanted: Collection[str]
+) -> dict[str, Path]:
+    """Return the annotation files by name. An unpacked file is preferred to the one in the zip.
 
-    Those in the zip are unpacked into the cache, each in one step.
-    Raises: UserError if there are two files of a wanted name unpacked or two in the zip.
+    Files in the zip are unpacked into the cache if their names are `wanted`.
+
+    Raises:
+        UserError: If two unpacked files, or two files in the zip, have the same wanted name.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in located.files:
         if path.suffix != ".jsonl":
             continue
-        if path.name in found and path.name in wanted:
+        if path.name in files and path.name in wanted:
             raise UserError(
-                f"{path} and {found[path.name]} have the same name, and meta.json does not tell which one is meant. Remove one."
+                f"{path} and {files[path.name]} have the same name, and meta.json does not tell "
+                "which one is meant. Remove one of them."
             )
-        found[path.name] = path
-    for archive in (path for path in located.files if path.name == "annotations.zip"):
-        found |= _unpacked_annotations(archive, cache, set(wanted) - found.keys())
-    return found
+        files[path.name] = path
+    for archive in located.files:
+        if archive.name == "annotations.zip":
+            files |= _unpacked_annotations(archive, cache, set(wanted) - files.keys())
+    return files
 
 
 def _unpacked_annotations(archive: Path, cache: Path, wanted: set[str]) -> dict[str, Path]:
     """Return the files of the names `wanted` in `archive`, unpacked into the cache, by name.
 
-    Raises: UserError if the archive is damaged or has two files of a name.
+    Raises:
+        UserError: If the archive is damaged or has two files of a name.
     """
     folder = derived(archive, cache, "mmpr", "")
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     try:
-        with open_regular(archive) as opened, zipfile.ZipFile(opened) as file:
-            for entry in file.infolist():
+        with open_regular(archive) as opened, zipfile.ZipFile(opened) as zipped:
+            for entry in zipped.infolist():
                 name = PurePosixPath(entry.filename).name
                 if name not in wanted or not name.endswith(".jsonl"):
                     continue
-                if name in found:
+                if name in files:
                     raise UserError(
-                        f"{archive} holds more than one file {name}, and extraction would leave the last one. Write the archive "
-                        "again with each file once, or unpack it and check which one is right."
+                        f"{archive} holds more than one file {name}, and extraction would leave only "
+                        "the last one. Write the archive again with each file once, or unpack it and "
+                        "check which file is right."
                     )
-                found[name] = folder / name
-                if not found[name].exists():
-                    with whole_file(found[name], "wb") as unpacked:
-                        copy_limited(file.open(entry), unpacked, archive)
+                files[name] = folder / name
+                if not files[name].exists():
+                    with whole_file(files[name], "wb") as unpacked:
+                        copy_limited(zipped.open(entry), unpacked, archive)
     except UserError:
         raise
     except DAMAGED as error:
-        raise UserError(f"{archive} cannot be read ({error}). Is it complete?") from error
-    return found
+        raise UserError(
+            f"{archive} cannot be read ({error}). It may be incomplete: fetch it again."
+        ) from error
+    return files

@@ -3,8 +3,8 @@
     {"messages": [{"role": "user", "content": "<image>What is this?"}, {"role": "assistant", "content": "A cat."}],
      "rejected_response": "A dog.", "images": ["1.jpg"], "margin": 1.0}
 
-The last turn of `messages` is the chosen response. In place of `rejected_response` a row may hold `rejected_messages`,
-the whole other conversation.
+The last turn of `messages` is the chosen response. In place of `rejected_response` a row may hold
+`rejected_messages`, the whole other conversation.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class MsSwiftConfig(FormatConfig):
-    """Files of such records."""
+    """Preference files in the format of ms-swift."""
 
     FILES = ("*.jsonl", "*.json", "*.parquet")
     COLUMNS = ("messages",)
@@ -23,18 +23,17 @@ class MsSwiftConfig(FormatConfig):
     type: Literal["ms_swift"]
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns as above."""
+        """Read messages, rejected_response or rejected_messages, images and margin."""
         images = row.all_images(row.columns.get("images"))
-        turns, other = row.value("messages", list), row.optional("rejected_messages", list)
-        if other is None:
-            turns, chosen, rejected = (
-                turns[:-1],
-                response(turns[-1:]),
-                response(row.text("rejected_response")),
-            )
+        turns = row.value("messages", list)
+        rejected_turns = row.optional("rejected_messages", list)
+        if rejected_turns is None:
+            prompt_turns = turns[:-1]
+            chosen = response(turns[-1:])
+            rejected = response(row.text("rejected_response"))
         else:
-            turns, chosen, rejected = implicit(turns, other)
-        prompt = messages(turns, len(images))
+            prompt_turns, chosen, rejected = implicit(turns, rejected_turns)
+        prompt = messages(prompt_turns, len(images))
         return Preference(
             row.identity, prompt, chosen, rejected, images, margin=row.number("margin")
         )

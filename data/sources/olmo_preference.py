@@ -9,15 +9,16 @@ from mmrm.data.sources.tulu_preference import TuluPreferenceConfig
 
 
 class OlmoPreferenceConfig(TuluPreferenceConfig):
-    """The pairs as they are; the margin is the difference of the ratings, where both are there."""
+    """Pairs of the OLMo 2 mix. The margin is the difference of the ratings if both are given."""
 
     type: Literal["olmo_preference"]  # type: ignore[assignment]  # another tag of the same form
     hub: str | None = "allenai/olmo-2-1124-7b-preference-mix"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns as in the Tulu mixture, with chosen_rating, rejected_rating, chosen_model, rejected_model."""
-        chosen, rejected = row.number("chosen_rating"), row.number("rejected_rating")
-        return replace(
-            super().convert(row),
-            margin=None if chosen is None or rejected is None else chosen - rejected,
-        )
+        """Read the columns of the Tulu mixture, and chosen_rating and rejected_rating."""
+        chosen_rating = row.number("chosen_rating")
+        rejected_rating = row.number("rejected_rating")
+        margin = None
+        if chosen_rating is not None and rejected_rating is not None:
+            margin = chosen_rating - rejected_rating
+        return replace(super().convert(row), margin=margin)

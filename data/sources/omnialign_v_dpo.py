@@ -1,6 +1,6 @@
 """OmniAlign-V-DPO (PhoenixZ/OmniAlign-V-DPO): 150k pairs in one JSON-lines file a topic, images in images.tar.
 
-BaseReward tried 120k of it and left it out.
+BaseReward tried 120k of its pairs and left the set out.
 """
 
 from typing import Literal, get_args
@@ -14,7 +14,7 @@ Topic = Literal["chart", "creation", "diagram", "ins_follow", "knowledge", "post
 
 
 class OmniAlignVDpoConfig(ImageFilesConfig):
-    """All topics, or some."""
+    """Pairs of OmniAlign-V-DPO, of all topics or of some."""
 
     type: Literal["omnialign_v_dpo"]
     hub: str | None = "PhoenixZ/OmniAlign-V-DPO"
@@ -23,25 +23,25 @@ class OmniAlignVDpoConfig(ImageFilesConfig):
 
     @property
     def patterns(self) -> list[str]:
-        """The files of the topics, and the images."""
-        return [*(f"*{topic}*.jsonl" for topic in self.topics or get_args(Topic)), "*images.tar"]
+        """The patterns of the topics' files, and of the archive of images."""
+        topics = self.topics or get_args(Topic)
+        return [*(f"*{topic}*.jsonl" for topic in topics), "*images.tar"]
 
     def locate(self) -> LocatedFiles:
-        """Find the files; each topic that the recipe names must have one."""
+        """Find the files. Each topic that the recipe names must have one."""
         located = super().locate()
-        missing = [
-            topic
-            for topic in self.topics or ()
-            if not any(topic in path.stem for path in located.files)
-        ]
+        stems = " ".join(path.stem for path in located.files)
+        missing = [topic for topic in self.topics or () if topic not in stems]
         if missing:
             raise UserError(
-                f"{self.label}: {located.root} holds no file of {', '.join(missing)}: fetch it."
+                f"source {self.label!r}: `topics` names {', '.join(missing)}, and {located.root} "
+                "holds no file of them. Fetch their files, or remove them from `topics`."
             )
         return located
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns image, prompt, chosen, rejected."""
+        """Read the columns image, prompt, chosen and rejected."""
         prompt = question(row.text("prompt").strip(), 1)
-        chosen, rejected = row.text("chosen"), row.text("rejected")
+        chosen = row.text("chosen")
+        rejected = row.text("rejected")
         return Preference(row.identity, prompt, chosen, rejected, (row.image(row.text("image")),))

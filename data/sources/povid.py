@@ -1,7 +1,8 @@
 """POVID (YiyangAiLab/POVID_preference_data_for_VLLMs): 17k pairs; the rejected answer had a hallucination put in.
 
-Not confirmed at the source: the layout, a JSON list of {id, image, conversations, rejected_conversations} whose two
-conversations share the question, with images named as in COCO. A row of another form is refused.
+The layout was not confirmed at the source: a JSON list of {id, image, conversations,
+rejected_conversations}, whose two conversations share the question, with images named as in COCO.
+A row of another form is refused.
 """
 
 from typing import Literal
@@ -13,7 +14,7 @@ from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 
 
 class PovidConfig(ImageFilesConfig):
-    """The pairs as they are."""
+    """Pairs of POVID, unchanged."""
 
     FILES = ("*.json",)
     LICENCE = "CC-BY-4.0"
@@ -24,13 +25,14 @@ class PovidConfig(ImageFilesConfig):
     """The folder of the COCO images; the set holds only their names."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns id, image, conversations, rejected_conversations."""
-        chosen, rejected = (
-            sharegpt(row.value("conversations", list)),
-            sharegpt(row.value("rejected_conversations", list)),
-        )
+        """Read the columns image, conversations and rejected_conversations."""
+        chosen = sharegpt(row.value("conversations", list))
+        rejected = sharegpt(row.value("rejected_conversations", list))
         if len(chosen) < 2 or chosen[:-1] != rejected[:-1]:
-            raise RecordError("the two conversations must differ in their last turn only.")
+            raise RecordError(
+                "'conversations' and 'rejected_conversations' must be the same up to their last "
+                "turn, and differ in that turn only. Correct the row, or remove it."
+            )
         image = row.image(row.text("image"))
         return Preference(
             row.identity,

@@ -2,11 +2,14 @@
 
     {"images": ["cats/1.png"], "prompt": "Which colour is the cat?", "chosen": "Black.", "rejected": "White."}
 
-`images`: a list of paths (relative to the image folder), data URIs, or structs {bytes, path}; may be missing.
-`prompt`: a text, or a list of turns {role, content} whose content is a text or a list of {type: text | image} parts.
-Without image parts and `<image>` the images stand before the user's first text. Optional: margin (a number), chosen_critique,
-rejected_critique, rationale, source, category, and first_in_rationale (chosen or rejected), the
-response that the rationale calls Response 1; that is the chosen one if it is missing.
+`images` is a list of paths (relative to the image folder), data URIs, or structs {bytes, path}, and
+may be missing. `prompt` is a text, or a list of turns {role, content} whose content is a text or a
+list of {type: text | image} parts. Without image parts and `<image>`, the images come before the
+user's first text.
+
+Optional keys are margin (a number), chosen_critique, rejected_critique, rationale, source, category
+and first_in_rationale (chosen or rejected), the response that the rationale calls Response 1. If
+first_in_rationale is missing, Response 1 is the chosen one.
 """
 
 from dataclasses import asdict
@@ -22,17 +25,22 @@ from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 REQUIRED = ("prompt", "chosen", "rejected")
 
-TEXTS = ("chosen_critique", "rejected_critique", "rationale")
-
 KEYS = frozenset(
-    {*REQUIRED, *TEXTS, "images", "margin", "source", "category", "first_in_rationale"}
+    {
+        *REQUIRED,
+        *("images", "margin", "source", "category"),
+        *("chosen_critique", "rejected_critique", "rationale", "first_in_rationale"),
+    }
 )
+"""All keys that a record may have."""
 
 
 class ProjectConfig(FormatConfig):
     """Files in this project's own format."""
 
     COLUMNS = REQUIRED
+    has_critiques = True
+    has_rationales = True
 
     type: Literal["project"]
     files: list[str] = Field(default=["*.jsonl", "*.json", "*.parquet", "*.arrow"])
@@ -40,15 +48,16 @@ class ProjectConfig(FormatConfig):
 
     @property
     def patterns(self) -> list[str]:
-        """What the recipe names."""
+        """The patterns that the recipe sets."""
         return self.files
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns as above; another one is an error."""
+        """Read the keys that the module describes. Any other key is an error."""
         unknown = sorted(row.columns.keys() - KEYS)
         if unknown:
             raise RecordError(
-                f"unknown {', '.join(map(repr, unknown))}; a record may hold {', '.join(sorted(KEYS))}."
+                f"the record has the unknown {_key_or_keys(unknown)}. A record may hold "
+                f"{', '.join(sorted(KEYS))}. Rename or remove the rest."
             )
         images = row.all_images(row.columns.get("images"))
         chosen = without_markers(row.text("chosen"), "the chosen response")
@@ -60,7 +69,9 @@ class ProjectConfig(FormatConfig):
             rejected,
             images,
             margin=row.number("margin"),
-            **{name: row.optional(name, str) for name in TEXTS},
+            chosen_critique=row.optional("chosen_critique", str),
+            rejected_critique=row.optional("rejected_critique", str),
+            rationale=row.optional("rationale", str),
             first_in_rationale=first_in_rationale(row),
             source=row.label("source"),
             category=row.label("category"),
@@ -72,20 +83,27 @@ def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
     first = row.optional("first_in_rationale", str)
     if first not in (None, "chosen", "rejected"):
         raise RecordError(
-            f"'first_in_rationale' is {first!r}; required is 'chosen' or 'rejected', the response that "
-            "the rationale calls Response 1. Without it that is the chosen one."
+            f"'first_in_rationale' is {first!r}; required is 'chosen' or 'rejected', the response "
+            "that the rationale calls Response 1. Remove it if Response 1 is the chosen one."
         )
     return "rejected" if first == "rejected" else "chosen"
 
 
 def as_row(record: Preference, rationale: str | None) -> dict[str, Any]:
-    """Return a record in this project's own format, its images inside, with `rationale` instead of its own."""
+    """Return a record in this project's own format, with its images inside.
+
+    `rationale` replaces the record's own rationale. Keys without a value are left out.
+    """
     images = [data_uri(image, record.identity) for image in record.images]
     row = asdict(record) | {"images": images, "rationale": rationale}
     if rationale is None or record.first_in_rationale == "chosen":
         del row["first_in_rationale"]
-    return {
-        name: value
-        for name, value in row.items()
-        if name not in ("identity", "truth") and value not in (None, "")
-    }
+    for name in ("identity", "truth"):
+        del row[name]
+    return {name: value for name, value in row.items() if value not in (None, "")}
+
+
+def _key_or_keys(names: list[str]) -> str:
+    """Return the names with quotation marks, after the word `key` or `keys`."""
+    word = "key" if len(names) == 1 else "keys"
+    return f"{word} {', '.join(map(repr, names))}"

@@ -1,10 +1,11 @@
 """R1-Reward (yifanzhang114/R1-Reward-RL): prompts of a pairwise judge and which response is better; 17,261 rows.
 
-A row holds `message`, a chat as JSON text whose user turn shows both responses under "[Response 1]:" and
-"[Response 2]:", and `answer`, as ["<answer>2</answer>"]. The SFT file carries the judgement as the chat's last turn,
-"<think>…</think><answer>2</answer>", which becomes the rationale.
-Not confirmed at the source: that `image` holds the image itself in base64 (give `images` if it holds paths), and the
-layout of the SFT file. A row of another form is refused.
+A row holds `message`, a chat as JSON text whose user turn shows both responses under "[Response
+1]:" and "[Response 2]:", and `answer`, as ["<answer>2</answer>"]. In the SFT file, the last turn of
+the chat is the judgement "<think>…</think><answer>2</answer>", which becomes the rationale.
+
+Two assumptions were not confirmed at the source: `image` holds the image itself in base64 (give
+`images` if it holds paths), and the layout of the SFT file. A row of another form is refused.
 """
 
 import base64
@@ -17,61 +18,61 @@ from mmrm.data.rationales import with_chosen_first
 from mmrm.data.sources.shared.conversation import parsed, question, text_of
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
-SHOWN = re.compile(
+COMPARISON = re.compile(
     r"(?>.*?\[Question\]:)(?>(?P<question>.*?)(?:(?<!#)#++\s*)?\[Response 1\]:)"
     r"(?>(?P<one>.*?)(?:(?<!#)#++\s*)?\[Response 2\]:)(?P<two>.*)",
     re.DOTALL,
 )
-"""For `match`. The groups are atomic: a text that repeats one mark and lacks the next is read once, not once for each mark."""
+"""The user turn, for `match`. The groups are atomic: a text that repeats one mark and lacks the next
+one is read once, not once for each mark."""
 ANSWER = re.compile(r"<answer>\s*([12])\s*</answer>")
 THOUGHT = re.compile(r"(?>.*?<think>)(.*?)</think>", re.DOTALL)
 
 
 class R1RewardConfig(FormatConfig):
-    """The judged pairs of the RL or the SFT file; without `images` the column `image` is read as base64."""
+    """Judged pairs of the RL or the SFT file. Without `images`, `image` is read as base64."""
 
     FILES = ("*.parquet", "*.jsonl", "*.json")
     COLUMNS = ("message", "image")
+    has_rationales = True
 
     type: Literal["r1_reward"]
     hub: str | None = "yifanzhang114/R1-Reward-RL"
     licence: str = "see the card"
-    """What the data card states."""
+    """The licence that the data card states."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns message, image, answer and others."""
-        texts = {turn["role"]: text_of(turn) for turn in parsed(row.json("message", list))}
-        user, judgement = texts.get("user", ""), texts.get("assistant", "")
-        shown = SHOWN.match(user)
-        if shown is None:
+        """Read the columns message, image and answer."""
+        text_by_role = {turn["role"]: text_of(turn) for turn in parsed(row.json("message", list))}
+        judgement = text_by_role.get("assistant", "")
+        comparison = COMPARISON.match(text_by_role.get("user", ""))
+        if comparison is None:
             raise RecordError(
-                "the user turn holds no '[Question]:', '[Response 1]:' and '[Response 2]:' in this order."
+                "the user turn of 'message' does not hold '[Question]:', '[Response 1]:' and "
+                "'[Response 2]:' in this order. Correct the row, or remove it."
             )
-        responses = shown["one"].strip(), shown["two"].strip()
-        answers = row.optional("answer", list | str) or judgement
-        found = ANSWER.findall(
-            " ".join(map(str, answers)) if isinstance(answers, list) else answers
-        )
-        if len(set(found)) != 1:
-            raise RecordError(
-                f"the answer is {answers!r}; required is one <answer>1</answer> or <answer>2</answer>."
-            )
-        winner = int(found[0])
+        winner = _winner(row, judgement)
+        chosen = comparison["one"].strip()
+        rejected = comparison["two"].strip()
+        if winner == 2:
+            chosen, rejected = rejected, chosen
+
         thought = THOUGHT.match(judgement)
-        reasoning = None if thought is None else thought[1].strip()
-        rationale, first = with_chosen_first(reasoning or "", winner)
+        reasoning = "" if thought is None else thought[1].strip()
+        rationale, first = with_chosen_first(reasoning, winner)
         images = self._images(row)
         return Preference(
             row.identity,
-            question(shown["question"].strip(), len(images)),
-            chosen=responses[winner - 1],
-            rejected=responses[2 - winner],
+            question(comparison["question"].strip(), len(images)),
+            chosen=chosen,
+            rejected=rejected,
             images=images,
             rationale=rationale or None,
             first_in_rationale=first if rationale else "chosen",
         )
 
     def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:
+        """Return the image in the column `image`, or no image if the column is empty."""
         image = row.label("image")
         if not image:
             return ()
@@ -81,5 +82,19 @@ class R1RewardConfig(FormatConfig):
             return (base64.b64decode(image, validate=True),)
         except ValueError as error:  # also for letters that are not ASCII
             raise ImageError(
-                f"{row.identity}: 'image' is no base64 ({error}); if it is a path, give the source its `images` folder."
+                f"{row.identity}: 'image' is not base64 ({error}). If it is a path, set `images` to "
+                "the folder that paths are relative to."
             ) from error
+
+
+def _winner(row: SourceRow, judgement: str) -> int:
+    """Return the better response, 1 or 2, from the column `answer`, or else from the judgement."""
+    answer = row.optional("answer", list | str) or judgement
+    text = " ".join(map(str, answer)) if isinstance(answer, list) else answer
+    winners = set(ANSWER.findall(text))
+    if len(winners) != 1:
+        raise RecordError(
+            f"'answer' is {answer!r}; required is one <answer>1</answer> or <answer>2</answer>. "
+            "Correct the row, or remove it."
+        )
+    return int(winners.pop())

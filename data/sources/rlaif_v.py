@@ -8,7 +8,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class RlaifVConfig(FilesConfig):
-    """The pairs as they are."""
+    """Pairs of RLAIF-V, unchanged."""
 
     COLUMNS = ("image", "question", "chosen", "rejected")
     LICENCE = "CC-BY-NC-4.0"
@@ -17,7 +17,10 @@ class RlaifVConfig(FilesConfig):
     hub: str | None = "openbmb/RLAIF-V-Dataset"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns ds_name, image, question, chosen, rejected, origin_dataset, origin_split, idx, image_path."""
+        """Read the columns image, question, chosen, rejected and origin_dataset.
+
+        The hub's files also hold ds_name, origin_split, idx and image_path, which are not read.
+        """
         return Preference(
             row.identity,
             question(row.text("question"), 1),

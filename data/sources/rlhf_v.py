@@ -1,6 +1,7 @@
 """RLHF-V (openbmb/RLHF-V-Dataset): 5.7k pairs of corrected answers; parquet with image structs.
 
-Not confirmed at the source: that the column `text` is a JSON text {"question", "chosen", "rejected"}. Anything else is refused.
+One assumption was not confirmed at the source: the column `text` is a JSON text {"question",
+"chosen", "rejected"}. A row of another form is refused.
 """
 
 from typing import Literal
@@ -11,7 +12,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 
 class RlhfVConfig(FilesConfig):
-    """The pairs as they are."""
+    """Pairs of RLHF-V, unchanged."""
 
     COLUMNS = ("image", "text")
     LICENCE = "CC-BY-NC-4.0"
@@ -20,11 +21,11 @@ class RlhfVConfig(FilesConfig):
     hub: str | None = "openbmb/RLHF-V-Dataset"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns image and text; the text is read as JSON."""
+        """Read the columns image, text (a JSON text) and origin_dataset."""
         pair = row.json("text", dict)
-        asked, chosen, rejected = (
-            field(pair, name, str) for name in ("question", "chosen", "rejected")
-        )
+        asked = field(pair, "question", str)
+        chosen = field(pair, "chosen", str)
+        rejected = field(pair, "rejected", str)
         image = row.stored_image("image")
         return Preference(
             row.identity,

@@ -13,7 +13,7 @@ from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class ShareGptConfig(FormatConfig):
-    """Files of such records."""
+    """Preference files in the ShareGPT form or the Alpaca form."""
 
     FILES = ("*.json", "*.jsonl", "*.parquet")
     COLUMNS = ("chosen", "rejected")
@@ -21,19 +21,24 @@ class ShareGptConfig(FormatConfig):
     type: Literal["sharegpt"]
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns as above, of either form."""
+        """Read conversations, or instruction and input; and system, chosen, rejected, images."""
         images = row.all_images(row.columns.get("images"))
         if "conversations" in row.columns:
             turns = sharegpt(row.columns["conversations"])
         else:
-            parts = row.text("instruction"), row.label("input")
+            parts = [row.text("instruction"), row.label("input")]
             turns = [text("user", "\n".join(part for part in parts if part))]
-        if system := row.label("system"):
+        system = row.label("system")
+        if system:
             turns.insert(0, text("system", system))
-        responses = _response(row, "chosen"), _response(row, "rejected")
-        return Preference(row.identity, marked(turns, len(images)), *responses, images)
+        chosen = _response(row, "chosen")
+        rejected = _response(row, "rejected")
+        return Preference(row.identity, marked(turns, len(images)), chosen, rejected, images)
 
 
 def _response(row: SourceRow, name: str) -> str:
+    """Return the text of a response, which is a text or one turn {from, value}."""
     value = row.value(name, str | dict)
-    return response(value if isinstance(value, str) else sharegpt([value]))
+    if isinstance(value, str):
+        return response(value)
+    return response(sharegpt([value]))

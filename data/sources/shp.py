@@ -1,7 +1,8 @@
 """Stanford Human Preferences (stanfordnlp/SHP): 348k text-only pairs of Reddit answers, by their votes.
 
-One folder a domain with train.json, validation.json and test.json (JSON lines).
-Not confirmed at the source: that labels = 1 prefers answer A. The scores must agree with the label, or the row is refused.
+Each domain has a folder with train.json, validation.json and test.json (JSON lines). One assumption
+was not confirmed at the source: labels = 1 prefers answer A. The scores must agree with the label,
+or the row is refused.
 """
 
 from typing import Literal
@@ -15,7 +16,7 @@ from mmrm.data.sources.shared.pairs import gap
 
 
 class ShpConfig(FilesConfig):
-    """Pairs by votes."""
+    """Pairs of answers with different numbers of votes."""
 
     FILES = ("*{split}.json", "*{split}*.parquet")
     COLUMNS = ("history", "human_ref_A", "human_ref_B", "labels")
@@ -28,23 +29,30 @@ class ShpConfig(FilesConfig):
     """Smallest ratio of the two answers' votes (the card advises 2 or more)."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns history, human_ref_A, human_ref_B, labels, score_A, score_B, score_ratio, domain and others."""
+        """Read history, human_ref_A and _B, labels, score_A and _B, score_ratio and domain."""
         label = row.value("labels", int)
-        votes = row.value("score_A", int), row.value("score_B", int)
-        margin = gap(*votes, 0)
-        if label not in (0, 1) or (label == 1) != (votes[0] > votes[1]):
+        votes_of_a = row.value("score_A", int)
+        votes_of_b = row.value("score_B", int)
+        margin = gap(votes_of_a, votes_of_b, 0)
+        is_a_labelled = label == 1
+        if label not in (0, 1) or is_a_labelled != (votes_of_a > votes_of_b):
             raise RecordError(
-                f"the label is {label} and the votes are {votes}; expected is 1 where A has more votes."
+                f"'labels' is {label}, and the answers have {votes_of_a} and {votes_of_b} votes. The "
+                "label must be 1 if answer A has more votes, and 0 if answer B has. Correct the row, "
+                "or remove it."
             )
         ratio = float(row.value("score_ratio", int | float))
         if ratio < self.minimum_ratio:
             raise LeftOut("small_gap", f"the ratio of votes {ratio} is below {self.minimum_ratio}.")
-        answers = row.text("human_ref_A"), row.text("human_ref_B")
+        chosen = row.text("human_ref_A")
+        rejected = row.text("human_ref_B")
+        if not is_a_labelled:
+            chosen, rejected = rejected, chosen
         return Preference(
             row.identity,
             (text("user", row.text("history")),),
-            chosen=answers[1 - label],
-            rejected=answers[label],
+            chosen=chosen,
+            rejected=rejected,
             margin=margin,
             category=row.label("domain"),
         )

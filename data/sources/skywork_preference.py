@@ -1,6 +1,7 @@
 """Skywork-Reward-Preference (Skywork/Skywork-Reward-Preference-80K-v0.2): 77k text-only pairs.
 
-Whole conversations under `chosen` and `rejected`. Version 0.1 holds items of RewardBench; 0.2 does not.
+`chosen` and `rejected` hold whole conversations. Version 0.1 contains items of RewardBench, and
+version 0.2 does not.
 """
 
 from typing import Literal
@@ -11,7 +12,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class SkyworkPreferenceConfig(FilesConfig):
-    """The pairs as they are."""
+    """Pairs of Skywork-Reward-Preference, unchanged."""
 
     FILES = ("*.parquet", "*.jsonl")
     COLUMNS = ("chosen", "rejected")
@@ -20,7 +21,7 @@ class SkyworkPreferenceConfig(FilesConfig):
     hub: str | None = "Skywork/Skywork-Reward-Preference-80K-v0.2"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns chosen, rejected (lists of {content, role}), source."""
+        """Read the columns chosen and rejected (lists of {content, role}), and source."""
         shared, chosen, rejected = implicit(row.value("chosen", list), row.value("rejected", list))
         return Preference(
             row.identity, messages(shared), chosen, rejected, category=row.label("source")

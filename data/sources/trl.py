@@ -3,7 +3,7 @@
 Explicit prompt:  {"images": […], "prompt": [{"role": "user", "content": …}], "chosen": [{assistant}], "rejected": [{assistant}]}
 Implicit prompt:  `chosen` and `rejected` hold the whole conversations; what they share is the prompt.
 Standard:         `prompt`, `chosen`, `rejected` are texts; without `prompt` the text that the two share is the prompt.
-Images lie in `images` (a list) or `image`. Other columns are not read.
+Images are in `images` (a list) or `image`. Other columns are not read.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ class TrlConfig(FormatConfig):
     """Files are read whose name holds this word; for a single local file it does not count."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns as above."""
-        images = row.all_images(row.columns.get("images")) or row.all_images(
-            row.columns.get("image")
-        )
+        """Read images or image, prompt (if there is one), chosen, rejected and margin."""
+        images = row.all_images(row.columns.get("images"))
+        if not images:
+            images = row.all_images(row.columns.get("image"))
         turns, chosen, rejected = split_pair(row)
         return Preference(
             row.identity,
@@ -48,18 +48,29 @@ class TrlConfig(FormatConfig):
 
 
 def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
-    """Return the turns of the prompt, the chosen and the rejected response of a row in any of TRL's preference formats."""
-    chosen, rejected = row.value("chosen", str | list), row.value("rejected", str | list)
+    """Return the turns of the prompt, the chosen and the rejected response of a row.
+
+    The row may be in any of TRL's preference formats.
+
+    Raises:
+        RecordError: If a column has another form, or the responses share no text that could be the
+            prompt.
+    """
+    chosen = row.value("chosen", str | list)
+    rejected = row.value("rejected", str | list)
     prompt = row.optional("prompt", str | list)
     if prompt is not None:
         return user_turn(prompt), response(chosen), response(rejected)
     if not (isinstance(chosen, str) and isinstance(rejected, str)):
         return implicit(chosen, rejected)
-    start = split_prefix(chosen, rejected)
-    if chosen[:start].endswith(" "):  # TRL's rule: the blank belongs to the responses
-        start -= 1
-    if not chosen[:start].strip():
+
+    prompt_length = split_prefix(chosen, rejected)
+    if chosen[:prompt_length].endswith(" "):
+        prompt_length -= 1  # as in TRL, the blank belongs to the responses
+    shared_text = chosen[:prompt_length]
+    if not shared_text.strip():
         raise RecordError(
-            "there is no 'prompt', and the two responses share no beginning that could be it."
+            "there is no 'prompt', and 'chosen' and 'rejected' share no beginning that could be the "
+            "prompt. Add the column 'prompt', or remove the row."
         )
-    return user_turn(chosen[:start]), chosen[start:], rejected[start:]
+    return user_turn(shared_text), chosen[prompt_length:], rejected[prompt_length:]

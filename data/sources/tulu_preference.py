@@ -1,6 +1,7 @@
 """Tulu 3 preference mixture (allenai/llama-3.1-tulu-3-8b-preference-mixture): 271k text-only pairs, some multi-turn.
 
-BaseReward names 65k pairs of it without saying which: `cap: 65000` draws as many.
+BaseReward trains on 65k pairs of the mixture, and does not publish which. `cap: 65000` draws as
+many.
 """
 
 from typing import Literal
@@ -12,7 +13,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class TuluPreferenceConfig(FilesConfig):
-    """The pairs as they are."""
+    """Pairs of the Tulu 3 mixture, unchanged."""
 
     COLUMNS = ("chosen", "rejected")
     LICENCE = "ODC-BY, parts non-commercial"
@@ -21,11 +22,20 @@ class TuluPreferenceConfig(FilesConfig):
     hub: str | None = "allenai/llama-3.1-tulu-3-8b-preference-mixture"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns id, prompt, chosen, rejected (whole conversations of {content, role}), source."""
-        chosen, rejected = row.value("chosen", list), row.value("rejected", list)
+        """Read chosen and rejected (whole conversations of {content, role}), and source."""
+        chosen = row.value("chosen", list)
+        rejected = row.value("rejected", list)
         if chosen[:-1] != rejected[:-1]:
             raise RecordError(
-                "'chosen' and 'rejected' differ before the last turn; expected is one context for both."
+                "'chosen' and 'rejected' differ before their last turn, and both must answer the "
+                "same context. Correct the row, or remove it."
             )
-        texts = response(chosen[-1:]), response(rejected[-1:])
-        return Preference(row.identity, messages(chosen[:-1]), *texts, category=row.label("source"))
+        chosen_response = response(chosen[-1:])
+        rejected_response = response(rejected[-1:])
+        return Preference(
+            row.identity,
+            messages(chosen[:-1]),
+            chosen_response,
+            rejected_response,
+            category=row.label("source"),
+        )

@@ -12,7 +12,7 @@ from mmrm.data.sources.shared.pairs import PairsConfig
 
 
 class UltraFeedbackConfig(PairsConfig):
-    """Pairs by score."""
+    """Pairs of UltraFeedback's responses, by their scores."""
 
     FILES = ("*.jsonl", "*.parquet")
     COLUMNS = ("instruction", "completions")
@@ -23,11 +23,6 @@ class UltraFeedbackConfig(PairsConfig):
     pairs: Literal["all", "hardest"] = "hardest"
 
     def without_responses(self, row: SourceRow) -> Preference:
-        """Columns source, instruction, models, completions, correct_answers, incorrect_answers."""
-        return Preference(
-            row.identity,
-            (text("user", row.text("instruction")),),
-            "",
-            "",
-            category=row.label("source"),
-        )
+        """Read the columns source and instruction; `convert` reads completions."""
+        prompt = (text("user", row.text("instruction")),)
+        return Preference(row.identity, prompt, "", "", category=row.label("source"))

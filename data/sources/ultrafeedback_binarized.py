@@ -1,6 +1,6 @@
 """UltraFeedback binarized (HuggingFaceH4/ultrafeedback_binarized): 61k text-only pairs with the two scores.
 
-For trl-lib/ultrafeedback_binarized take the source `trl`.
+The source `trl` reads trl-lib/ultrafeedback_binarized.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from mmrm.data.sources.shared.pairs import gap
 
 
 class UltraFeedbackBinarizedConfig(FilesConfig):
-    """Pairs whose scores differ."""
+    """Pairs of UltraFeedback binarized whose scores differ."""
 
     FILES = ("*{split}*.parquet",)
     COLUMNS = ("chosen", "rejected", "score_chosen", "score_rejected")
@@ -29,17 +29,19 @@ class UltraFeedbackBinarizedConfig(FilesConfig):
     """Smallest difference of the two scores, which lie between 1 and 10."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns prompt, prompt_id, chosen, rejected (whole conversations), messages, score_chosen, score_rejected."""
+        """Read chosen and rejected (whole conversations), score_chosen and score_rejected."""
         shared, chosen, rejected = implicit(row.value("chosen", list), row.value("rejected", list))
-        better, worse = (
-            float(row.value(name, int | float)) for name in ("score_chosen", "score_rejected")
-        )
-        if better < worse:
-            raise RecordError(f"the chosen response has the lower score ({better} < {worse}).")
+        chosen_score = float(row.value("score_chosen", int | float))
+        rejected_score = float(row.value("score_rejected", int | float))
+        if chosen_score < rejected_score:
+            raise RecordError(
+                f"'score_chosen' is {chosen_score}, and 'score_rejected' is {rejected_score}. The "
+                "chosen response must not have the lower score. Correct the row, or remove it."
+            )
         return Preference(
             row.identity,
             messages(shared),
             chosen,
             rejected,
-            margin=gap(better, worse, self.minimum_gap),
+            margin=gap(chosen_score, rejected_score, self.minimum_gap),
         )

@@ -13,7 +13,7 @@ from mmrm.data.sources.shared.pairs import PairsConfig
 
 
 class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
-    """Pairs by score; the parquet branch needs no folder of images."""
+    """Pairs of VLFeedback's responses. The parquet branch needs no folder of images."""
 
     FILES = ("*.parquet", "*.jsonl")
     COLUMNS = ("prompt", "completions")
@@ -23,10 +23,7 @@ class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
     hub: str | None = "MMInstruction/VLFeedback"
 
     def without_responses(self, row: SourceRow) -> Preference:
-        """Columns id, prompt, models, completions, and image or img_path."""
-        image = (
-            row.stored_image("image")
-            if row.columns.get("image")
-            else row.image(row.text("img_path"))
-        )
+        """Read the columns prompt, and image or img_path; `convert` reads completions."""
+        has_image = bool(row.columns.get("image"))
+        image = row.stored_image("image") if has_image else row.image(row.text("img_path"))
         return Preference(row.identity, question(row.text("prompt"), 1), "", "", (image,))

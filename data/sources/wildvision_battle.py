@@ -1,8 +1,9 @@
 """WildVision-Battle (WildVision/wildvision-battle): people's votes between two models' conversations about an image.
 
-Not confirmed at the source: the values of `winner`. Read are model_a, model_b, and ties (`tie…`, `bothbad…`); another
-value is refused. Only battles whose conversations differ in the last answer alone are a pair: with several turns each
-model has had a conversation of its own.
+The values of `winner` were not confirmed at the source. model_a, model_b and ties (`tie…`,
+`bothbad…`) are read, and another value is refused. A battle becomes a pair only if its
+conversations differ in the last answer alone. With several turns, each model had its own
+conversation.
 """
 
 from typing import Literal
@@ -16,7 +17,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class WildVisionBattleConfig(FilesConfig):
-    """The decided battles."""
+    """Battles of WildVision that were decided for one model."""
 
     COLUMNS = ("conversation_a", "conversation_b", "image", "winner")
     LICENCE = "ODC-BY"
@@ -24,26 +25,28 @@ class WildVisionBattleConfig(FilesConfig):
     type: Literal["wildvision_battle"]
     hub: str | None = "WildVision/wildvision-battle"
     files: list[str] = Field(default=["*.parquet"])
-    """Which parquet files: the set has several configurations, each in a folder of its own."""
+    """Which parquet files: the set has several configurations, each in its own folder."""
 
     @property
     def patterns(self) -> list[str]:
-        """What the recipe names."""
+        """The patterns that the recipe sets."""
         return self.files
 
     def convert(self, row: SourceRow) -> Preference:
-        """Columns question_id, model_a, model_b, conversation_a, conversation_b, language, image, turn, winner and others."""
+        """Read the columns winner, conversation_a, conversation_b, image and language."""
         winner = row.text("winner")
         if winner.startswith(("tie", "bothbad")):
             raise LeftOut("tie", f"the vote is {winner!r}.")
         if winner not in ("model_a", "model_b"):
             raise RecordError(
-                f"the winner is {winner!r}; expected is model_a, model_b, tie… or bothbad…."
+                f"'winner' is {winner!r}, and only model_a, model_b, tie… and bothbad… are known. "
+                "Correct the value, or remove the row."
             )
-        one, two = row.value("conversation_a", list), row.value("conversation_b", list)
-        if len(one) != len(two) or one[:-1] != two[:-1]:
+        turns_a = row.value("conversation_a", list)
+        turns_b = row.value("conversation_b", list)
+        if len(turns_a) != len(turns_b) or turns_a[:-1] != turns_b[:-1]:
             raise LeftOut("no_pair", "the two conversations differ before the last answer.")
-        shared, chosen, rejected = implicit(one, two)
+        shared, chosen, rejected = implicit(turns_a, turns_b)
         if winner == "model_b":
             chosen, rejected = rejected, chosen
         image = row.stored_image("image")

@@ -1,6 +1,7 @@
-"""What a benchmark is: a way to load its rows, its own judge prompt, its official predictions files and its scoring rules.
+"""The parts of a benchmark: its rows, its judge prompt, its official files and its scoring rules.
 
-At the end stands what the official predictions files and scorers of several benchmarks have in common.
+A benchmark is a `Benchmark` in `BENCHMARKS` (registry.py). The functions at the end compute what the
+official predictions files and scorers of several benchmarks have in common.
 """
 
 from __future__ import annotations
@@ -9,78 +10,85 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import model_validator
 
 from mmrm.data.config.section import Count, Section
 from mmrm.data.preference import Message
+from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.candidates import Example, Side, Verdict
 from mmrm.eval.protocol import draw
 
 Record = dict[str, Any]
 """One line of an official predictions file."""
-Records = Sequence[Record | None]
-"""A whole file; None is a line that holds null."""
+PredictionRecords = Sequence[Record | None]
+"""A whole predictions file. None is a line that holds null."""
 RowName = tuple[str, tuple[str, ...]]
-"""A row's id, which several may share; with it the better response and the other one, or the row's identity, or nothing."""
+"""The name of a row: its id, which several rows may share, and texts that tell them apart. The texts
+are the better response and the other one, or the row's identity, or nothing."""
 
-
-EMBEDDED = {"embedded": "demo", "embedded-medium": "medium", "embedded-hard": "hard"}
-"""Locations of this project's own editions, and the embedded world's level of each."""
 BUILT_IN = ("hub", *EMBEDDED)
-"""Locations that are no paths."""
+"""Locations that are not paths."""
 
 
 class Location(Section):
-    """Where a benchmark's rows and images lie."""
+    """Where a benchmark's rows and images are."""
 
     location: str = "hub"
-    """`hub` (downloaded by its public id), `embedded`, `embedded-medium` or `embedded-hard` (this project's own small
-    editions, by the level of their scenes), or the path of the official file or of a folder that holds it."""
+    """`hub` (downloaded by its public id), `embedded`, `embedded-medium` or `embedded-hard` (this
+    project's own small editions, by the level of their scenes), or the path of the official file or
+    of a folder that holds it."""
     revision: str | None = None
     """Commit, tag or branch on the hub; null takes the current one."""
     image_root: str | None = None
-    """Folder that the image paths of an official local file are relative to; null takes the folder of that file."""
+    """Folder that the image paths of an official local file are relative to; null takes the folder of
+    that file."""
     type: str | None = None
-    """The type of source, as in `data.sources`, that reads a preference_folder; null recognises it by the columns."""
+    """The type of source, as in `data.sources`, that reads a preference_folder; null recognises it by
+    the columns."""
     limit: Count | None = None
-    """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look, never for a table."""
+    """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look, never
+    for a table."""
     frames: Count | None = None
-    """At most this many frames of a video, evenly spaced, for mm_rlhf_rewardbench; null takes as many as its own script, 32."""
+    """At most this many frames of a video, evenly spaced, for mm_rlhf_rewardbench; null takes as many
+    as its own script, 32."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:
         if self.revision is not None and self.location != "hub":
             raise ValueError(
-                f"`revision` is for the hub; the location is {self.location!r}, which has none"
+                f"`revision` is {self.revision!r}, and the location {self.location!r} has no "
+                "revisions. Remove `revision`, or set the location to `hub`."
             )
         if self.image_root is not None and self.location in BUILT_IN:
             raise ValueError(
-                f"`image_root` is for local files; the location is {self.location!r}, which has its images"
+                f"`image_root` is {self.image_root!r}, and the location {self.location!r} has its own "
+                "images. Remove `image_root`, or set the location to a local path."
             )
         return self
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PublishedEdition:
     """Row counts of a published edition of a benchmark."""
 
     name: str
     rows: int
     groups: Mapping[str, int] = field(default_factory=dict)
-    """Rows by group; empty where only the total is known."""
+    """Rows by group; empty if only the total is known."""
     items: int | None = None
-    """Distinct ids, where several rows may share one."""
+    """Distinct ids, if several rows may share one."""
     ids: str = ""
-    """File beside this one with the id of each row, one a line (`#` and a digest where the ids are not ours to give away)."""
+    """A file in the folder ids/ with the id of each row, one a line. It holds `#` and a digest if the
+    licence of the ids does not allow us to publish them."""
     repeats: bool = False
-    """Whether rows may be equal in id and responses."""
+    """True if rows may be equal in id and responses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a result says of the rows it was computed from."""
+    """A result's information about the rows that it was computed from."""
 
     location: str
     unavailable: tuple[str, ...] = ()
@@ -91,7 +99,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class LoadedBenchmark:
-    """The rows of a benchmark and where they came from."""
+    """The rows of a benchmark, and where they came from."""
 
     examples: tuple[Example, ...]
     origin: Origin
@@ -99,109 +107,127 @@ class LoadedBenchmark:
 
 @dataclass(frozen=True, slots=True)
 class PairwisePrompt:
-    """A benchmark's own judge prompt and the settings that its own script generates with."""
+    """A benchmark's own judge prompt, and the settings with which its own script generates."""
 
     ask: Callable[[Example, Side], tuple[Message, ...]]
-    """The conversation that shows an example with the given response first; one image part for each image."""
+    """Returns the conversation that shows an example with the given response first. It has one image
+    part for each image."""
     read: Callable[[str], Side | None]
-    """The position (0 first, 1 second) that a judgement names; None where it cannot be read."""
+    """Returns the position (0 first, 1 second) that a judgement names; None if it cannot be read."""
     temperature: float | None
-    """None: the official script leaves the API's default."""
+    """None: the official script keeps the API's default."""
     top_p: float | None
     max_new_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """A predictions file that can be scored."""
+    """A format of predictions files that can be scored."""
 
     about: str
-    """What a line holds, for `--help`."""
+    """The contents of a line, for `--help`."""
     marks: tuple[str, ...]
     """Columns by which a line is recognised."""
     rules: str = ""
-    """The rules that a file of this format is scored by if none are named; empty where several published ones read it."""
+    """The rules that score a file of this format if the user names none. Empty if several published
+    rules read the format."""
     becomes: str = ""
-    """The format that `convert` makes of a line, whose rules then score it too."""
+    """The format into which `convert` turns a line. Rules for that format then score it too."""
     convert: Callable[[Record], Record] | None = None
     row: Callable[[Record], RowName] | None = None
-    """The benchmark's row that a line is of; None reads the columns of the official files and of R1-Reward's."""
+    """Returns the name of the row that a line is about. None reads the columns of the official files
+    and of R1-Reward's."""
     votes: bool = False
-    """Whether each line is a vote, of which a row may have several."""
+    """True if each line is one vote, and a row may have several."""
     group: Callable[[Record], str] | None = None
-    """Returns the category that a line states itself, in the names of `Known.groups`.
+    """Returns the category that a line itself states, by the names of `PublishedEdition.groups`.
 
     None if no line states one, because the rules derive the category from the id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringRule:
-    """A published way to make figures of a predictions file."""
+    """A published way to compute figures from a predictions file."""
 
     about: str
-    """Whose rule it is and how it differs from the official one; printed beside its figures."""
+    """The authors of the rule, and how it differs from the official one. It is printed with the
+    figures."""
     reads: str
-    """Which of the benchmark's predictions formats it scores."""
-    score: Callable[[Records], dict[str, Any]]
-    """Figures: `micro`, `macro`, `groups` (n, right, accuracy), and under `detail` whatever the script computes besides."""
+    """The predictions format that the rule scores, by its name in the benchmark's `files`."""
+    score: Callable[[PredictionRecords], dict[str, Any]]
+    """Returns figures: `micro`, `macro`, `groups` (n, right, accuracy), and under `detail` everything
+    else that the script computes."""
     differs: str = "nothing"
-    """What differs from the released script, for `--help`."""
+    """The differences from the released script, for `--help`."""
     at_votes: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
-    """Makes of the figures those with K votes an item, where the script has a choice of K."""
+    """Returns the figures with K votes an item, if the script has a choice of K."""
 
-    def figures(self, name: str, records: Records) -> dict[str, Any]:
-        """Return the figures, labelled with the rule's name; raises PredictionsError if it cannot read the records."""
+    def figures(self, name: str, records: PredictionRecords) -> dict[str, Any]:
+        """Return the figures, labelled with the rule's name.
+
+        Raises:
+            PredictionsError: If the rule cannot read the records.
+        """
         return {"rules": name, "about": self.about, **self.score(records)}
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A row of the table of benchmarks."""
+    """A row of the registry of benchmarks."""
 
     name: str
     load: Callable[[Location], LoadedBenchmark]
-    """Raises UserError or RecordError for files that are not there, not in a known schema, or without their images."""
+    """Raises UserError or RecordError if files are missing, in an unknown schema, or without their
+    images."""
     look: Callable[[Location], object]
-    """Raises UserError where the local files that `load` would read are not there; reads nothing and asks no hub."""
+    """Raises UserError if the local files that `load` would read are missing. Reads nothing, and does
+    not ask the hub."""
     formats: Mapping[str, Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]]
-    """Name of a predictions format to the function that makes its records; `official` is the benchmark's own."""
+    """The functions that make the records of a predictions file, by the name of its format.
+    `official` is the benchmark's own format."""
     rules: Mapping[str, ScoringRule]
     """The official scorer's rules under `official`, then other published rules."""
-    known: tuple[Known, ...] = ()
+    known: tuple[PublishedEdition, ...] = ()
     prompt: PairwisePrompt | None = None
-    """None where the benchmark publishes no prompt that shows both responses."""
+    """None if the benchmark publishes no prompt that shows both responses."""
     item: Callable[[Example], str] | None = None
-    """The item a row belongs to, where an accuracy over items with all rows right (Acc+) is defined."""
+    """Returns the item of a row, if an accuracy over items with all rows right (Acc+) is defined."""
     files: Mapping[str, FileFormat] = field(default_factory=dict)
-    """The predictions files that are recognised, by the names that rules read; looked through in this order."""
+    """The formats of predictions files that are recognised, by the names that rules read. They are
+    tried in this order."""
     read: Callable[[Location], Sequence[Example]] | None = None
-    """Returns the rows without looking at their images; None where `load` alone can."""
+    """Returns the rows without looking at their images. None if only `load` can return them."""
     official_note: str = ""
-    """A note that stands beside a result in official order."""
+    """A note on every result in official order."""
 
 
-def differences(examples: Sequence[Example], known: Sequence[Known]) -> list[str]:
-    """Return how the rows differ in number from the published edition of the nearest size; nothing where they agree."""
-    rows, found = len(examples), Counter(example.group for example in examples)
-    nearest = min(known, key=lambda edition: abs(edition.rows - rows))
-    counts = [("", rows, "rows", nearest.rows)]
-    for group in dict.fromkeys([*nearest.groups, *found]) if nearest.groups else ():
-        counts.append((f"Group {group}: ", found[group], "rows", nearest.groups.get(group, 0)))
+def differences(examples: Sequence[Example], known: Sequence[PublishedEdition]) -> list[str]:
+    """Return the differences in number between the rows and the published edition nearest in size."""
+    num_rows = len(examples)
+    rows_by_group = Counter(example.group for example in examples)
+    nearest = min(known, key=lambda edition: abs(edition.rows - num_rows))
+    notes = []
+    if num_rows != nearest.rows:
+        notes.append(f"{num_rows} rows; {nearest.name} has {nearest.rows}.")
+    if nearest.groups:
+        for group in dict.fromkeys([*nearest.groups, *rows_by_group]):
+            published = nearest.groups.get(group, 0)
+            if rows_by_group[group] != published:
+                notes.append(
+                    f"Group {group}: {rows_by_group[group]} rows; {nearest.name} has {published}."
+                )
     if nearest.items is not None:
-        counts.append(
-            ("", len({example.row["id"] for example in examples}), "items", nearest.items)
-        )
-    return [
-        f"{of}{here} {what}; {nearest.name} has {there}."
-        for of, here, what, there in counts
-        if here != there
-    ]
+        num_items = len({example.row["id"] for example in examples})
+        if num_items != nearest.items:
+            notes.append(f"{num_items} items; {nearest.name} has {nearest.items}.")
+    return notes
 
 
 def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:
     """Return the two responses in an order drawn from their content, and the index of the chosen one.
 
-    For files that always list the winner first: whoever judges by position must not profit.
+    This is for files that always list the winner first. A judge that follows the position must not
+    profit from that.
     """
     if draw(0, f"{prompt}\n{chosen}\n{rejected}", "order") == 0:
         return (chosen, rejected), 0
@@ -209,28 +235,44 @@ def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, 
 
 
 def preferred(verdict: Verdict) -> Side | None:
-    """Return the response of the higher score, or which more than half of the votes name; else None."""
-    if verdict.scores is not None:
-        one, two = verdict.scores
-        return 0 if one > two else 1 if two > one else None
-    names, sides = [vote.names for vote in verdict.votes], get_args(Side)
-    return next((side for side in sides if 2 * names.count(side) > len(names)), None)
+    """Return the response of the higher score, or the one that more than half of the votes name.
+
+    None means a tie, or that no response has such a majority.
+    """
+    if verdict.scores is None:
+        names = [vote.names for vote in verdict.votes]
+        if 2 * names.count(0) > len(names):
+            return 0
+        if 2 * names.count(1) > len(names):
+            return 1
+        return None
+    first_score, second_score = verdict.scores
+    if first_score > second_score:
+        return 0
+    if second_score > first_score:
+        return 1
+    return None
 
 
 def rewards(example: Example, verdict: Verdict) -> list[float]:
-    """Return [reward of the better response, reward of the other]: the scores, or the votes for and not for the better one.
+    """Return [reward of the better response, reward of the other].
 
-    Scores that are no finite numbers become [0, 1], the rewards that R1-Reward's scripts give to what they cannot read.
+    The rewards are the scores, or the numbers of votes for the better response and of all other
+    votes. Scores that are not finite numbers become [0, 1], the rewards that R1-Reward's scripts
+    give to a judgement that they cannot read.
     """
     if verdict.scores is None:
-        right = sum(vote.names == example.better for vote in verdict.votes)
-        return [right, len(verdict.votes) - right]
-    better, other = verdict.scores[example.better], verdict.scores[1 - example.better]
-    return [better, other] if math.isfinite(better) and math.isfinite(other) else [0, 1]
+        num_right = sum(vote.names == example.better for vote in verdict.votes)
+        return [num_right, len(verdict.votes) - num_right]
+    better = verdict.scores[example.better]
+    other = verdict.scores[1 - example.better]
+    if math.isfinite(better) and math.isfinite(other):
+        return [better, other]
+    return [0, 1]
 
 
 def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
-    """Return the predictions as R1-Reward writes them: the row and its rewards, the winner's first."""
+    """Return the predictions in R1-Reward's format: the row and its rewards, the winner's first."""
     return [
         {**example.row, "rewards": rewards(example, verdict)}
         for example, verdict in zip(examples, verdicts, strict=True)
@@ -240,32 +282,34 @@ def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> 
 def figures_by_group(
     rows: Iterable[tuple[str, bool]], groups: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return `micro`, `macro` and `groups` of rows that are given by their group and whether they are right.
+    """Return `micro`, `macro` and `groups` of rows, given as their group and whether they are right.
 
-    Groups stand in the order of `groups`, then as they are first seen.
+    The groups are in the order of `groups`, then in the order in which they first occur.
     """
-    right, total = Counter(dict.fromkeys(groups, 0)), Counter(dict.fromkeys(groups, 0))
-    for group, hit in rows:
-        right[group] += hit
+    right = Counter(dict.fromkeys(groups, 0))
+    total = Counter(dict.fromkeys(groups, 0))
+    for group, is_right in rows:
+        right[group] += is_right
         total[group] += 1
-    found = group_figures(right, total)
-    micro = right.total() / total.total() if total.total() else None
-    return {
-        "micro": micro,
-        "macro": macro([group["accuracy"] for group in found.values()]),
-        "groups": found,
-    }
+    figures = group_figures(right, total)
+    num_rows = total.total()
+    micro = right.total() / num_rows if num_rows else None
+    accuracies = [group["accuracy"] for group in figures.values()]
+    return {"micro": micro, "macro": macro(accuracies), "groups": figures}
 
 
 def group_figures(right: Mapping[str, int], total: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return n, right and accuracy for each group of `total`; the accuracy of an empty group is None."""
-    return {
-        name: {"n": n, "right": right[name], "accuracy": right[name] / n if n else None}
-        for name, n in total.items()
-    }
+    """Return n, right and accuracy of each group in `total`; the accuracy of an empty group is None."""
+    figures: dict[str, dict[str, Any]] = {}
+    for name, num_rows in total.items():
+        accuracy = right[name] / num_rows if num_rows else None
+        figures[name] = {"n": num_rows, "right": right[name], "accuracy": accuracy}
+    return figures
 
 
 def macro(accuracies: Sequence[float | None]) -> float | None:
-    """Return the plain mean of group accuracies; None if a group is empty or there is none."""
+    """Return the plain mean of group accuracies; None if a group is empty or there is no group."""
     known = [accuracy for accuracy in accuracies if accuracy is not None]
-    return sum(known) / len(known) if known and len(known) == len(accuracies) else None
+    if not known or len(known) < len(accuracies):
+        return None
+    return sum(known) / len(known)

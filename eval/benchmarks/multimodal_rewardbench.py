@@ -1,8 +1,11 @@
-"""Multimodal RewardBench (arXiv 2502.14191): the 4,711 released pairs (the paper's 5,211 less 500 Hateful Memes).
+"""Multimodal RewardBench (arXiv 2502.14191): the 4,711 released pairs.
 
-Read: a local `all_data.json` as the official 0_download_data.py writes it, with the images beside it (also the embedded
-edition), or the copy on the hub. The data is under CC-BY-NC 4.0. The official figures are those of 2_get_accuracy.py at
-b4b92cd. Benchmarks that publish no judge prompt borrow this one's (`GENERAL_PROMPT`).
+The paper has 5,211 pairs; the 500 of Hateful Memes were not released. The rows are in a local
+`all_data.json` as the official 0_download_data.py writes it, with the images next to it (also in the
+embedded edition), or in the copy on the hub. The data are under CC-BY-NC 4.0. The official figures
+are those of 2_get_accuracy.py at b4b92cd.
+
+Benchmarks that publish no judge prompt use this one's words (`GENERAL_PROMPT`).
 """
 
 import random
@@ -17,10 +20,10 @@ from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
     FileFormat,
-    Known,
     PairwisePrompt,
+    PredictionRecords,
+    PublishedEdition,
     Record,
-    Records,
     ScoringRule,
     figures_by_group,
     preferred,
@@ -43,7 +46,7 @@ HUB = "syhuggingface/multimodal_rewardbench"
 FILES = ("all_data.json", "data/all_data.json", "data/test-*.parquet", "test-*.parquet")
 COLUMNS = ("Category", "ID", "Text", "Output1", "Output2", "Better")
 KNOWN = (
-    Known(
+    PublishedEdition(
         "the released edition",
         4711,
         {
@@ -81,17 +84,25 @@ strictly following this format: "[[A]]" if assistant A is better, "[[B]]" if ass
 """The text of 1_run_model_as_judge_gpt4o.py, after the prompt of MT-bench."""
 
 
+# Rows
+
+
 def _example(row: Row, root: Path, identity: str) -> Example:
+    """Return a row of the official file as an example."""
     hint = (
-        " all_data_release.json ships without the texts of third parties: run the official repository's 0_download_data.py and "
-        "point to the all_data.json that it writes."
+        " all_data_release.json ships without the texts of third parties: run the official "
+        "repository's 0_download_data.py and point to the all_data.json that it writes."
     )
     require_texts(row, COLUMNS, identity, hint)
     if row["Better"] not in ("Output1", "Output2"):
-        raise UserError(f"{identity}: Better is {row['Better']!r}; required is Output1 or Output2.")
+        raise UserError(
+            f"{identity}: Better is {row['Better']!r}; required is Output1 or Output2. Correct the "
+            "row, or remove it."
+        )
     images, reference = encoded(row.get("Image"), root, identity)
     prompt = user_turn(row["Text"], len(images))
     responses = (row["Output1"], row["Output2"])
+    columns = {name: row[name] for name in COLUMNS}
     return Example(
         key=content_key(prompt, responses, [reference]),
         images=images,
@@ -101,13 +112,16 @@ def _example(row: Row, root: Path, identity: str) -> Example:
         group=category(row["Category"], row["ID"]),
         source=row["ID"].split("_")[0],
         identity=identity,
-        row={**{name: row[name] for name in COLUMNS}, "Image": reference},
+        row={**columns, "Image": reference},
         official_first=0,
     )
 
 
 def category(name: str, identity: str) -> str:
-    """Return the column of the official table: safety and reasoning are split by the beginning of the id."""
+    """Return the column of the official table for a row's category and id.
+
+    Safety and reasoning are split by the beginning of the id.
+    """
     if name == "safety":
         return "safety/bias" if identity.lower().startswith("pairs") else "safety/toxicity"
     if name == "reasoning":
@@ -115,86 +129,130 @@ def category(name: str, identity: str) -> str:
     return name
 
 
-def ask(example: Example, first: Side, question: str | None = None) -> tuple[Message, ...]:
-    """Return the official judge prompt: one user turn, the text before the image; the response shown first is A."""
-    shown = example.row["Text"] if question is None else question
-    text = QUESTION.format(
-        question=shown, answer_a=example.responses[first], answer_b=example.responses[1 - first]
-    )
-    return user_turn(text, len(example.images), images_last=True)
+# The judge prompt
+
+
+def ask(example: Example, first: Side) -> tuple[Message, ...]:
+    """Return the official judge prompt: one user turn, the text before the image.
+
+    The response that is shown first is A.
+    """
+    return _question_turn(example, first, example.row["Text"])
 
 
 def ask_general(example: Example, first: Side) -> tuple[Message, ...]:
-    """Return the same around any conversation: a single question as it is, a longer one turn by turn, then the images."""
-    turns = [(turn["role"].capitalize(), "".join(texts([turn]))) for turn in example.prompt]
-    return ask(
-        example, first, turns[0][1] if len(turns) == 1 else "\n\n".join(map(": ".join, turns))
+    """Return the official judge prompt around any conversation.
+
+    A single question is shown unchanged, and a longer conversation turn by turn, each with its role.
+    """
+    if len(example.prompt) == 1:
+        return _question_turn(example, first, "".join(texts(example.prompt)))
+    turns = []
+    for turn in example.prompt:
+        role = turn["role"].capitalize()
+        turns.append(f"{role}: {''.join(texts([turn]))}")
+    return _question_turn(example, first, "\n\n".join(turns))
+
+
+def _question_turn(example: Example, first: Side, question: str) -> tuple[Message, ...]:
+    """Return the user turn that shows a question, both responses and the images."""
+    prompt = QUESTION.format(
+        question=question,
+        answer_a=example.responses[first],
+        answer_b=example.responses[1 - first],
     )
+    return user_turn(prompt, len(example.images), images_last=True)
 
 
-def named_letter(text: str) -> str | None:
-    """Return A if `[[A]]` occurs, else B if `[[B]]` occurs (a text with both says A), else None."""
-    return "A" if "[[A]]" in text else "B" if "[[B]]" in text else None
+def named_letter(judgement: str) -> str | None:
+    """Return A if `[[A]]` occurs, else B if `[[B]]` occurs, else None. A text with both names A."""
+    if "[[A]]" in judgement:
+        return "A"
+    if "[[B]]" in judgement:
+        return "B"
+    return None
 
 
-def read(text: str) -> Side | None:
-    """Return the position that a judgement names; None where the official script would toss its coin."""
-    letter = named_letter(text)
-    return None if letter is None else 0 if letter == "A" else 1
+def read(judgement: str) -> Side | None:
+    """Return the position that a judgement names.
+
+    None means that the official script would toss its coin.
+    """
+    letter = named_letter(judgement)
+    if letter is None:
+        return None
+    return 0 if letter == "A" else 1
+
+
+# Predictions files
 
 
 def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
-    """Return the predictions as 1_run_model_as_judge_gpt4o.py writes them: 2_get_accuracy.py can be run on them.
+    """Return the predictions as 1_run_model_as_judge_gpt4o.py writes them.
 
-    That format has one judgement a row with Output1 as A. It holds the judge's own text where there is one vote in that
-    order; else `[[A]]` or `[[B]]` as more than half of the votes, or the higher score, say; else a text without a
-    verdict, for which the official script tosses its coin.
+    2_get_accuracy.py can be run on them. The format has one judgement a row, with Output1 as A. If
+    there is one vote in that order, it is the judge's own text. Otherwise it is `[[A]]` or `[[B]]`,
+    for the response that more than half of the votes or the higher score prefer. Without such a
+    response it is a text without a verdict, for which the official script tosses its coin.
     """
-    return [
-        {
-            "ID": example.row["ID"],
-            "Text": "",
-            "Image": example.row["Image"],
-            "Label": "A" if example.better == 0 else "B",
-            "Meta": example.row,
-            "output": _official_text(verdict),
-        }
-        for example, verdict in zip(examples, verdicts, strict=True)
-    ]
+    records = []
+    for example, verdict in zip(examples, verdicts, strict=True):
+        records.append(
+            {
+                "ID": example.row["ID"],
+                "Text": "",
+                "Image": example.row["Image"],
+                "Label": "A" if example.better == 0 else "B",
+                "Meta": example.row,
+                "output": _official_text(verdict),
+            }
+        )
+    return records
 
 
 def _official_text(verdict: Verdict) -> str:
+    """Return the one judgement of a row in the official format."""
     side = preferred(verdict)
-    if (
-        len(verdict.votes) == 1
-        and verdict.votes[0].first == 0
-        and read(verdict.votes[0].text) == side
-    ):
-        return verdict.votes[0].text
-    return "No verdict." if side is None else f"[[{'AB'[side]}]]"
+    if len(verdict.votes) == 1:
+        vote = verdict.votes[0]
+        if vote.first == 0 and read(vote.text) == side:
+            return vote.text
+    if side is None:
+        return "No verdict."
+    return f"[[{'AB'[side]}]]"
 
 
-def official_score(records: Records, reseeded: bool = False) -> dict[str, Any]:
+# Scoring
+
+
+def official_score(records: PredictionRecords, reseeded: bool = False) -> dict[str, Any]:
     """Return the figures of 2_get_accuracy.py.
 
-    An unreadable judgement is A or B by a coin seeded with 123 once, one draw for each such line in file order: the same
-    judgements in another order give another figure. A coin that is `reseeded` for each line always says A.
-    Raises: PredictionsError for a line that the script cannot read.
+    An unreadable judgement is A or B by a coin that is seeded with 123 once, with one draw for each
+    such line in file order. So the same judgements in another order give another figure. A coin that
+    is `reseeded` for each line always names A.
+
+    Raises:
+        PredictionsError: If the script could not read a line.
     """
     generator = random.Random(123)
 
     def judged(record: Record) -> tuple[str, bool]:
-        name = _official_group(record)
-        letter = named_letter(text(record, "output")) or (
-            "A" if reseeded or generator.random() < 0.5 else "B"
-        )
-        return name, letter == one_of(record["Label"], "AB", "Label")
+        group = _official_group(record)
+        letter = named_letter(text(record, "output"))
+        if letter is None:
+            is_a = reseeded or generator.random() < 0.5
+            letter = "A" if is_a else "B"
+        return group, letter == one_of(record["Label"], "AB", "Label")
 
-    required = "ID, Label (A or B), Meta.Category and output (the judgement, a text; the official script cannot read `outputs`, "
-    return _figures(parse_records(records, judged, required + "a list of several)"))
+    required = (
+        "ID, Label (A or B), Meta.Category and output (the judgement, a text; the official script "
+        "cannot read `outputs`, a list of several)"
+    )
+    return _figures(parse_records(records, judged, required))
 
 
-def rewards_score(records: Records, ties_right: bool = False) -> dict[str, Any]:
+def rewards_score(records: PredictionRecords, ties_right: bool = False) -> dict[str, Any]:
     """Return the figures of R1-Reward's 1_get_accuracy.py."""
     return _figures(parse_rewards(records, _rewards_group, "ID, Category", ties_right))
 
@@ -210,20 +268,25 @@ def _rewards_group(record: Record) -> str:
 
 
 def _logged_group(logged: Record) -> str:
-    """Return the category from what lmms-eval logs of a row."""
+    """Return the category from lmms-eval's log entry of a row."""
     return category(text(logged, "category"), text(logged, "question_id"))
 
 
 def lmms_record(record: Record) -> Record:
-    """Return a line of lmms-eval's sample log as the official script's; raises ValueError if its own score is another."""
+    """Return a line of lmms-eval's sample log in the official script's format.
+
+    Raises:
+        ValueError: If the line's logged score is not the one that its answer gets.
+    """
     logged = record[LMMS_METRIC]
-    label = {"Output1": "A", "Output2": "B"}[
-        one_of(record["target"], ("Output1", "Output2"), "target")
-    ]
-    hit = (named_letter(answer := lmms_text(record)) or "A") == label
-    if one_of(logged["score"], (0, 1), "score") != hit:
+    target = one_of(record["target"], ("Output1", "Output2"), "target")
+    label = "A" if target == "Output1" else "B"
+    answer = lmms_text(record)
+    letter = named_letter(answer)
+    is_right = (letter or "A") == label
+    if one_of(logged["score"], (0, 1), "score") != is_right:
         raise ValueError(
-            f"the logged score is {logged['score']}; the answer says {named_letter(answer)}, and {label} is right"
+            f"the logged score is {logged['score']}; the answer says {letter}, and {label} is right"
         )
     return {
         "ID": text(logged, "question_id"),
@@ -234,21 +297,24 @@ def lmms_record(record: Record) -> Record:
 
 
 def _figures(rows: Sequence[tuple[str, bool]]) -> dict[str, Any]:
-    """Return the figures with both Overalls in use, micro over the rows and the mean of the category columns.
+    """Return the figures of rows, given as their category and whether they are right.
 
-    `detail` has the scripts' accuracy, correct and total of `all` and of each category in first-seen order.
+    They contain both Overalls in use, micro over the rows and the mean of the category columns.
+    `detail` has the scripts' accuracy, correct and total of `all` and of each category in the order
+    of their first row.
     """
-    whole = figures_by_group(("all", hit) for _, hit in rows)["groups"]
-    found = figures_by_group(rows)
-    detail = {
-        name: {"acc": group["accuracy"], "correct": group["right"], "total": group["n"]}
-        for name, group in {**whole, **found["groups"]}.items()
-    }
-    lines = [
-        f"acc {name}: {group['correct']} / {group['total']} = {group['acc']}"
-        for name, group in detail.items()
-    ]
-    return {**found, "detail": detail, "lines": lines}
+    overall = figures_by_group(("all", is_right) for _, is_right in rows)
+    figures = figures_by_group(rows)
+    detail = {}
+    lines = []
+    for name, group in {**overall["groups"], **figures["groups"]}.items():
+        detail[name] = {
+            "acc": group["accuracy"],
+            "correct": group["right"],
+            "total": group["n"],
+        }
+        lines.append(f"acc {name}: {group['right']} / {group['n']} = {group['accuracy']}")
+    return {**figures, "detail": detail, "lines": lines}
 
 
 LMMS_METRIC = "multimodal_rewardbench_accuracy"
@@ -256,44 +322,56 @@ FILES_SCORED = {
     "predictions": own_format("r1_reward"),
     "lmms_eval": lmms_format(LMMS_METRIC, _logged_group, "official", lmms_record),
     "official": FileFormat(
-        "as 1_run_model_as_judge_gpt4o.py writes rows: ID, Label (A or B), output (the judgement), Meta.Category",
-        ("output", "Label"),
-        "official",
+        about="as 1_run_model_as_judge_gpt4o.py writes rows: ID, Label (A or B), output (the "
+        "judgement), Meta.Category",
+        marks=("output", "Label"),
+        rules="official",
         group=_official_group,
     ),
     "rewards": FileFormat(
-        "as R1-Reward writes rows: ID, Category and rewards, [of the better response, of the other]",
-        ("rewards",),
+        about="as R1-Reward writes rows: ID, Category and rewards, [of the better response, of the "
+        "other]",
+        marks=("rewards",),
         group=_rewards_group,
     ),
 }
 RULES = {
     "official": ScoringRule(
-        "2_get_accuracy.py: unreadable judgements by a seeded coin in file order; the benchmark's Overall is micro",
-        "official",
-        official_score,
-        "macro, the mean of the columns, is added",
+        about="2_get_accuracy.py: unreadable judgements by a seeded coin in file order; the "
+        "benchmark's Overall is micro",
+        reads="official",
+        score=official_score,
+        differs="macro, the mean of the columns, is added",
     ),
     "lmms_eval": ScoringRule(
-        "lmms-eval: as official, but the coin is seeded anew for each row and so always says A",
-        "official",
-        partial(official_score, reseeded=True),
-        "macro is added",
+        about="lmms-eval: as official, but the coin is seeded anew for each row and so always says A",
+        reads="official",
+        score=partial(official_score, reseeded=True),
+        differs="macro is added",
     ),
     "r1_reward": ScoringRule(
-        "R1-Reward's 1_get_accuracy.py: rewards, ties and unreadable wrong, no coin; its tables mix micro and macro",
-        "rewards",
-        rewards_score,
-        "macro is added",
+        about="R1-Reward's 1_get_accuracy.py: rewards, ties and unreadable wrong, no coin; its "
+        "tables mix micro and macro",
+        reads="rewards",
+        score=rewards_score,
+        differs="macro is added",
     ),
     "r1_reward_ties_right": ScoringRule(
-        "R1-Reward's rules with ties right, as their script for IXC-2.5-Reward stores them",
-        "rewards",
-        partial(rewards_score, ties_right=True),
-        "that script stores [1, 0] for a tie, here it stays one and counts",
+        about="R1-Reward's rules with ties right, as their script for IXC-2.5-Reward stores them",
+        reads="rewards",
+        score=partial(rewards_score, ties_right=True),
+        differs="that script stores [1, 0] for a tie, here it stays one and counts",
     ),
 }
-PUBLISHED = Published(NAME, "Multimodal RewardBench", HUB, FILES, "Image", KNOWN, _example)
+PUBLISHED = Published(
+    name=NAME,
+    title="Multimodal RewardBench",
+    hub=HUB,
+    files=FILES,
+    image="Image",
+    known=KNOWN,
+    convert=_example,
+)
 MULTIMODAL_REWARDBENCH = Benchmark(
     name=NAME,
     load=PUBLISHED.load,
@@ -308,4 +386,5 @@ MULTIMODAL_REWARDBENCH = Benchmark(
 GENERAL_PROMPT = PairwisePrompt(
     ask_general, read, temperature=None, top_p=None, max_new_tokens=1024
 )
-"""For benchmarks that publish no judge prompt: Multimodal RewardBench's words around any conversation."""
+"""The prompt for benchmarks that publish none: Multimodal RewardBench's words around any
+conversation."""

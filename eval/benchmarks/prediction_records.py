@@ -1,7 +1,8 @@
-"""Lines of predictions files that were made elsewhere: how they are checked, and which formats all benchmarks share.
+"""Reading the lines of predictions files that were made elsewhere.
 
-A value of the wrong type, count or range is refused with its line: `"rewards": "10"` is no pair of numbers, though the
-characters 1 and 0 compare like one.
+The functions check the values of a line, and the last ones make the file formats that all benchmarks
+share. A value of the wrong type, count or range is refused with its line. For example, `"rewards":
+"10"` is not a pair of numbers, although the characters 1 and 0 can be compared like one.
 """
 
 from __future__ import annotations
@@ -12,37 +13,60 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard, TypeVar
 
 from mmrm.data.errors import PredictionsError
-from mmrm.eval.benchmarks.benchmark import FileFormat, Record, Records, RowName
+from mmrm.eval.benchmarks.benchmark import FileFormat, PredictionRecords, Record, RowName
 
-Parsed = TypeVar("Parsed")
+ParsedT = TypeVar("ParsedT")
 IDENTITY = re.compile(r"\w+:\d+ \((.*)\)", re.DOTALL)
-"""How a benchmark's row is named in `predictions.jsonl`; the id stands in parentheses."""
+"""The identity of a benchmark's row in `predictions.jsonl`. The id is in parentheses."""
+LONGEST_VALUE = 60
+"""The most characters of a value in a message."""
 
 
-def parse_records(records: Records, parse: Callable[[Any], Parsed], required: str) -> list[Parsed]:
-    """Return what `parse` reads from each record; raises PredictionsError naming the line on which it fails."""
-    found = []
+def parse_records(
+    records: PredictionRecords, parse: Callable[[Any], ParsedT], required: str
+) -> list[ParsedT]:
+    """Return the result of `parse` for each record.
+
+    Args:
+        records: The lines of the file.
+        parse: Reads a record; raises KeyError, TypeError, ValueError, AttributeError or
+            ArithmeticError if it cannot.
+        required: The columns that a record needs, for messages.
+
+    Raises:
+        PredictionsError: If there is no record, or one cannot be read. The message names its line.
+    """
+    results = []
     for line, record in enumerate(records, start=1):
         try:
-            found.append(parse(record))
+            results.append(parse(record))
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            what = "null" if record is None else f"{type(error).__name__} {error}"
-            raise PredictionsError(f"line {line}: {what}. Required are {required}.") from error
-    if not found:
+            problem = "null" if record is None else f"{type(error).__name__} {error}"
+            raise PredictionsError(f"line {line}: {problem}. Required are {required}.") from error
+    if not results:
         raise PredictionsError(
-            f"there is no record; a score of nothing would say nothing. Required are {required}."
+            "there is no record, so no figure can be computed. Give a file with predictions. "
+            f"Required are {required}."
         )
-    return found
+    return results
 
 
 def parse_rewards(
-    records: Records, parse: Callable[[Record], Parsed], columns: str, ties_right: bool = False
-) -> list[tuple[Parsed, bool]]:
-    """Return what `parse` reads from the `columns` of each record, and whether the winner's reward (the first) is higher."""
+    records: PredictionRecords,
+    parse: Callable[[Record], ParsedT],
+    columns: str,
+    ties_right: bool = False,
+) -> list[tuple[ParsedT, bool]]:
+    """Return the result of `parse` for each record, and whether the row is right.
 
-    def judged(record: Record) -> tuple[Parsed, bool]:
+    A row is right if the winner's reward, the first, is higher. Equal rewards are right only if
+    `ties_right` is True. `columns` are the columns that `parse` reads, for messages.
+    """
+
+    def judged(record: Record) -> tuple[ParsedT, bool]:
         better, other = rewards_of(record["rewards"])
-        return parse(record), better >= other if ties_right else better > other
+        is_right = better > other or (ties_right and better == other)
+        return parse(record), is_right
 
     return parse_records(
         records, judged, f"{columns} and rewards (a list of 2 finite numbers, the winner's first)"
@@ -50,81 +74,101 @@ def parse_rewards(
 
 
 def rewards_of(value: object) -> list[float]:
-    """Return a list of two finite numbers; raises ValueError for anything else."""
+    """Return a list of two finite numbers; raise ValueError for anything else."""
     if not isinstance(value, list) or len(value) != 2 or not all(map(is_number, value)):
         raise ValueError(f"rewards are {shown(value)}")
     return value
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Say whether a value is a finite number; true and false are none."""
+    """Return True for a finite number; True and False are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def one_of(value: Any, allowed: Sequence[Any], name: str) -> Any:
-    """Return `value`; raises ValueError unless it is one of these and of the same type (true is not 1)."""
-    if not any(type(value) is type(one) and value == one for one in allowed):
-        raise ValueError(
-            f"{name} is {shown(value)}; required is one of {', '.join(map(str, allowed))}"
-        )
-    return value
+    """Return `value` if it is one of `allowed` and of the same type; True is not 1.
+
+    Raises:
+        ValueError: If it is not. The message calls the value `name`.
+    """
+    for option in allowed:
+        if type(value) is type(option) and value == option:
+            return value
+    raise ValueError(f"{name} is {shown(value)}; required is one of {', '.join(map(str, allowed))}")
 
 
 def text(record: Record, name: str) -> str:
-    """Return the text under `name`; raises KeyError, or ValueError if it is none or not Unicode."""
+    """Return the text under `name`.
+
+    Raises:
+        KeyError: If there is no such key.
+        ValueError: If the value is not a text, or not valid Unicode.
+    """
     value = record[name]
     if not isinstance(value, str):
         raise ValueError(f"{name} is {shown(value)}; required is a text")
-    value.encode()  # a UnicodeEncodeError for half a character, which no table can print
+    value.encode()  # raises UnicodeEncodeError for half a character, which no table can print
     return value
 
 
 def shown(value: object) -> str:
     """Return a value for a message, not longer than a line."""
     try:
-        words = ascii(value)
+        written = ascii(value)
     except ValueError:  # an integer of more digits than Python writes
-        words = "a number of thousands of digits"
-    return words if len(words) <= 60 else f"{words[:60]}…"
+        written = "a number of thousands of digits"
+    if len(written) > LONGEST_VALUE:
+        written = f"{written[:LONGEST_VALUE]}…"
+    return written
 
 
 def row_name(record: Record) -> RowName:
-    """Return the row that a line of an official file, or of R1-Reward's, is of; the responses only where the label is there."""
-    identity, meta = text(record, "ID" if "ID" in record else "id"), record.get("Meta")
+    """Return the name of the row that a line of an official file, or of R1-Reward's, is about.
+
+    The responses are part of the name only if the line has the label too.
+    """
+    identity = text(record, "ID" if "ID" in record else "id")
+    meta = record.get("Meta")
+    # Multimodal RewardBench's script keeps the row under Meta.
     row = meta if isinstance(meta, dict) and "Output1" in meta else record
-    one, two, first = row.get("chosen"), row.get("rejected"), True
-    if "response" in row:
-        (one, two), first = row["response"], row.get("ranking") == [0, 1]
-    elif "Output1" in row:
+    if "response" in row:  # VL-RewardBench
+        first, second = row["response"]
+        is_first_better = row.get("ranking") == [0, 1]
+    elif "Output1" in row:  # Multimodal RewardBench
         label = record.get("Label", row.get("Better"))
-        one, two, first = row["Output1"], row.get("Output2"), label in ("A", "Output1")
         if label not in ("A", "B", "Output1", "Output2"):
             return identity, ()
-    if not isinstance(one, str) or not isinstance(two, str):
+        first = row["Output1"]
+        second = row.get("Output2")
+        is_first_better = label in ("A", "Output1")
+    else:  # R1-Reward
+        first = row.get("chosen")
+        second = row.get("rejected")
+        is_first_better = True
+    if not isinstance(first, str) or not isinstance(second, str):
         return identity, ()
-    return identity, (one, two) if first else (two, one)
+    return identity, (first, second) if is_first_better else (second, first)
 
 
-def _own(record: Record) -> Record:
-    """Return a line of `predictions.jsonl` as R1-Reward writes a row, with the columns that any benchmark's rules read.
+def _own_as_rewards(record: Record) -> Record:
+    """Return a line of `predictions.jsonl` in R1-Reward's format.
 
-    The votes of a pairwise judge become the number of those for the better response and of those that are not.
+    The result has the columns that the rules of any benchmark read. Votes become rewards: the number
+    of votes for the better response, and the number of all other votes.
     """
     better = one_of(record["better"], (0, 1), "better")
     if record["scores"] is None:
-        names = [one_of(vote["names"], (0, 1, None), "a vote's names") for vote in record["votes"]]
-        if not names:
-            raise ValueError("there are neither scores nor votes")
-        right = names.count(better)
-        rewards: list[Any] = [right, len(names) - right]
+        rewards: list[Any] = _rewards_of_votes(record["votes"], better)
     else:
-        one, two = record["scores"]
-        rewards = (
-            [0, 1]
-            if one is None or two is None
-            else rewards_of([one, two] if better == 0 else [two, one])
-        )
-    identity, group = _own_row(record)[0], text(record, "group")
+        first, second = record["scores"]
+        if first is None or second is None:
+            rewards = [0, 1]
+        elif better == 0:
+            rewards = rewards_of([first, second])
+        else:
+            rewards = rewards_of([second, first])
+    identity, _ = _own_row_name(record)
+    group = text(record, "group")
     return {
         "id": identity,
         "ID": identity,
@@ -135,28 +179,51 @@ def _own(record: Record) -> Record:
     }
 
 
-def _own_row(record: Record) -> RowName:
+def _rewards_of_votes(votes: Any, better: int) -> list[int]:
+    """Return the number of votes for the better response, and the number of all other votes."""
+    names = [one_of(vote["names"], (0, 1, None), "a vote's names") for vote in votes]
+    if not names:
+        raise ValueError("there are neither scores nor votes")
+    num_right = names.count(better)
+    return [num_right, len(names) - num_right]
+
+
+def _own_row_name(record: Record) -> RowName:
+    """Return the name of the row that a line of `predictions.jsonl` is about."""
     identity = text(record, "identity")
-    named = IDENTITY.fullmatch(identity)
-    return named[1] if named else identity, (identity,)
+    match = IDENTITY.fullmatch(identity)
+    row_id = identity if match is None else match[1]
+    return row_id, (identity,)
 
 
 def _own_group(record: Record) -> str:
+    """Return the category that a line of `predictions.jsonl` states."""
     return text(record, "group")
 
 
 def own_format(rules: str, becomes: str = "rewards") -> FileFormat:
-    """Return the project's own `predictions.jsonl`, scored by `rules` if none are named."""
-    about = (
-        "predictions.jsonl of this project's evaluations: identity, group, better, scores or votes"
-    )
+    """Return the format of the project's own `predictions.jsonl`.
+
+    It is scored by `rules` if the user names none, after its lines are turned into the format
+    `becomes`.
+    """
     return FileFormat(
-        about, ("key", "credit", "better"), rules, becomes, _own, _own_row, group=_own_group
+        about="predictions.jsonl of this project's evaluations: identity, group, better, scores or "
+        "votes",
+        marks=("key", "credit", "better"),
+        rules=rules,
+        becomes=becomes,
+        convert=_own_as_rewards,
+        row=_own_row_name,
+        group=_own_group,
     )
 
 
 def lmms_text(record: Record) -> str:
-    """Return the answer that lmms-eval scored: the first one, without the lists that its log may wrap around it."""
+    """Return the answer that lmms-eval scored.
+
+    It is the first one of the list, or of the lists of lists, in which its log may wrap answers.
+    """
     answer = record["filtered_resps"]
     while isinstance(answer, list) and answer:
         answer = answer[0]
@@ -169,20 +236,28 @@ def lmms_format(
     becomes: str = "",
     convert: Callable[[Record], Record] | None = None,
 ) -> FileFormat:
-    """Return lmms-eval's sample log of a task.
+    """Return the format of lmms-eval's sample log of a task.
 
     Args:
-        metric: the column that holds question_id, category and score of a row.
-        group: returns the benchmark's category from what is logged under `metric`.
-        becomes: the format that `convert` makes of a line.
-        convert: makes a line of another format of this one.
+        metric: The column that holds question_id, category and score of a row.
+        group: Returns the benchmark's category from the log entry under `metric`.
+        becomes: The format into which `convert` turns a line.
+        convert: Turns a line into one of another format.
     """
-    about = f"*_samples_*.jsonl as lmms-eval logs samples: filtered_resps, target and {metric} (question_id, category, score)"
 
-    def row(record: Record) -> RowName:
+    def name(record: Record) -> RowName:
         return text(record[metric], "question_id"), ()
 
     def stated_group(record: Record) -> str:
         return group(record[metric])
 
-    return FileFormat(about, (metric,), "lmms_eval", becomes, convert, row, group=stated_group)
+    return FileFormat(
+        about="*_samples_*.jsonl as lmms-eval logs samples: filtered_resps, target and "
+        f"{metric} (question_id, category, score)",
+        marks=(metric,),
+        rules="lmms_eval",
+        becomes=becomes,
+        convert=convert,
+        row=name,
+        group=stated_group,
+    )

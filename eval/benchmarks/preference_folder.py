@@ -1,7 +1,8 @@
-"""A user's own benchmark: a file or folder of preference records in any format that training reads (docs/data_formats.md).
+"""A benchmark of the user's own preference records, in a file or a folder.
 
-The record's `category` is the group, its `source` the source. The two responses are shown in an order drawn from their
-content, since these files always name the winner.
+The records may be in any format that training reads (docs/data_formats.md). The `category` of a
+record is its group. The files always name the winner, so the two responses are shown in an order
+drawn from their content.
 """
 
 import json
@@ -15,6 +16,7 @@ from mmrm.data.errors import LeftOut, RecordError, UserError
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.recognition import advice, candidates, configured, recognise
 from mmrm.data.sources.shared.file_source import FilesConfig, shards_problem
+from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.files import content_digest
 from mmrm.eval.benchmarks.benchmark import (
     BUILT_IN,
@@ -22,8 +24,8 @@ from mmrm.eval.benchmarks.benchmark import (
     FileFormat,
     LoadedBenchmark,
     Location,
+    PredictionRecords,
     Record,
-    Records,
     ScoringRule,
     figures_by_group,
     in_drawn_order,
@@ -35,67 +37,83 @@ from mmrm.eval.candidates import Example
 
 NAME = "preference_folder"
 UNSORTED = "uncategorised"
-"""The group of records without a category; not `all`, which would look like the total."""
+"""The group of records without a category. It is not `all`, which would look like the total."""
 
 
 def look(where: Location) -> None:
-    """Raise UserError unless the location is a path with files that are read."""
+    """Raise UserError unless the location is a path with files that can be read."""
     if where.location in BUILT_IN:
         raise UserError(
-            f"{NAME}: the location is {where.location!r}; required is the path of a file or folder of preference records: this "
-            "benchmark is the user's own."
+            f"{NAME}: the location is {where.location!r}; required is the path of a file or folder "
+            "of preference records, because this benchmark is the user's own."
         )
     if where.type is not None:
-        _source(where, {"type": where.type, "path": where.location}).look()
+        _source_config(where, {"type": where.type, "path": where.location}).look()
     elif not any(candidates(where.location, where.image_root)):
-        _source(where, {"type": "project", "path": where.location}).look()  # says what is not there
-    if problem := shards_problem(
-        [path for path in [Path(where.location).expanduser()] if path.is_file()]
-    ):
-        raise UserError(f"{NAME}: {problem} (The location of a set is its folder.)")
+        # No format fits. The project's own format raises an error that names what is missing.
+        _source_config(where, {"type": "project", "path": where.location}).look()
+    file = Path(where.location).expanduser()
+    problem = shards_problem([file]) if file.is_file() else None
+    if problem:
+        raise UserError(f"{NAME}: {problem} The location of a set is its folder.")
 
 
 def load(where: Location) -> LoadedBenchmark:
-    """Return the records at `where.location`, which must be a path; a UserError lists those that cannot be used.
+    """Return the records at `where.location`, which must be a path.
 
-    Rows that the format's own rule leaves out (ties) are counted in a note; so are columns that are not read.
+    Notes count the rows that the format's own rule leaves out (ties), and name columns that are not
+    read.
+
+    Raises:
+        UserError: If files are missing, or records cannot be used. It lists them.
     """
     look(where)
-    examples, problems, notes, left_out = [], [], [], 0
+    notes = []
     with tempfile.TemporaryDirectory() as cache:
         if where.type is None:
-            found = recognise(where.location, Path(cache), where.image_root)
-            settings = found.settings
-            if found.type != "project":
-                unread = (
-                    f" Columns that are not read: {', '.join(found.unread)}."
-                    if found.unread
-                    else ""
-                )
-                notes.append(f"Read as {found.line}.{unread}")
+            recognised = recognise(where.location, Path(cache), where.image_root)
+            settings = recognised.settings
+            if recognised.type != "project":
+                note = f"Read as {recognised.line}."
+                if recognised.unread:
+                    note += f" Columns that are not read: {', '.join(recognised.unread)}."
+                notes.append(note)
         else:
             settings = {"type": where.type, "path": where.location}
-        config = _source(where, settings)
+        config = _source_config(where, settings)
         source = config.open(Path(cache))
-        for number in limited(len(source), where.limit):
-            try:
-                examples.append(as_example(distinct(validate(source.record(number), tokens=()))))
-            except LeftOut:
-                left_out += 1
-            except RecordError as error:
-                problems.append(str(error))
+        examples, num_left_out, problems = _read_examples(source, where.limit)
         if problems:
-            told = f"{NAME}: {len(problems)} of {len(source)} records cannot be used:{listed(problems)}"
-            raise UserError(told + advice(config, Path(cache)))
-    if left_out:
+            raise UserError(
+                f"{NAME}: {len(problems)} of {len(source)} records cannot be used:"
+                f"{listed(problems)}{advice(config, Path(cache))}"
+            )
+    if num_left_out:
         notes.append(
-            f"{left_out} of {left_out + len(examples)} records are left out by the rules of `{config.type}`."
+            f"{num_left_out} of {num_left_out + len(examples)} records are left out by the rules of "
+            f"`{config.type}`."
         )
     notes += repeated(examples)
     benchmark = loaded(NAME, examples, where, where.location)
-    return replace(
-        benchmark, origin=replace(benchmark.origin, notes=(*benchmark.origin.notes, *notes))
-    )
+    origin = replace(benchmark.origin, notes=(*benchmark.origin.notes, *notes))
+    return replace(benchmark, origin=origin)
+
+
+def _read_examples(source: Source, limit: int | None) -> tuple[list[Example], int, list[str]]:
+    """Return the rows, the number of records left out by rule, and the problems of all others."""
+    examples: list[Example] = []
+    problems: list[str] = []
+    num_left_out = 0
+    for index in limited(len(source), limit):
+        try:
+            record = distinct(validate(source.record(index), tokens=()))
+        except LeftOut:
+            num_left_out += 1
+        except RecordError as error:
+            problems.append(str(error))
+        else:
+            examples.append(example_from_record(record))
+    return examples, num_left_out, problems
 
 
 def repeated(examples: Sequence[Example]) -> list[str]:
@@ -113,17 +131,19 @@ def repeated(examples: Sequence[Example]) -> list[str]:
     notes = []
     if num_repeated:
         notes.append(
-            f"{num_repeated:,} of {len(examples):,} records repeat the images, prompt and responses of an earlier "
-            "one; each counts."
+            f"{num_repeated:,} of {len(examples):,} records repeat the images, prompt and responses "
+            "of an earlier one; each counts."
         )
     if num_contradicted:
         notes.append(
-            f"{num_contradicted:,} contents occur with both labels, so that no judge can be right on all their records."
+            f"{num_contradicted:,} contents occur with both labels, so that no judge can be right on "
+            "all their records."
         )
     return notes
 
 
-def _source(where: Location, settings: Mapping[str, str]) -> FilesConfig:
+def _source_config(where: Location, settings: Mapping[str, str]) -> FilesConfig:
+    """Return the source with these settings, with the image folder of the location."""
     return configured(**{"images": where.image_root, **settings, "name": NAME})
 
 
@@ -131,17 +151,18 @@ def distinct(record: Preference) -> Preference:
     """Return the record; raise RecordError if its responses are equal."""
     if record.chosen == record.rejected:
         raise RecordError(
-            f"{record.identity}: both responses are the same text, and no judge can tell them apart"
+            f"{record.identity}: both responses are the same text, and no judge can tell them apart. "
+            "Remove the record."
         )
     return record
 
 
-def as_example(record: Preference) -> Example:
+def example_from_record(record: Preference) -> Example:
     """Return a record as a row of a benchmark."""
     responses, better = in_drawn_order(
         json.dumps(list(record.prompt)), record.chosen, record.rejected
     )
-    references = list(map(content_digest, record.images))
+    references = [content_digest(image) for image in record.images]
     group = record.category or UNSORTED
     return Example(
         key=content_key(record.prompt, sorted(responses), references),
@@ -161,12 +182,13 @@ def as_example(record: Preference) -> Example:
     )
 
 
-def score(records: Records) -> dict[str, Any]:
+def score(records: PredictionRecords) -> dict[str, Any]:
     """Return accuracies over all rows from `category` and `rewards`; ties are wrong."""
     return figures_by_group(parse_rewards(records, _group, "category"))
 
 
 def _group(record: Record) -> str:
+    """Return the category of a line."""
     return text(record, "category")
 
 
@@ -177,15 +199,18 @@ PREFERENCE_FOLDER = Benchmark(
     formats={"rewards": reward_records},
     rules={
         "plain": ScoringRule(
-            "no official scorer: accuracy over all rows, ties wrong", "rewards", score, "no script"
+            about="no official scorer: accuracy over all rows, ties wrong",
+            reads="rewards",
+            score=score,
+            differs="no script",
         )
     },
     files={
         "predictions": own_format("plain"),
         "rewards": FileFormat(
-            "id, category and rewards, [of the better response, of the other]",
-            ("rewards",),
-            "plain",
+            about="id, category and rewards, [of the better response, of the other]",
+            marks=("rewards",),
+            rules="plain",
             group=_group,
         ),
     },

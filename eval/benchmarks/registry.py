@@ -1,8 +1,14 @@
-"""The benchmarks by name. A new one is a file beside this one (how to load it, its prompt, its official score) and a row here."""
+"""The benchmarks by name, and the section of a recipe that names one.
+
+To add a benchmark, write a file next to this one and add its row to `BENCHMARKS`. The file has the
+loader of the rows, the official judge prompt and the official score. eval/README.md lists the steps.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import ClassVar
 
 from pydantic import field_validator, model_validator
 
@@ -21,33 +27,37 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 class BenchmarkConfig(Location):
-    """A benchmark and where it lies."""
+    """A benchmark, and where its rows and images are."""
+
+    allowed_values: ClassVar[Mapping[str, Sequence[str]]] = {"name": tuple(BENCHMARKS)}
 
     name: str
     """Which benchmark."""
 
     @field_validator("name")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _name_exists(cls, name: str) -> str:
         if name not in BENCHMARKS:
-            near = get_close_matches(name, BENCHMARKS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            matches = get_close_matches(name, BENCHMARKS, n=1)
+            hint = f" Did you mean {matches[0]}?" if matches else ""
             raise ValueError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.{hint}")
         return name
 
     @model_validator(mode="after")
-    def _settings_of_one(self) -> BenchmarkConfig:
+    def _settings_fit_the_benchmark(self) -> BenchmarkConfig:
         if self.frames is not None and self.name != MM_RLHF_REWARDBENCH.name:
             raise ValueError(
-                f"`frames` is for {MM_RLHF_REWARDBENCH.name}: {self.name} shows no videos"
+                f"`frames` is for {MM_RLHF_REWARDBENCH.name}, and {self.name} shows no videos. "
+                "Remove `frames`."
             )
         if self.type is not None and self.name != PREFERENCE_FOLDER.name:
             raise ValueError(
-                f"`type` is for {PREFERENCE_FOLDER.name}: {self.name} has a format of its own"
+                f"`type` is for {PREFERENCE_FOLDER.name}, and {self.name} has its own format. Remove "
+                "`type`."
             )
         return self
 
 
 def load(config: BenchmarkConfig) -> LoadedBenchmark:
-    """Return the rows of the benchmark that `config` names; raises as `Benchmark.load` does."""
+    """Return the rows of the benchmark that `config` names; raise errors as `Benchmark.load` does."""
     return BENCHMARKS[config.name].load(config)

@@ -1,13 +1,15 @@
 """VL-RewardBench (arXiv 2411.17451): 1,250 pairs, 1,247 since its label corrections of May 2025.
 
-Read: the hub's current and older revisions; a folder or file in the hub's parquet format (also the embedded edition); the
-official repository's `data/data.jsonl`; R1-Reward's `data.jsonl` (1,250 rows with the labels before the corrections, the
-winner always under `chosen`: here the two responses get an order drawn from their content, so that nothing can profit).
+These files are read: the hub's current and older revisions; a folder or file in the hub's parquet
+format (also the embedded edition); the official repository's `data/data.jsonl`; and R1-Reward's
+`data.jsonl`, with 1,250 rows and the labels before the corrections. R1-Reward's file has the winner
+under `chosen`, so its two responses get an order drawn from their content, and no judge can profit.
 
-Its scoring is in vl_rewardbench_scoring.py.
+The scoring is in vl_rewardbench_scoring.py.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mmrm.data.errors import RecordError
@@ -15,8 +17,8 @@ from mmrm.data.preference import Message
 from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
-    Known,
     PairwisePrompt,
+    PublishedEdition,
     Record,
     in_drawn_order,
     preferred,
@@ -37,13 +39,13 @@ NAME = "vl_rewardbench"
 HUB = "MMInstruction/VL-RewardBench"
 FILES = ("data/test-*.parquet", "test-*.parquet", "data.jsonl", "data/data.jsonl")
 KNOWN = (
-    Known(
+    PublishedEdition(
         "the edition before May 2025",
         1250,
         {"general": 183, "hallucination": 749, "reasoning": 318},
         ids="vl_rewardbench.txt",
     ),
-    Known("the edition since May 2025", 1247),
+    PublishedEdition("the edition since May 2025", 1247),
 )
 KEPT = ("models", "judge", "rationale", "query_source")
 """Columns that the official predictions file repeats."""
@@ -69,129 +71,185 @@ Answer X is better.
 
 Your response should be structured and detailed, demonstrating your understanding of both the visual and textual \
 elements of the task."""
-"""The text of the official prompt.py, its leading space included."""
+"""The text of the official prompt.py, with the space at its beginning."""
+
+
+# Rows
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPair:
+    """The texts of a row."""
+
+    query: str
+    responses: tuple[str, str]
+    better: Side
+    is_order_drawn: bool
+    """True if the file lists the winner first, so that the order was drawn here."""
 
 
 def _example(row: Row, root: Path, identity: str) -> Example:
-    images, reference = encoded(
-        row["image"] if "image" in row else row.get("image_path"), root, identity
-    )
-    query, responses, better, drawn = _pair(row, identity)
-    prompt = user_turn(query.replace("<image>\n", ""), len(images))
+    """Return a row of any of the files as an example."""
+    image = row["image"] if "image" in row else row.get("image_path")
+    images, reference = encoded(image, root, identity)
+    pair = _query_pair(row, identity)
+    prompt = user_turn(pair.query.replace("<image>\n", ""), len(images))
+    # The key must not depend on an order that the file does not have.
+    responses = sorted(pair.responses) if pair.is_order_drawn else pair.responses
+    columns = {"id": row["id"], "query": pair.query, "image": reference}
+    for name in KEPT:
+        columns[name] = row.get(name)
     return Example(
-        key=content_key(prompt, sorted(responses) if drawn else responses, [reference]),
+        key=content_key(prompt, responses, [reference]),
         images=images,
         prompt=prompt,
-        responses=responses,
-        better=better,
+        responses=pair.responses,
+        better=pair.better,
         group=official_group(row["id"]),
         source=dataset(row["id"]),
         identity=identity,
-        row={
-            "id": row["id"],
-            "query": query,
-            "image": reference,
-            **{name: row.get(name) for name in KEPT},
-        },
+        row=columns,
     )
 
 
-def _pair(row: Row, identity: str) -> tuple[str, tuple[str, str], Side, bool]:
-    """Return the question, the responses, the index of the better one, and whether their order was drawn here."""
+def _query_pair(row: Row, identity: str) -> QueryPair:
+    """Return the texts of a row in R1-Reward's or in the official format."""
     if "chosen" in row:
         require_texts(row, ("id", "prompt", "chosen", "rejected"), identity)
-        pair, better = in_drawn_order(row["prompt"], row["chosen"], row["rejected"])
-        return row["prompt"], pair, better, True
+        responses, winner = in_drawn_order(row["prompt"], row["chosen"], row["rejected"])
+        return QueryPair(row["prompt"], responses, winner, is_order_drawn=True)
     require_texts(row, ("id", "query"), identity)
-    ranking, responses = (list(row.get(name) or []) for name in ("human_ranking", "response"))
-    if ranking not in ([0, 1], [1, 0]) or [type(response) for response in responses] != [str, str]:
+    ranking = list(row.get("human_ranking") or [])
+    texts = list(row.get("response") or [])
+    has_two_texts = [type(text) for text in texts] == [str, str]
+    if ranking not in ([0, 1], [1, 0]) or not has_two_texts:
         raise RecordError(
-            f"{identity}: human_ranking is {ranking} of {len(responses)} responses; required is [0, 1] or [1, 0] of two texts. "
-            f"(Columns: {', '.join(sorted(row))}.)"
+            f"{identity}: human_ranking is {ranking} of {len(texts)} responses; required is [0, 1] "
+            f"or [1, 0] of two texts. The columns are {', '.join(sorted(row))}. Correct the row, or "
+            "fetch the file again."
         )
-    return row["query"], (responses[0], responses[1]), 0 if ranking == [0, 1] else 1, False
+    better: Side = 0 if ranking == [0, 1] else 1
+    return QueryPair(row["query"], (texts[0], texts[1]), better, is_order_drawn=False)
+
+
+# The judge prompt
 
 
 def ask(example: Example, first: Side) -> tuple[Message, ...]:
-    """Return the official judge prompt: one user turn, the text before the image, as inference_hf.py sends it."""
-    shown = QUESTION.format(
+    """Return the official judge prompt.
+
+    It is one user turn, with the text before the image, as inference_hf.py sends it.
+    """
+    prompt = QUESTION.format(
         query=example.row["query"],
         first=example.responses[first],
         second=example.responses[1 - first],
     )
-    return user_turn(shown.replace("<image>\n", ""), len(example.images), images_last=True)
+    return user_turn(prompt.replace("<image>\n", ""), len(example.images), images_last=True)
 
 
 def read(text: str) -> Side | None:
-    """Return the position that a judgement names, by the official pattern; an answer other than 1 and 2 is unreadable.
+    """Return the position that a judgement names, by the official pattern.
 
-    (The official scorer counts Answer 3 as right. The official figures do; ours do not.)
+    An answer other than 1 and 2 is unreadable. The official scorer counts Answer 3 as right, so the
+    official figures do, and ours do not.
     """
     number = named_answer(text)
-    return 0 if number == 1 else 1 if number == 2 else None
+    if number == 1:
+        return 0
+    if number == 2:
+        return 1
+    return None
+
+
+# Predictions files
 
 
 def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
-    """Return the predictions as inference_hf.py writes them, one record a vote: cal.py can be run on them.
+    """Return the predictions as inference_hf.py writes them, one record a vote.
 
-    Scores have no text, so that a scalar judge's record holds the sentence that the official prompt asks for; equal
-    scores name no answer, and cal.py then leaves the row out of its denominators.
+    cal.py can be run on them. Scores have no text, so the record of a scalar judge holds the sentence
+    that the official prompt asks for. Equal scores name no answer, and cal.py then leaves the row out
+    of its denominators.
     """
     records = []
     for example, verdict in zip(examples, verdicts, strict=True):
-        votes = verdict.votes
-        if verdict.scores is not None:
-            one, two = verdict.scores
-            votes = (
-                Vote("The scores do not differ." if one == two else "", 0, preferred(verdict)),
-            )
-        records += [_record(example, vote) for vote in votes]
+        votes = verdict.votes if verdict.scores is None else (_vote_of_scores(verdict),)
+        for vote in votes:
+            records.append(_record(example, vote))
     return records
 
 
-def _record(example: Example, vote: Vote) -> Record:
-    """Return a vote with the judge's text where the official pattern reads from it what the judge's own reader did.
+def _vote_of_scores(verdict: Verdict) -> Vote:
+    """Return the scores of a verdict as a vote that was shown the first response first."""
+    assert verdict.scores is not None
+    first_score, second_score = verdict.scores
+    text = "The scores do not differ." if first_score == second_score else ""
+    return Vote(text, 0, preferred(verdict))
 
-    Else with a sentence: a judge may answer in another form (`<answer>2</answer>`) and still hold "Therefore … Answer 1 is
-    better" in its reasoning; its file must not say the opposite of its verdict.
+
+def _record(example: Example, vote: Vote) -> Record:
+    """Return a vote as a line of the official file.
+
+    The line has the judge's text if the official pattern reads the same answer from it as the
+    judge's own reader did. Otherwise it has a sentence with that answer. A judge may answer in
+    another form (`<answer>2</answer>`) and still write "Therefore … Answer 1 is better" in its
+    reasoning, and its file must not name another response than its verdict.
     """
-    position, text = None if vote.names is None else int(vote.names != vote.first), vote.text
+    position = None if vote.names is None else int(vote.names != vote.first)
+    text = vote.text
     if read(text) != position:
         text = "" if position is None else f"Overall Judgment: Answer {1 + position} is better."
     number = named_answer(text)
+    rejected = 1 if vote.first != example.better else 2
+    ranking = [0, 1] if example.better == 0 else [1, 0]
+    columns = {name: example.row[name] for name in KEPT}
     return {
         "id": example.row["id"],
         "query": example.row["query"],
         "response": list(example.responses),
-        "ranking": [0, 1] if example.better == 0 else [1, 0],
-        **{name: example.row[name] for name in KEPT},
+        "ranking": ranking,
+        **columns,
         "meta": {
             "filtering model": "",
             "filter_choice": text,
             "filter_prompt": "",
             "filter_number": -1 if number is None else number,
             "random_number": vote.first,
-            "flag_status": agreement(number, rejected=1 if vote.first != example.better else 2),
+            "flag_status": agreement(number, rejected),
         },
     }
 
 
 def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
-    """Return the predictions as R1-Reward writes them for this benchmark: one record a row, rewards of the winner first."""
-    return [
-        {
-            "id": example.row["id"],
-            "prompt": example.row["query"],
-            "chosen": example.responses[example.better],
-            "rejected": example.responses[1 - example.better],
-            "image": example.row["image"],
-            "rewards": rewards(example, verdict),
-        }
-        for example, verdict in zip(examples, verdicts, strict=True)
-    ]
+    """Return the predictions as R1-Reward writes them for this benchmark.
+
+    There is one record a row, with the reward of the winner first.
+    """
+    records = []
+    for example, verdict in zip(examples, verdicts, strict=True):
+        records.append(
+            {
+                "id": example.row["id"],
+                "prompt": example.row["query"],
+                "chosen": example.responses[example.better],
+                "rejected": example.responses[1 - example.better],
+                "image": example.row["image"],
+                "rewards": rewards(example, verdict),
+            }
+        )
+    return records
 
 
-PUBLISHED = Published(NAME, "VL-RewardBench", HUB, FILES, "image", KNOWN, _example)
+PUBLISHED = Published(
+    name=NAME,
+    title="VL-RewardBench",
+    hub=HUB,
+    files=FILES,
+    image="image",
+    known=KNOWN,
+    convert=_example,
+)
 VL_REWARDBENCH = Benchmark(
     name=NAME,
     load=PUBLISHED.load,

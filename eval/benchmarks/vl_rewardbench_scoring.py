@@ -1,8 +1,11 @@
 """VL-RewardBench's scoring: cal.py at 9b10abd, and the rules of other published tables.
 
-Over the 1,250 rows general / hallucination / reasoning hold 183/749/318 rows by the official map of ids to groups, 484/448/318 by
-R1-Reward's (its script looks for `rlaif` in ids that read `RLAIF-V-…`), 631/301/318 by UnifiedReward's (no rule for
-`hallucination_…` ids).
+The rules differ in their maps from ids to groups. Over the 1,250 rows, the groups general,
+hallucination and reasoning have so many rows:
+
+    183/749/318  by the official map
+    484/448/318  by R1-Reward's, whose script looks for `rlaif` in ids that begin with `RLAIF-V-`
+    631/301/318  by UnifiedReward's, which has no rule for `hallucination_` ids
 """
 
 from __future__ import annotations
@@ -11,14 +14,15 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from mmrm.data.errors import PredictionsError
 from mmrm.eval.benchmarks.benchmark import (
     FileFormat,
+    PredictionRecords,
     Record,
-    Records,
     ScoringRule,
     figures_by_group,
     group_figures,
@@ -48,7 +52,9 @@ with re.IGNORECASE. Searching with it takes time that grows with the fifth power
 MOST_DIGITS = 4300
 """Python reads no longer number. The official script stops at such an answer."""
 VOTES = (1, 3, 5, 7, 9)
+"""The numbers of votes an item, K, for which cal.py computes figures."""
 CLASSES = ("agree", "reject", "doesntMatch", "other")
+"""The outcomes of an item in cal.py. `other` means that no outcome has more than half of its votes."""
 GROUP_NAMES = ("general", "hallucination", "reasoning")
 DATASETS = {
     "RLAIF": "rlaif-v",
@@ -58,7 +64,7 @@ DATASETS = {
     "mmmu": "reasoning_tasks",
     "wildvision": "wildvision-battle",
 }
-"""Id prefix to data set; all other ids are VLFeedback's."""
+"""The data sets by the prefix of an id. All other ids are VLFeedback's."""
 GROUPS = {
     "rlaif-v": "hallucination",
     "rlhf-v": "hallucination",
@@ -69,9 +75,13 @@ GROUPS = {
 }
 
 
+# Maps from ids to groups
+
+
 def dataset(identity: str) -> str:
-    """Return the data set that an id's prefix, up to the first `_` or `-`, names; upper and lower case differ."""
-    return DATASETS.get(re.split("[_-]", identity, maxsplit=1)[0], "vlfeedback")
+    """Return the data set of an id by its prefix, up to the first `_` or `-`; case matters."""
+    prefix = re.split("[_-]", identity, maxsplit=1)[0]
+    return DATASETS.get(prefix, "vlfeedback")
 
 
 def official_group(identity: str) -> str:
@@ -83,150 +93,218 @@ def r1_group(identity: str) -> str:
     """Return the group by R1-Reward's map, which BaseReward and Proxy-GRM use too: 484/448/318."""
     if "mmmu" in identity or "mathverse" in identity:
         return "reasoning"
-    return (
-        "hallucination"
-        if any(word in identity for word in ("hallucination", "rlhf", "rlaif"))
-        else "general"
-    )
+    if any(word in identity for word in ("hallucination", "rlhf", "rlaif")):
+        return "hallucination"
+    return "general"
 
 
 def unified_group(identity: str) -> str:
-    """Return the group by UnifiedReward's map, which misses the prefix `hallucination`: 631/301/318."""
-    found = dataset(identity)
-    return "general" if found == "povid" else GROUPS[found]
+    """Return the group by UnifiedReward's map, which lacks the prefix `hallucination`: 631/301/318."""
+    name = dataset(identity)
+    return "general" if name == "povid" else GROUPS[name]
 
 
-def named_answer(text: str) -> int | None:
-    r"""Return the answer number that the official pattern reads, None if it does not match.
+# The official score
 
-    Newlines and asterisks are deleted, not replaced: a newline between Overall and Judgment makes them one word, no match.
+
+def named_answer(judgement: str) -> int | None:
+    r"""Return the answer number that the official pattern reads; None if it does not match.
+
+    Newlines and asterisks are deleted, not replaced. A newline between Overall and Judgment makes
+    them one word, and the pattern does not match.
 
     The middle of the official pattern, `\s*.*\s*-*\s*`, matches every text without newlines, and is
     greedy. So the pattern finds the last `Answer N is better` after the first conclusion.
     """
-    line = text.replace("\n", "").replace("*", "")
+    line = judgement.replace("\n", "").replace("*", "")
     conclusion = CONCLUSION.search(line)
     if conclusion is None:
         return None
-    verdicts = VERDICT.findall(line, conclusion.end())
-    return int(verdicts[-1][:MOST_DIGITS]) if verdicts else None
+    numbers = VERDICT.findall(line, conclusion.end())
+    return int(numbers[-1][:MOST_DIGITS]) if numbers else None
 
 
 def agreement(number: int | None, rejected: int) -> str:
-    """Return what a vote says that names answer `number`, where the worse answer was shown as number `rejected`."""
-    return "doesntMatch" if number is None else "reject" if number == rejected else "agree"
+    """Return cal.py's outcome of a vote for answer `number`; `rejected` is the worse answer."""
+    if number is None:
+        return "doesntMatch"
+    return "reject" if number == rejected else "agree"
 
 
-def official_score(records: Records) -> dict[str, Any]:
-    """Return the official figures; those of the largest K that every item has votes for stand at the top.
+@dataclass(frozen=True, slots=True)
+class VoteSample:
+    """A line of the official predictions file: one vote about an item."""
 
-    `detail` holds what cal.py computes, under `k=1`, `k=3` …, and in `lines` what it prints, to the character. Null lines are
-    skipped but take part in the shuffle, whose generator is seeded once and runs on from K to K. Accuracies are
-    agree / (agree + reject): unreadable and split items leave the denominator. Where the script divides by zero the figure
-    is None and `fails` names the place; where it stops before it prints anything a PredictionsError says so.
+    item: str
+    """The key of the item: its id and texts."""
+    outcome: str
+    """One of `CLASSES` but `other`."""
+    source: str
+    """The data set of the item."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemVotes:
+    """The votes about an item, and its data set."""
+
+    source: str
+    counts: Counter[str]
+    """Votes by outcome."""
+
+    @property
+    def outcome(self) -> str:
+        """The outcome that more than half of the votes have, else `other`."""
+        for name in CLASSES[:3]:
+            if self.counts[name] > self.counts.total() / 2:
+                return name
+        return "other"
+
+
+def official_score(records: PredictionRecords) -> dict[str, Any]:
+    """Return the official figures. Those of the largest K that every item has votes for come first.
+
+    `detail` holds everything that cal.py computes, under `k=1`, `k=3` and so on, and in `lines` the
+    characters that it prints. Null lines are skipped but take part in the shuffle, whose generator is
+    seeded once and continues from K to K. Accuracies are agree / (agree + reject): unreadable and
+    split items are not in the denominator. If the script divides by zero, the figure is None and
+    `fails` names what is empty.
+
+    Raises:
+        PredictionsError: If the script stops before it prints anything.
     """
-    samples, generator = _samples(records), random.Random(1234)
-    detail, groups = {}, {}
+    samples = _samples(records)
+    generator = random.Random(1234)
+    detail = {}
+    groups_by_limit = {}
     for limit in VOTES:
         order = list(samples)
-        for here in range(len(order)):
-            there = generator.randint(0, len(order) - 1)
-            order[here], order[there] = order[there], order[here]
-        items: dict[str, tuple[Counter[str], str]] = {}
-        for key, vote, source in filter(None, order):
-            counts, _ = items.setdefault(key, (Counter(), source))
-            if counts.total() < limit:
-                counts[vote] += 1
-        detail[f"k={limit}"], groups[limit] = _figures(list(items.values()), limit)
-    fewest = min(Counter(sample[0] for sample in samples if sample).values(), default=1)
-    limit = max(count for count in VOTES if count <= fewest)
+        _shuffle(order, generator)
+        figures, groups = _figures(_votes_by_item(order, limit), limit)
+        detail[f"k={limit}"] = figures
+        groups_by_limit[limit] = groups
+    num_votes_by_item = Counter(sample.item for sample in samples if sample is not None)
+    fewest_votes = min(num_votes_by_item.values(), default=1)
+    limit = max(count for count in VOTES if count <= fewest_votes)
     top = detail[f"k={limit}"]
     return {
         "k": limit,
         "micro": top["overall"],
         "macro": top["macro"],
-        "groups": groups[limit],
+        "groups": groups_by_limit[limit],
         "detail": detail,
     }
 
 
-def _samples(records: Records) -> list[tuple[str, str, str] | None]:
-    """Return for each vote its item's key, what it says (agree, reject, doesntMatch) and its item's data set.
+def _shuffle(order: list[VoteSample | None], generator: random.Random) -> None:
+    """Shuffle as cal.py does, which is not as `random.shuffle` does."""
+    for index in range(len(order)):
+        other = generator.randint(0, len(order) - 1)
+        order[index], order[other] = order[other], order[index]
 
-    Records may be wrapped as `{"0": …}`.
-    Raises: PredictionsError where cal.py stops: an empty file, null on line 1, a wrapped file with an unwrapped line.
+
+def _votes_by_item(order: Sequence[VoteSample | None], limit: int) -> list[ItemVotes]:
+    """Return the first `limit` votes of each item, in the order of the items' first votes."""
+    items: dict[str, ItemVotes] = {}
+    for sample in order:
+        if sample is None:
+            continue
+        item = items.setdefault(sample.item, ItemVotes(sample.source, Counter()))
+        if item.counts.total() < limit:
+            item.counts[sample.outcome] += 1
+    return list(items.values())
+
+
+def _samples(records: PredictionRecords) -> list[VoteSample | None]:
+    """Return the vote of each line, None for a null line. Records may be wrapped as `{"0": …}`.
+
+    Raises:
+        PredictionsError: If cal.py stops at the file: it is empty, line 1 is null, or a wrapped file
+            has a line without the wrapper.
     """
     if not records or records[0] is None:
         raise PredictionsError(
-            "line 1 is empty or null, on which cal.py stops; required is a record. Move the line down."
+            "line 1 is empty or null, on which cal.py stops; required is a record. Move the line "
+            "down."
         )
     if "0" in records[0]:
-        for line, record in enumerate(records, start=1):
-            if record is None or "0" not in record:
-                raise PredictionsError(
-                    f'line 1 is wrapped as {{"0": …}} and line {line} is not, on which cal.py stops.'
-                )
-        records = [record["0"] for record in records if record is not None]
-
-    def sample(record: Record | None) -> tuple[str, str, str] | None:
-        if record is None:
-            return None
-        one, two = record["response"]
-        key = text(record, "id") + text(record, "query") + "\t".join(sorted((one, two)))
-        first = one_of(record["meta"]["random_number"], (0, 1), "random_number")
-        rejected = (
-            one_of(record["ranking"], ([0, 1], [1, 0]), "ranking").index(1 if first == 0 else 0) + 1
-        )
-        return (
-            key,
-            agreement(named_answer(text(record["meta"], "filter_choice")), rejected),
-            dataset(record["id"]),
-        )
-
-    required = "id, query, response (2 texts), ranking ([0, 1] or [1, 0]), meta.filter_choice (the judgement, a text) and "
-    return parse_records(records, sample, required + "meta.random_number (0 or 1)")
-
-
-def _figures(
-    items: Sequence[tuple[Counter[str], str]], limit: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what cal.py computes for one K of the items' votes and data sets, and the figures by group."""
-    by_source: dict[str, Counter[str]] = {}
-    decided = []
-    for votes, source in items:
-        majority = next((name for name in CLASSES[:3] if votes[name] > votes.total() / 2), "other")
-        by_source.setdefault(source, Counter())[majority] += 1
-        if majority in ("agree", "reject"):
-            decided.append((GROUPS[source], majority == "agree"))
-    classes = sum(by_source.values(), Counter())
-    found = figures_by_group(decided, GROUP_NAMES)
-    right, total, accuracy = (
-        {name: group[of] for name, group in found["groups"].items()}
-        for of in ("right", "n", "accuracy")
+        records = _without_wrapper(records)
+    required = (
+        "id, query, response (2 texts), ranking ([0, 1] or [1, 0]), meta.filter_choice (the "
+        "judgement, a text) and meta.random_number (0 or 1)"
     )
+    return parse_records(records, _sample, required)
+
+
+def _without_wrapper(records: PredictionRecords) -> list[Record]:
+    """Return the records of a file whose lines are wrapped as `{"0": …}`."""
+    unwrapped = []
+    for line, record in enumerate(records, start=1):
+        if record is None or "0" not in record:
+            raise PredictionsError(
+                f'line 1 is wrapped as {{"0": …}} and line {line} is not, on which cal.py stops. '
+                "Wrap all lines, or none."
+            )
+        unwrapped.append(record["0"])
+    return unwrapped
+
+
+def _sample(record: Record | None) -> VoteSample | None:
+    """Return the vote of a line; None for a null line."""
+    if record is None:
+        return None
+    first, second = record["response"]
+    item = text(record, "id") + text(record, "query") + "\t".join(sorted((first, second)))
+    shown_first = one_of(record["meta"]["random_number"], (0, 1), "random_number")
+    ranking = one_of(record["ranking"], ([0, 1], [1, 0]), "ranking")
+    # ranking[i] is 0 if response i is the better one, else 1. If response 1 was shown first, it is
+    # Answer 1, and the worse response has the number that the better one would have otherwise.
+    rank = 1 if shown_first == 0 else 0
+    rejected = ranking.index(rank) + 1
+    number = named_answer(text(record["meta"], "filter_choice"))
+    return VoteSample(item, agreement(number, rejected), dataset(record["id"]))
+
+
+def _figures(items: Sequence[ItemVotes], limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return everything that cal.py computes for one K, and the figures by group."""
+    counts_by_source: dict[str, Counter[str]] = {}
+    decided = []
+    for item in items:
+        outcome = item.outcome
+        counts_by_source.setdefault(item.source, Counter())[outcome] += 1
+        if outcome in ("agree", "reject"):
+            decided.append((GROUPS[item.source], outcome == "agree"))
+    classes = sum(counts_by_source.values(), Counter())
+    votes_used = {}
+    for name in CLASSES[:3]:
+        votes_used[name] = sum(item.counts[name] for item in items)
+    by_group = figures_by_group(decided, GROUP_NAMES)
+    groups = by_group["groups"]
+    total = {name: group["n"] for name, group in groups.items()}
+    # The order of the sum decides the last digit.
+    accuracies = [groups[name]["accuracy"] for name in reversed(GROUP_NAMES)]
     figures: dict[str, Any] = {
         "items": len(items),
         "classes": {name: classes[name] for name in CLASSES},
-        "votes_used": {name: sum(votes[name] for votes, _ in items) for name in CLASSES[:3]},
-        "per_dataset": {source: _per_dataset(counts) for source, counts in by_source.items()},
-        "group_correct": right,
+        "votes_used": votes_used,
+        "per_dataset": {
+            source: _per_dataset(counts) for source, counts in counts_by_source.items()
+        },
+        "group_correct": {name: group["right"] for name, group in groups.items()},
         "group_total": total,
-        "group_acc": accuracy,
-        "overall": found["micro"],
-        "macro": macro(
-            [accuracy[name] for name in reversed(GROUP_NAMES)]
-        ),  # the order of the sum decides the last digit
+        "group_acc": {name: group["accuracy"] for name, group in groups.items()},
+        "overall": by_group["micro"],
+        "macro": macro(accuracies),
     }
-    fails = [
-        f"data set {source}"
-        for source, counts in by_source.items()
-        if not counts["agree"] + counts["reject"]
-    ]
-    fails += [f"group {name}" for name in GROUP_NAMES if not total[name]]
-    return {**figures, "fails": fails, "lines": _lines(figures, limit)}, found["groups"]
+    fails = []
+    for source, counts in counts_by_source.items():
+        if counts["agree"] + counts["reject"] == 0:
+            fails.append(f"data set {source}")
+    fails += [f"group {name}" for name in GROUP_NAMES if total[name] == 0]
+    return {**figures, "fails": fails, "lines": _lines(figures, limit)}, groups
 
 
 def _per_dataset(counts: Counter[str]) -> dict[str, Any]:
+    """Return cal.py's figures of one data set."""
     decided = counts["agree"] + counts["reject"]
     numbers = {f"{name}_number": counts[name] for name in CLASSES}
     return {
@@ -237,29 +315,30 @@ def _per_dataset(counts: Counter[str]) -> dict[str, Any]:
 
 
 def _lines(figures: dict[str, Any], limit: int) -> list[str]:
-    """Return what cal.py prints for one K: up to where it stops, if it divides by zero."""
-    n, classes = figures["items"] + 1e-6, figures["classes"]
+    """Return the lines that cal.py prints for one K, up to where it divides by zero."""
+    num_items = figures["items"] + 1e-6
+    classes = figures["classes"]
     decided = classes["agree"] + classes["reject"] + 1e-6
     lines = [f"k={limit} ----------------", f"Number of total items: {figures['items']}"]
-    lines += [
-        f"Number of {name} items: {classes[name]}, rate: {round(classes[name] / n, 4)}, "
-        f"normalized rate: {round(classes[name] / decided, 4)}"
-        for name in ("agree", "reject")
-    ]
-    lines.append(
-        f"Number of doesntMatch items: {classes['doesntMatch']}, rate: {round(classes['doesntMatch'] / n, 4)}"
-    )
-    if any(values["accept_rate"] is None for values in figures["per_dataset"].values()):
+    for name in ("agree", "reject"):
+        lines.append(
+            f"Number of {name} items: {classes[name]}, rate: {round(classes[name] / num_items, 4)}, "
+            f"normalized rate: {round(classes[name] / decided, 4)}"
+        )
+    unread = classes["doesntMatch"]
+    lines.append(f"Number of doesntMatch items: {unread}, rate: {round(unread / num_items, 4)}")
+    rates = [values["accept_rate"] for values in figures["per_dataset"].values()]
+    if None in rates:
         return lines
-    right, total = figures["group_correct"], figures["group_total"]
     lines += ["=" * 20, "general\t hallucination\t reasoning"]
-    if not (total["general"] and total["hallucination"]):
+    right = figures["group_correct"]
+    total = figures["group_total"]
+    if total["general"] == 0 or total["hallucination"] == 0:
         return lines
-    shares = [
-        100.0 * right[name] / (total[name] + (1e-6 if name == "reasoning" else 0))
-        for name in GROUP_NAMES
-    ]
-    lines.append("{:.2f}\t {:.2f}\t {:.2f}".format(*shares))
+    general = 100.0 * right["general"] / total["general"]
+    hallucination = 100.0 * right["hallucination"] / total["hallucination"]
+    reasoning = 100.0 * right["reasoning"] / (total["reasoning"] + 1e-6)
+    lines.append(f"{general:.2f}\t {hallucination:.2f}\t {reasoning:.2f}")
     if figures["macro"] is None:
         return lines
     lines += [
@@ -270,111 +349,124 @@ def _lines(figures: dict[str, Any], limit: int) -> list[str]:
     return lines
 
 
-def at_votes(found: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Return the official figures with those of K = `limit` votes an item at the top."""
-    if f"k={limit}" not in found["detail"]:
-        raise PredictionsError(
-            f"K is {limit}; cal.py computes K = {', '.join(map(str, VOTES))} votes an item."
-        )
-    top = found["detail"][f"k={limit}"]
-    groups = group_figures(top["group_correct"], top["group_total"])
-    return {**found, "k": limit, "micro": top["overall"], "macro": top["macro"], "groups": groups}
+def at_votes(figures: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Return the official figures with those of K = `limit` votes an item first.
 
-
-def lmms_score(records: Records) -> dict[str, Any]:
-    """Return lmms-eval's figures from the scores in its sample log: its headline is `macro`, in its order of summing.
-
-    `detail` counts the answers that the official pattern cannot read: gpt-4o-mini read them, or a coin was tossed.
+    Raises:
+        PredictionsError: If cal.py does not compute this K.
     """
-
-    def judged(record: Record) -> tuple[str, bool, bool]:
-        logged = record["vlreward_score"]
-        group = one_of(logged["category"], GROUP_NAMES, "category")
-        return (
-            group,
-            bool(one_of(logged["score"], (0.0, 1.0, 0, 1), "score")),
-            named_answer(lmms_text(record)) is None,
+    if f"k={limit}" not in figures["detail"]:
+        raise PredictionsError(
+            f"K is {limit}; cal.py computes K = {', '.join(map(str, VOTES))} votes an item. Choose "
+            "one of these."
         )
-
-    rows = parse_records(
-        records,
-        judged,
-        "filtered_resps (a text) and vlreward_score (question_id, category, score 0 or 1)",
-    )
-    unread = sum(unread for _, _, unread in rows)
+    top = figures["detail"][f"k={limit}"]
+    groups = group_figures(top["group_correct"], top["group_total"])
     return {
-        **figures_by_group((group, hit) for group, hit, _ in rows),
-        "detail": {"not_read_by_the_pattern": unread},
+        **figures,
+        "k": limit,
+        "micro": top["overall"],
+        "macro": top["macro"],
+        "groups": groups,
     }
 
 
-def rewards_score(
-    records: Records, group: Callable[[str], str], ties_right: bool = False
-) -> dict[str, Any]:
-    """Return accuracies over all rows from `rewards` (the winner's first), with a given map of groups.
+# Scores of other published tables
 
-    Source: R1-Reward's get_acc.py, with the one correction without which it cannot run (it takes `rewards[:1]` and then
-    reads `rewards[1]`). Equal rewards are wrong, or right as in the same authors' script for IXC-2.5-Reward.
+
+def lmms_score(records: PredictionRecords) -> dict[str, Any]:
+    """Return lmms-eval's figures from the scores in its sample log.
+
+    Its headline is `macro`, summed in its order. `detail` counts the answers that the official
+    pattern cannot read. gpt-4o-mini read them, or a coin was tossed.
     """
-    found = figures_by_group(
-        parse_rewards(records, lambda record: group(text(record, "id")), "id", ties_right),
-        GROUP_NAMES,
-    )
-    # the sum in the script's order of groups; an empty group, and a file without rows, count as 0 there
-    means = [found["groups"][name]["accuracy"] or 0 for name in reversed(GROUP_NAMES)]
-    return {**found, "micro": found["micro"] or 0, "macro": sum(means) / 3}
+    required = "filtered_resps (a text) and vlreward_score (question_id, category, score 0 or 1)"
+    rows = parse_records(records, _logged_row, required)
+    num_unread = sum(is_unread for _, _, is_unread in rows)
+    figures = figures_by_group((group, is_right) for group, is_right, _ in rows)
+    return {**figures, "detail": {"not_read_by_the_pattern": num_unread}}
+
+
+def _logged_row(record: Record) -> tuple[str, bool, bool]:
+    """Return the group of a logged row, whether it is right, and whether the pattern cannot read it."""
+    logged = record["vlreward_score"]
+    group = one_of(logged["category"], GROUP_NAMES, "category")
+    is_right = bool(one_of(logged["score"], (0.0, 1.0, 0, 1), "score"))
+    is_unread = named_answer(lmms_text(record)) is None
+    return group, is_right, is_unread
+
+
+def rewards_score(
+    records: PredictionRecords, group: Callable[[str], str], ties_right: bool = False
+) -> dict[str, Any]:
+    """Return accuracies over all rows from `rewards` (the winner's first), by a map of groups.
+
+    This is R1-Reward's get_acc.py with the one correction without which it cannot run: it takes
+    `rewards[:1]` and then reads `rewards[1]`. Equal rewards are wrong, or right as in the same
+    authors' script for IXC-2.5-Reward.
+    """
+    rows = parse_rewards(records, lambda record: group(text(record, "id")), "id", ties_right)
+    figures = figures_by_group(rows, GROUP_NAMES)
+    # The sum is in the script's order of groups, and an empty group counts as 0 there.
+    means = [figures["groups"][name]["accuracy"] or 0 for name in reversed(GROUP_NAMES)]
+    return {**figures, "micro": figures["micro"] or 0, "macro": sum(means) / 3}
 
 
 REWARDS = FileFormat(
-    "as R1-Reward writes rows: id and rewards, [of the better response, of the other]", ("rewards",)
+    about="as R1-Reward writes rows: id and rewards, [of the better response, of the other]",
+    marks=("rewards",),
 )
 FILES_SCORED = {
     "predictions": own_format("all_rows"),
     "lmms_eval": lmms_format("vlreward_score", lambda logged: text(logged, "category")),
     "official": FileFormat(
-        "as inference_hf.py writes votes, one a line: id, query, response, ranking, meta.filter_choice, meta.random_number",
-        ("meta",),
-        "official",
+        about="as inference_hf.py writes votes, one a line: id, query, response, ranking, "
+        "meta.filter_choice, meta.random_number",
+        marks=("meta",),
+        rules="official",
         votes=True,
     ),
     "rewards": REWARDS,
 }
 RULES = {
     "official": ScoringRule(
-        "cal.py: unreadable and split items leave the denominator; groups 183/749/318",
-        "official",
-        official_score,
-        "a file on which it stops is refused, where it divides by zero a figure is left out",
-        at_votes,
+        about="cal.py: unreadable and split items leave the denominator; groups 183/749/318",
+        reads="official",
+        score=official_score,
+        differs="a file on which it stops is refused, where it divides by zero a figure is left out",
+        at_votes=at_votes,
     ),
     "all_rows": ScoringRule(
-        "the official groups over all rows, ties and unreadable wrong, as VLMEvalKit and lmms-eval divide",
-        "rewards",
-        partial(rewards_score, group=official_group),
-        "no script: cal.py's groups with get_acc.py's arithmetic",
+        about="the official groups over all rows, ties and unreadable wrong, as VLMEvalKit and "
+        "lmms-eval divide",
+        reads="rewards",
+        score=partial(rewards_score, group=official_group),
+        differs="no script: cal.py's groups with get_acc.py's arithmetic",
     ),
     "lmms_eval": ScoringRule(
-        "lmms-eval: the scores in its log; gpt-4o-mini or a coin reads what the pattern cannot; its headline is macro",
-        "lmms_eval",
-        lmms_score,
-        "micro is added; an answer is not read again, its logged score counts",
+        about="lmms-eval: the scores in its log; gpt-4o-mini or a coin reads what the pattern "
+        "cannot; its headline is macro",
+        reads="lmms_eval",
+        score=lmms_score,
+        differs="micro is added; an answer is not read again, its logged score counts",
     ),
     "r1_reward": ScoringRule(
-        "R1-Reward's get_acc.py (BaseReward's tables too): groups 484/448/318, all rows, ties wrong",
-        "rewards",
-        partial(rewards_score, group=r1_group),
-        "it takes rewards[:1] and stops; here [:2]",
+        about="R1-Reward's get_acc.py (BaseReward's tables too): groups 484/448/318, all rows, ties "
+        "wrong",
+        reads="rewards",
+        score=partial(rewards_score, group=r1_group),
+        differs="it takes rewards[:1] and stops; here [:2]",
     ),
     "r1_reward_ties_right": ScoringRule(
-        "R1-Reward's groups with ties right, as their script for IXC-2.5-Reward stores them",
-        "rewards",
-        partial(rewards_score, group=r1_group, ties_right=True),
-        "as r1_reward; that script stores [1, 0] for a tie, here it stays one and counts",
+        about="R1-Reward's groups with ties right, as their script for IXC-2.5-Reward stores them",
+        reads="rewards",
+        score=partial(rewards_score, group=r1_group, ties_right=True),
+        differs="as r1_reward; that script stores [1, 0] for a tie, here it stays one and counts",
     ),
     "unified_reward": ScoringRule(
-        "UnifiedReward's qwen script: groups 631/301/318, all rows, ties and unreadable wrong",
-        "rewards",
-        partial(rewards_score, group=unified_group),
-        "it reads answers' texts; here their rewards",
+        about="UnifiedReward's qwen script: groups 631/301/318, all rows, ties and unreadable wrong",
+        reads="rewards",
+        score=partial(rewards_score, group=unified_group),
+        differs="it reads answers' texts; here their rewards",
     ),
 }

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from mmrm.data.errors import HubError, PredictionsError, UserError
-from mmrm.eval.benchmarks.benchmark import Benchmark, Known, Location, Record, Records, RowName
+from mmrm.eval.benchmarks.benchmark import (
+    Benchmark,
+    Location,
+    PredictionRecords,
+    PublishedEdition,
+    Record,
+    RowName,
+)
 from mmrm.eval.benchmarks.prediction_records import parse_records, row_name
 from mmrm.eval.benchmarks.rows import read_json_lines
 from mmrm.eval.results.predictions_protocol import protocol_of
@@ -126,7 +133,7 @@ def score_file(
     return {**found, "whole": compared.whole, "coverage": asdict(compared)}, compared
 
 
-def _unwrapped(records: Records) -> list[Record]:
+def _unwrapped(records: PredictionRecords) -> list[Record]:
     """Return the records that are not null, without the `{"0": record}` that inference_hf.py may put around each.
 
     Raises:
@@ -148,7 +155,7 @@ def _unwrapped(records: Records) -> list[Record]:
     return unwrapped
 
 
-def format_of(records: Records, benchmark: Benchmark) -> str:
+def format_of(records: PredictionRecords, benchmark: Benchmark) -> str:
     """Return the name of a file's format, told by the columns of its first record; raises PredictionsError."""
     first = next((record for record in records if record is not None), None)
     if first is None:
@@ -245,7 +252,9 @@ def coverage(
     return Coverage(have.total(), None, compared, duplicated=tuple(duplicated), notes=tuple(notes))
 
 
-def _other_sizes(groups: Sequence[str], edition: Known, is_whole: bool) -> tuple[str, ...]:
+def _other_sizes(
+    groups: Sequence[str], edition: PublishedEdition, is_whole: bool
+) -> tuple[str, ...]:
     """Return a sentence for each category whose number of lines is not that of the edition.
 
     If rows are missing or too many (`is_whole` is False), only categories that the edition does not
@@ -331,8 +340,12 @@ def _against_rows(
 
 
 def _against_ids(
-    have: Counter[RowName], often: list[str], notes: list[str], benchmark: Benchmark, edition: Known
-) -> tuple[Coverage, Known]:
+    have: Counter[RowName],
+    often: list[str],
+    notes: list[str],
+    benchmark: Benchmark,
+    edition: PublishedEdition,
+) -> tuple[Coverage, PublishedEdition]:
     """Compare with the ids of a published edition, and return the edition that the file is of.
 
     Newer editions put a number behind an id that was double; ids are compared with or without it.

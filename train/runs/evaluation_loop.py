@@ -21,7 +21,7 @@ from mmrm.data.preference import Preference
 from mmrm.data.sources.project import as_row
 from mmrm.data.storage.files import write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
-from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, distinct, example_from_record
 from mmrm.eval.benchmarks.rows import loaded
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges.packed_inference import run_packed
@@ -141,7 +141,9 @@ class HeldOut:
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
         """Return the records as a benchmark whose groups are the sources."""
-        examples = [as_example(replace(record, category=record.source)) for record in self.records]
+        examples = [
+            example_from_record(replace(record, category=record.source)) for record in self.records
+        ]
         rows = loaded(HELD_OUT, examples, Location(location="data.validation"), "data.validation")
         return replace(PREFERENCE_FOLDER, name=HELD_OUT), rows
 

@@ -1,10 +1,10 @@
-"""Sources with several scored responses to a prompt: which pairs they give, and which they leave out."""
+"""The base of sources with several scored responses to a prompt, and what every source of scores needs."""
 
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
-from math import isfinite, nan
-from operator import itemgetter
+from math import isfinite
+from operator import attrgetter
 from typing import Any, Literal
 
 from pydantic import NonNegativeFloat
@@ -14,7 +14,15 @@ from mmrm.data.preference import Preference
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 RESPONSES = 4
-"""At most so many responses stand in a row."""
+"""The largest number of responses in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatedResponse:
+    """A response and the mean of its ratings."""
+
+    score: float
+    text: str
 
 
 class PairsConfig(FilesConfig):
@@ -35,78 +43,109 @@ class PairsConfig(FilesConfig):
         """Return the record of a row with its responses empty."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the pair that the row's slot stands for; raise LeftOut for a tie, too small a gap, and where there is none."""
+        """Return the pair of a row's responses that has the index `row.slot`.
+
+        Raises:
+            LeftOut: If the pair is a tie or its gap is too small, or the row has no such pair.
+            RecordError: If the row has more than four responses, or another form.
+        """
         blank = self.without_responses(row)
         completions = structs(row.value("completions", list | dict))
-        scored = [(mean_rating(one), field(one, "response", str)) for one in completions]
-        if len(scored) > RESPONSES:
+        responses: list[RatedResponse] = []
+        for completion in completions:
+            score = mean_rating(completion)
+            text = field(completion, "response", str)
+            if score is not None:
+                responses.append(RatedResponse(score, text))
+        if len(completions) > RESPONSES:
             raise RecordError(
-                f"the row holds {len(scored)} responses; expected are at most {RESPONSES}."
+                f"'completions' holds {len(completions)} responses, and at most {RESPONSES} are "
+                "read. Remove responses, or the row."
             )
-        rated = [(score, text) for score, text in scored if score is not None]
-        pairs = list(combinations(rated, 2))
-        if self.pairs == "hardest":
-            pairs = (
-                [(max(rated, key=itemgetter(0)), min(rated, key=itemgetter(0)))] if pairs else []
-            )
+        pairs = self._pairs(responses)
         if row.slot >= len(pairs):
             raise LeftOut(
                 "no_pair",
-                f"{len(rated)} of {len(scored)} responses have a score; there is no pair {row.slot}.",
+                f"{len(responses)} of {len(completions)} responses have a score; "
+                f"there is no pair {row.slot}.",
             )
-        (one, first), (other, second) = pairs[row.slot]
-        chosen, rejected = (first, second) if one > other else (second, first)
-        return replace(
-            blank, chosen=chosen, rejected=rejected, margin=gap(one, other, self.minimum_gap)
-        )
+        first, second = pairs[row.slot]
+        chosen, rejected = (first, second) if first.score > second.score else (second, first)
+        margin = gap(first.score, second.score, self.minimum_gap)
+        return replace(blank, chosen=chosen.text, rejected=rejected.text, margin=margin)
+
+    def _pairs(self, responses: list[RatedResponse]) -> list[tuple[RatedResponse, RatedResponse]]:
+        """Return all pairs in the order of the responses, or the one with the largest gap."""
+        if self.pairs == "all" or len(responses) < 2:
+            return list(combinations(responses, 2))
+        best = max(responses, key=attrgetter("score"))
+        worst = min(responses, key=attrgetter("score"))
+        return [(best, worst)]
 
 
 def gap(one: float, other: float, minimum: float) -> float:
-    """Return how far two scores lie apart.
+    """Return the difference of two scores, which is positive.
 
-    Raises: LeftOut if they are equal, or closer than `minimum`.
+    Raises:
+        LeftOut: If the scores are equal, or their difference is below `minimum`.
     """
-    found = float(abs(one - other))
-    if found == 0:
+    difference = float(abs(one - other))
+    if difference == 0:
         raise LeftOut("tie", f"both responses have the score {one}.")
-    if found < minimum:
+    if difference < minimum:
         raise LeftOut("small_gap", f"the scores {one} and {other} are closer than {minimum}.")
-    return found
+    return difference
 
 
 def structs(value: Any) -> list[dict[str, Any]]:
-    """Return a list of structs that may have been stored as a struct of lists (as `datasets` does).
+    """Return a list of structs that may be stored as a struct of lists, as `datasets` stores it.
 
-    Raises: RecordError if it is neither, or the lists differ in length.
+    [{"a": 1, "b": 2}, {"a": 3, "b": 4}] may be stored as {"a": [1, 3], "b": [2, 4]}.
+
+    Raises:
+        RecordError: If the value is neither, or the lists differ in length.
     """
-    if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
         return value
-    if (
-        isinstance(value, dict)
-        and len({len(one) for one in value.values() if isinstance(one, list)}) == 1
-    ):
-        return [dict(zip(value, one, strict=True)) for one in zip(*value.values(), strict=True)]
+    if isinstance(value, dict):
+        lengths = {len(column) for column in value.values() if isinstance(column, list)}
+        if len(lengths) == 1:
+            items = zip(*value.values(), strict=True)
+            return [dict(zip(value, item, strict=True)) for item in items]
     raise RecordError(
-        f"a {type(value).__name__}; required is a list of objects, or an object of lists of one length."
+        f"'completions' is a {type(value).__name__}; required is a list of objects, or an object "
+        "whose lists have the same length. Correct the row, or remove it."
     )
 
 
 def mean_rating(completion: dict[str, Any]) -> float | None:
-    """Return the mean of the aspects' ratings, which may be written as text; None if one is missing or N/A.
+    """Return the mean rating of a response over its aspects; None if a rating is missing or N/A.
 
-    Raises: RecordError for anything else that is no number.
+    Ratings may be written as text.
+
+    Raises:
+        RecordError: If a rating is anything else that is not a finite number.
     """
     aspects = field(completion, "annotations", dict).values()
     ratings: list[float] = []
     for aspect in aspects:
         rating = field(aspect, "Rating", object)
-        if rating is None or str(rating).strip().upper() in ("N/A", "NA", ""):
-            continue
-        try:
-            number = nan if isinstance(rating, bool) else float(rating)
-        except (TypeError, ValueError, OverflowError):
-            number = nan
-        if not isfinite(number):
-            raise RecordError(f"the rating {rating!r} is no number.")
-        ratings.append(number)
-    return sum(ratings) / len(ratings) if ratings and len(ratings) == len(aspects) else None
+        if rating is not None and str(rating).strip().upper() not in ("N/A", "NA", ""):
+            ratings.append(_finite(rating))
+    if not ratings or len(ratings) < len(aspects):
+        return None
+    return sum(ratings) / len(ratings)
+
+
+def _finite(rating: Any) -> float:
+    """Return a rating as a number; true and false are none."""
+    message = f"'Rating' is {rating!r}; required is a number or N/A. Correct the row, or remove it."
+    if isinstance(rating, bool):
+        raise RecordError(message)
+    try:
+        number = float(rating)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(message) from error
+    if not isfinite(number):
+        raise RecordError(message)
+    return number

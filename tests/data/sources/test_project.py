@@ -173,7 +173,7 @@ def test_a_folder_of_files_is_one_source(tmp_path: Path) -> None:
             {"prompt": 5, "chosen": "a", "rejected": "b"},
             "'prompt' is int 5; required is str or list",
         ),
-        ({"prompt": "?", "chosen": "a", "rejected": "b", "margn": 1}, "unknown 'margn'"),
+        ({"prompt": "?", "chosen": "a", "rejected": "b", "margn": 1}, "unknown key 'margn'"),
         (
             {"prompt": "?", "chosen": "a", "rejected": "b", "margin": "2"},
             "'margin' is str '2'; required is int or float",
@@ -246,10 +246,10 @@ def test_missing_places_stop(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="neither a file nor a folder"):
         open_source(tmp_path / "c", type="project", path=str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="there is no file like"):
+    with pytest.raises(UserError, match="holds no file like"):
         open_source(tmp_path / "c", type="project", path=str(tmp_path / "empty"))
     (tmp_path / "a.csv").write_text("prompt,chosen,rejected\n")
     with pytest.raises(UserError, match=r"files of kind \.csv"):
         open_source(tmp_path / "c", type="project", path=str(tmp_path / "a.csv"))
-    with pytest.raises(ValueError, match="give `path`"):
+    with pytest.raises(ValueError, match="Give `path`"):
         open_source(tmp_path / "c", type="project")

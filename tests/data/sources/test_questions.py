@@ -93,7 +93,7 @@ def test_answers_of_several_forms_and_wrong_ones(tmp_path: Path) -> None:
         Truth("exact", ("yes", "y"))
     ]
     assert found.parts[0].left_out == {"bad_record": 2}
-    with pytest.raises(ValueError, match="are no list"):
+    with pytest.raises(ValueError, match="cannot be read as a list"):
         listed("['a'")
     with pytest.raises(ValueError, match="at most 26"):
         listed(["x"] * 27)
@@ -101,7 +101,7 @@ def test_answers_of_several_forms_and_wrong_ones(tmp_path: Path) -> None:
 
 def test_an_answer_that_is_no_choice_is_refused(tmp_path: Path) -> None:
     rows = [{"prompt": "a?", "answer": "E", "options": ["1", "2"]}]
-    with pytest.raises(UserError, match="'E' is none of the 2 choices, and no letter of one"):
+    with pytest.raises(UserError, match="'E' is none of the 2 choices, nor the letter of one"):
         read(tmp_path, rows, choices="options")
 
 

@@ -107,11 +107,11 @@ def test_everything_that_is_missing_or_unusable_is_told_at_once(tmp_path: Path) 
     expected = {
         "backbone.path": "there is nothing at",
         "data.sources.0.path": "there is nothing at",
-        "data.sources.1": "there is no file like",
+        "data.sources.1": "holds no file like",
         "data.sources.2": "files of kind .csv",
         "data.sources.3": "required is a folder, a .zip",
         "data.filters.leave_out": "cannot be read",
-        "evaluation.benchmarks.0": "there is no file like",
+        "evaluation.benchmarks.0": "holds no file like",
         "evaluation.benchmarks.1": "holds none of its files",
         "evaluation.benchmarks.2.location": "there is nothing at",
         "output.folder": "is no folder",
