@@ -86,7 +86,9 @@ workers: 0
     recipe: Any = read_recipe(tmp_path / "recipe.yaml")
     encoder, model = load_encoder(recipe.backbone), load_scalar(recipe.backbone, recipe.head).eval()
     tiny.stir(model.head, 0.3)
-    inside = evaluation(NaiveMethod(recipe, encoder, Console(quiet=True)))
+    method = NaiveMethod(recipe, encoder, Console(quiet=True))
+    method.setup()
+    inside = evaluation(method)
     assert inside is not None
     inside(model, 3)
     model.save_pretrained(run / "checkpoint-3")

@@ -21,13 +21,8 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.models.config import HUB_ID, BackboneConfig, checkpoint_at
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.registry import BACKBONES
-from mmrm.train.recipe.methods import (
-    CheckpointJudge,
-    JudgeTerm,
-    PolicyConfig,
-    StableReinforceConfig,
-)
 from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.recipe.sections import Broken
 
 NEEDED = {
     "weights": ("*.safetensors", "*.bin"),
@@ -48,13 +43,9 @@ def paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield f"evaluation.benchmarks.{number}.location", benchmark.location
         if benchmark.image_root is not None:
             yield f"evaluation.benchmarks.{number}.image_root", benchmark.image_root
-    for number, term in enumerate(
-        recipe.method.rewards if isinstance(recipe.method, PolicyConfig) else []
-    ):
-        if isinstance(term, JudgeTerm) and (
-            there("", term.path) or not HUB_ID.fullmatch(term.path)
-        ):
-            yield f"method.rewards.{number}.path", term.path
+    for key, path in recipe.method.judge_paths():
+        if there("", path) or not HUB_ID.fullmatch(path):
+            yield key, path
     if recipe.data.filters.leave_out is not None:
         yield "data.filters.leave_out", recipe.data.filters.leave_out
 
@@ -69,12 +60,7 @@ def sources(recipe: Recipe) -> Iterator[tuple[str, SourceConfig]]:
 
 def models(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield the key and the folder of every model that is loaded and is no hub id."""
-    found, method = {"backbone.path": recipe.backbone.path}, recipe.method
-    if isinstance(method, StableReinforceConfig) and isinstance(
-        method.rewards.consistency, CheckpointJudge
-    ):
-        found["method.rewards.consistency.path"] = method.rewards.consistency.path
-    for key, path in found.items():
+    for key, path in [("backbone.path", recipe.backbone.path), *recipe.method.model_paths()]:
         if path != "embedded" and (there(key, path) or not HUB_ID.fullmatch(path)):
             yield key, path
 
@@ -108,42 +94,51 @@ def refusal(look: Callable[[], object]) -> str:
     return ""
 
 
-def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a message and its key for everything with which the run cannot start, now (`start`) or ever."""
+def input_rules(recipe: Recipe, *, start: bool) -> Iterator[Broken]:
+    """Yield everything with which the run cannot start, now (`start`) or ever."""
     if recipe.output.tensorboard and find_spec("tensorboard") is None:
-        yield (
-            "the package tensorboard is not installed; pip install -e .[tensorboard], or remove this key",
-            "output.tensorboard",
+        message = (
+            "the package tensorboard is not installed; pip install -e .[tensorboard], or remove "
+            "this key"
         )
-    lost = dict(absent(recipe))
-    for key, path in lost.items():
+        yield Broken(message, ("output.tensorboard",))
+
+    absent_paths = dict(absent(recipe))
+    for key, path in absent_paths.items():
         if start or path.startswith(("/", "~")):
-            yield (
-                f"there is nothing at {path} (looked from {Path.cwd()}); correct the path, or put there what it names",
-                key,
+            message = (
+                f"there is nothing at {path} (looked from {Path.cwd()}); correct the path, or put "
+                "there what it names"
             )
-        elif message := refusal(Path(path).exists):  # too long a name, which nothing will ever have
-            yield message, key
-    looks: list[tuple[str, Callable[[], object]]] = [
-        (key, partial(look_at_model, path)) for key, path in models(recipe)
-    ]
-    looks.append(("backbone.max_pixels", partial(look_at_limits, recipe.backbone)))
-    looks += [(key, source.look) for key, source in sources(recipe)]
-    for number, benchmark in enumerate(recipe.evaluation.benchmarks):
-        looks.append(
-            (f"evaluation.benchmarks.{number}", partial(BENCHMARKS[benchmark.name].look, benchmark))
-        )
-    looks.append(
-        ("data.filters.leave_out", partial(read_fingerprints, recipe.data.filters.leave_out))
-    )
-    looks.append(("output.resume", partial(look_at_checkpoint, recipe.output.resume)))
-    looks.append(("output.folder", partial(look_at_output, recipe.output.folder)))
-    looks.append(("data.cache", partial(look_at_output, recipe.data.cache or ".")))
-    for key, look in looks:
-        if not any(f"{other}.".startswith(f"{key}.") for other in lost) and (
-            message := refusal(look)
-        ):
-            yield message, key
+            yield Broken(message, (key,))
+            continue
+        # A name that is too long will never exist, whatever runs before this recipe.
+        message = refusal(Path(path).exists)
+        if message:
+            yield Broken(message, (key,))
+
+    for key, look in _looks(recipe):
+        if any(f"{other}.".startswith(f"{key}.") for other in absent_paths):
+            continue
+        message = refusal(look)
+        if message:
+            yield Broken(message, (key,))
+
+
+def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield each key that names a file or folder, and a function that raises if it is unusable."""
+    for key, path in models(recipe):
+        yield key, partial(look_at_model, path)
+    yield "backbone.max_pixels", partial(look_at_limits, recipe.backbone)
+    for key, source in sources(recipe):
+        yield key, source.look
+    for index, benchmark in enumerate(recipe.evaluation.benchmarks):
+        look = partial(BENCHMARKS[benchmark.name].look, benchmark)
+        yield f"evaluation.benchmarks.{index}", look
+    yield "data.filters.leave_out", partial(read_fingerprints, recipe.data.filters.leave_out)
+    yield "output.resume", partial(look_at_checkpoint, recipe.output.resume)
+    yield "output.folder", partial(look_at_output, recipe.output.folder)
+    yield "data.cache", partial(look_at_output, recipe.data.cache or ".")
 
 
 def look_at_model(path: str) -> None:

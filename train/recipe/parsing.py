@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, get_origin
+from typing import get_origin
 
 from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, lay
 from mmrm.data.config.validation import problems as locate
@@ -19,8 +19,8 @@ from mmrm.data.errors import CheckpointError, Problem, RecipeError
 from mmrm.models.config import checkpoint_at
 from mmrm.train.recipe.recipe import STAND_IN, Recipe
 from mmrm.train.recipe.rules import check
+from mmrm.train.recipe.sections import Script
 
-Entry = Literal["rm", "sft", "rl"]
 VARIANTS = "variants"
 """The key that makes a list of runs of a recipe; see train/studies/ablation/variants.py."""
 
@@ -44,7 +44,7 @@ def read_recipe(
     path: Path,
     overrides: Sequence[str] = (),
     *,
-    entry: Entry | None = None,
+    entry: Script | None = None,
     world_size: int = 1,
     start: bool = False,
 ) -> Recipe:
@@ -71,7 +71,7 @@ def required(
     path: Path,
     tree: Located,
     problems: Sequence[Problem],
-    entry: Entry | None = None,
+    entry: Script | None = None,
     world_size: int = 1,
     *,
     start: bool = False,
@@ -172,7 +172,7 @@ def parse_options(parser: ArgumentParser, argv: Sequence[str] | None) -> Namespa
     return options
 
 
-def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Launch:
+def parse_arguments(argv: Sequence[str], entry: Script, description: str) -> Launch:
     """Return what `argv` (without the script) asks for; `description` is the entry script's docstring, shown by --help.
 
     A wrong recipe is printed with all its errors and ends the process with status 2, without a traceback.

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from mmrm.data.config.section import LARGEST
-from mmrm.data.config.validation import members
+from mmrm.data.config.validation import members_of_field
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.reference.schema import EXTENDS, VARIANTS, Schema, about, of_models, one_of
 
@@ -59,7 +59,8 @@ def reference(judges: Sequence[type[BaseModel]]) -> str:
 def pages(section: type[BaseModel], schema: Schema, path: str) -> Iterator[str]:
     """Yield heading, meaning and table of every section below `section`; keys that most kinds of a union share come once."""
     for key, field in section.model_fields.items():
-        kinds, below = members(field.annotation), f"{path}{key}"
+        kinds = members_of_field(field)
+        below = f"{path}{key}"
         heading = f"{'#' * (2 + below.count('.'))} {below}"
         found = {kind: rows(kind, schema["definitions"][kind.__name__]) for kind in kinds}
         every = dict.fromkeys(row for own in found.values() for row in own)

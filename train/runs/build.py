@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from transformers import PrinterCallback, Trainer
 
+from mmrm.data.config.registry import load
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import NonFiniteError, UserError
 from mmrm.data.storage.output_lock import locked_folder
@@ -18,11 +19,11 @@ from mmrm.models.backbone import load_encoder
 from mmrm.models.distributed import barrier, locked_by_first_rank, rank, world_size
 from mmrm.models.portable.reward import IncompleteCheckpointError
 from mmrm.train.checkpoints.rotation import find_resume
+from mmrm.train.methods.method import Method
 from mmrm.train.recipe.parsing import Launch, refuse_finished_folder, refuse_missing_device
 from mmrm.train.runs.callbacks import run_callbacks, summarise
 from mmrm.train.runs.evaluation_loop import evaluation
 from mmrm.train.runs.extension import continuation
-from mmrm.train.runs.methods import METHODS
 from mmrm.train.runs.model import make_model
 from mmrm.train.runs.provenance import (
     check_data_matches,
@@ -108,7 +109,8 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     if resume is not None:
         check_resume_matches(recipe, resume, world_size())
     encoder = load_encoder(recipe.backbone)
-    method = METHODS[type(recipe.method)](recipe, encoder, console)
+    method: Method = load(recipe.method.implementation)(recipe, encoder, console)
+    method.setup()
     if resume is not None:
         check_data_matches(data_fingerprints(method.mixture), resume)
         method.mixture.set_placement = set_placement_of_run(resume)

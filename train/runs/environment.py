@@ -13,10 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mmrm.data.config.registry import load
 from mmrm.train.recipe.deepspeed_config import NONE
-from mmrm.train.recipe.dry_run import dry_run
-from mmrm.train.recipe.parsing import Entry, parse_arguments
+from mmrm.train.recipe.parsing import parse_arguments
+from mmrm.train.recipe.sections import Script
 from mmrm.train.supervised.preemption import ended_by_signals
+
+EXTRAS = {"--dry-run": "mmrm.train.planning.dry_run:dry_run"}
+"""Options of the scripts that do something other than train, and the function that each calls.
+
+The function is imported when its option is given.
+"""
 
 SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""
@@ -140,11 +147,11 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
         torch.distributed.destroy_process_group()
 
 
-def start(argv: Sequence[str], entry: Entry, description: str) -> None:
+def start(argv: Sequence[str], entry: Script, description: str) -> None:
     """Do what the command line asks for; a wrong recipe ends with its errors and no traceback."""
     launch = parse_arguments(argv, entry, description)
     if launch.dry_run:
-        dry_run(launch)
+        load(EXTRAS["--dry-run"])(launch)
         return
     recipe, repository = launch.recipe, launch.recipe.output.push_to_hub
     environment = run_environment(

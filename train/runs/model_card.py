@@ -26,34 +26,11 @@ from mmrm.train.runs.provenance import DataFingerprints, recipe_yaml
 
 CARD = "README.md"
 
-SCALAR_USE = """\
-```python
-from transformers import AutoModelForSequenceClassification, AutoProcessor
-
-folder = "."  # this folder, or its id on the hub
-model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype="auto")
-processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-
-
-def score(image, question: str, answers: list[str]) -> list[float]:
-    asked = [{"type": "image", "image": image}, {"type": "text", "text": question}]  # a PIL image, bytes, a path, a data URI
-    return model.score(processor, [{"role": "user", "content": asked}], answers)
-```
-
-A score means something beside the score of another answer to the same question: the higher one is the better answer."""
-
 SCALE = """\
 Offset and scale of the scores are this checkpoint's own: mean {mean:.4f}, standard deviation {std:.4f} over {n:,} scores of
 {source}. `config.json` holds them as `reference_scores`. Rewards that are added to others, clipped or squashed are to be
 normalised first, to (score - mean) / std: OpenRLHF's `normalize_reward` finds `mean` and `std` in `config.json`; vLLM takes
 `--pooler-config '{{"logit_mean": {mean:.4f}, "logit_sigma": {std:.4f}}}'`; in trl it is a line of the reward function."""
-
-CRITIC_USE = """\
-`AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)` loads it: `generate` writes a critique of an
-answer, `score` gives the score after one. `decode` makes of what `Image.open` gives the image that it was trained on."""
-
-LANGUAGE_MODEL_USE = """\
-`AutoModelForImageTextToText.from_pretrained(folder)` loads it, like any checkpoint of its backbone's family; vLLM serves it."""
 
 JUDGE_PROMPT = """\
 It compares two responses when it is asked so, by the chat template and with `add_generation_prompt` (transformers, or as the
@@ -71,15 +48,6 @@ This folder holds adapters (and the reward head, if there is one), not the weigh
 `python train/merge.py CHECKPOINT FOLDER` writes them and their base as one ordinary checkpoint, and
 `python eval/run.py CHECKPOINT` evaluates them as they are."""
 
-USE = {
-    "naive": SCALAR_USE,
-    "critic": CRITIC_USE,
-    "language_model": LANGUAGE_MODEL_USE,
-    "stable_reinforce": LANGUAGE_MODEL_USE,
-    "policy": LANGUAGE_MODEL_USE,
-}
-"""Method to what a person does with its checkpoint."""
-
 
 def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: str) -> None:
     """Write the model card of a checkpoint, with the figures that were found just before it was saved, and the judge's.
@@ -92,7 +60,9 @@ def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: 
     write_whole(
         checkpoint / CARD, model_card(recipe, data, step, read_results(checkpoint), reference)
     )
-    write_whole(checkpoint / JUDGE_CARD, judge_card(recipe.resolved()).model_dump_json(indent=1))
+    method = recipe.method
+    card = judge_card(recipe.resolved(), method.judge_type, method.written_critiques)
+    write_whole(checkpoint / JUDGE_CARD, card.model_dump_json(indent=1))
 
 
 def reference_scores(checkpoint: Path) -> dict[str, Any] | None:
@@ -206,25 +176,21 @@ def figures(results: Mapping[str, Result]) -> list[str]:
 
 def use(recipe: Recipe) -> list[str]:
     """Return how the checkpoint is loaded, and a judge's exact prompt."""
-    found = [USE[recipe.method.type] if recipe.optim.lora is None else ADAPTER_USE]
-    settings = recipe.resolved()
-    template = judge_card(settings).template
-    if template is not None and settings["method"].get("target") != "lessons":
-        turns = ask(
-            template,
-            [text("user", "{the question}", 1)],
-            "{the first response}",
-            "{the second response}",
-        )
-        system = (
-            []
-            if recipe.backbone.system_prompt is None
-            else [text("system", recipe.backbone.system_prompt)]
-        )
-        messages = json.dumps([*system, *turns], indent=1, ensure_ascii=False)
-        limit = JudgingConfig.model_fields["max_new_tokens"].default
-        found.append(JUDGE_PROMPT.format(messages=messages, max_new_tokens=f"{limit:,}"))
-    return found
+    loading = recipe.method.usage if recipe.optim.lora is None else ADAPTER_USE
+    template = recipe.method.judge_template
+    if template is None:
+        return [loading]
+    turns = ask(
+        template,
+        [text("user", "{the question}", 1)],
+        "{the first response}",
+        "{the second response}",
+    )
+    if recipe.backbone.system_prompt is not None:
+        turns = (text("system", recipe.backbone.system_prompt), *turns)
+    messages = json.dumps(turns, indent=1, ensure_ascii=False)
+    limit = JudgingConfig.model_fields["max_new_tokens"].default
+    return [loading, JUDGE_PROMPT.format(messages=messages, max_new_tokens=f"{limit:,}")]
 
 
 FOR_RESUME = [

@@ -27,7 +27,6 @@ from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.sampling import SetPlacement
 from mmrm.data.storage.files import read_json, write_json, write_whole
 from mmrm.train.recipe.deepspeed_config import NONE
-from mmrm.train.recipe.methods import CriticConfig, NaiveConfig, RolloutConfig
 from mmrm.train.recipe.parsing import Launch
 from mmrm.train.recipe.recipe import Recipe
 
@@ -173,8 +172,8 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
         changes.append(
             "  head.read: last_token then meant the response's last own token, which is not offered any more"
         )
-    rollouts = isinstance(recipe.method, RolloutConfig)
-    if (recipe.deepspeed != NONE or rollouts) and then != ranks:
+    is_per_rank = recipe.deepspeed != NONE or recipe.method.state_is_per_rank
+    if is_per_rank and then != ranks:
         what = (
             "the rollout buffer is"
             if recipe.deepspeed == NONE
@@ -228,8 +227,7 @@ def set_placement_of_run(checkpoint: Path) -> SetPlacement:
 
 def order_note(recipe: Recipe, mixture: Mixture) -> str:
     """Return a note on the order of a resumed run; an empty text if new runs have the same order."""
-    method = recipe.method
-    has_sets = isinstance(method, NaiveConfig | CriticConfig) and method.pairs_together > 1
+    has_sets = recipe.method.brings_pairs_together
     if mixture.set_placement == "random_member" or not has_sets or not mixture.has_shared_prompts:
         return ""
     return (

@@ -23,10 +23,10 @@ from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueEncoder
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import gather, rank, world_size
 from mmrm.models.encoder import Encoder
+from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.methods.critic.objective import JointCritique
 from mmrm.train.methods.critic.own_critiques import CritiqueStore, WriteCritiques
-from mmrm.train.methods.method import SupervisedMethod
-from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.methods.method import SupervisedMethod, WritingUsage
 from mmrm.train.supervised.devices import unwrapped
 from mmrm.train.supervised.steps import MixtureRecords, TrainingExample, shared_costs
 from mmrm.train.supervised.whole_weights import whole_weights
@@ -109,7 +109,7 @@ class CriticMethod(SupervisedMethod):
         if config.critique != "ground_truth":
             self.store = CritiqueStore(self.folder / "critiques", config, self.recipe.seed)
             self.prepare_step = self.store.load
-        self.encode = CriticEncoder(self.encoder, config.writing.request)
+        self.encode = CriticEncoder(self.encoder, config.written_critiques.request)
         self.records = MixtureRecords(
             self.mixture, replace(self.encode, written=self.store), config.pairs_together
         )
@@ -121,11 +121,18 @@ class CriticMethod(SupervisedMethod):
         return CriticJudge(
             model=unwrapped(model),
             encode=CritiqueEncoder(
-                self.encoder, "own", self.config.writing.request, forgiving=forgiving
+                self.encoder, "own", self.config.written_critiques.request, forgiving=forgiving
             ),
             packed=self.packed(),
             sampling=SamplingConfig(max_new_tokens=self.config.critique_max_tokens),
         )
+
+    def writing_usage(self, judge: CriticJudge) -> WritingUsage:
+        """Return what a critic wrote, in tokens and as figures."""
+        spent = judge.spent
+        if not spent.judgements:
+            return WritingUsage()
+        return WritingUsage(spent.tokens, spent.figures())
 
     def trainer(self, **trainer: Any) -> Trainer:
         """Return the packed trainer, which writes the critic's own critiques on the way."""

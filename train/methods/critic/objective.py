@@ -14,7 +14,7 @@ from math import exp
 import torch
 from torch import Tensor, nn
 
-from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.supervised.objectives import Objective, pair_loss, score_report, score_sums
 from mmrm.train.supervised.steps import PackedRow
 

@@ -27,7 +27,7 @@ from mmrm.data.storage.content import record_key
 from mmrm.data.storage.files import read_json, write_whole
 from mmrm.eval.candidates import Example, Verdict, as_example
 from mmrm.models.distributed import barrier, gather, rank
-from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.supervised.steps import StepDataset
 
 CONTENT_KEY = re.compile(r"[0-9a-f]{64}")

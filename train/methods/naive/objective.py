@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.supervised.objectives import Objective, pair_loss, score_report, score_sums
 from mmrm.train.supervised.steps import PackedRow
 

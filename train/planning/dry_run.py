@@ -14,7 +14,15 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
-from mmrm.train.recipe.cost import (
+from mmrm.train.planning.memory import (
+    GIB,
+    activations,
+    checkpoint_bytes,
+    per_rank,
+    trained,
+    writing_price,
+)
+from mmrm.train.planning.step_cost import (
     BETWEEN,
     COMPARED,
     INSIDE,
@@ -29,15 +37,6 @@ from mmrm.train.recipe.cost import (
 from mmrm.train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from mmrm.train.recipe.epoch import UNKNOWN, epoch_records, known_steps
 from mmrm.train.recipe.input_paths import absent
-from mmrm.train.recipe.memory import (
-    GIB,
-    activations,
-    checkpoint_bytes,
-    per_rank,
-    trained,
-    writing_price,
-)
-from mmrm.train.recipe.methods import CriticConfig, NaiveConfig, PolicyConfig, RolloutConfig
 from mmrm.train.recipe.parsing import Launch
 from mmrm.train.recipe.recipe import Recipe
 
@@ -99,7 +98,7 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
         known_steps(recipe),
         recipe.optim.token_budget,
     )
-    written = "" if isinstance(recipe.method, NaiveConfig) else "; what is written comes on top"
+    written = "" if recipe.method.model == "scalar" else "; what is written comes on top"
     console.print(
         f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
         "every pair with a prompt of its own, for how many share one is known once the data are read; "
@@ -144,21 +143,15 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
 
 def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
     """Return what writing costs where the weights are divided over the ranks; empty where nothing is written."""
-    method = recipe.method
-    written = {
-        "rollouts": isinstance(method, RolloutConfig) and method.engine == "transformers",
-        "own critiques": isinstance(method, CriticConfig) and method.critique != "ground_truth",
-        "evaluations": recipe.evaluates and not isinstance(method, NaiveConfig),
-    }
-    whats = [what for what, done in written.items() if done]
-    if not whats or stage(recipe.deepspeed) < 3:
+    texts = recipe.method.written_texts(recipe)
+    if not texts or stage(recipe.deepspeed) < 3:
         return ""
     price = writing_price(recipe, shape)
     moved = ", ".join(
         f"{price.step * (ranks - 1) / ranks / GIB:.2f} on {ranks} ranks" for ranks in all_ranks
     )
     return (
-        f"\nWriting ({', '.join(whats)}): all weights, {price.whole / GIB:.2f} GiB, are gathered once each time where every rank "
+        f"\nWriting ({', '.join(texts)}): all weights, {price.whole / GIB:.2f} GiB, are gathered once each time where every rank "
         f"then has {price.free / GIB:.2f} GiB free; else every layer is gathered for each step, which writes one token of all "
         f"continuations in a row, and each rank receives GiB a step: {moved}."
     )
@@ -307,7 +300,7 @@ def evaluation_lines(recipe: Recipe) -> list[str]:
         lines.append(
             f"{recipe.data.validation:,} records withheld from training: {' and '.join(figures)}"
         )
-    if isinstance(recipe.method, PolicyConfig):
+    if recipe.method.evaluated_on == "questions":
         how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
     else:
         how = f"protocol: {evaluation.protocol.done('all rows', pairwise=not recipe.has_head)}"
@@ -323,7 +316,7 @@ def evaluation_lines(recipe: Recipe) -> list[str]:
         best
         + (
             "; content-blind baselines beside"
-            if evaluation.baselines and not isinstance(recipe.method, PolicyConfig)
+            if evaluation.baselines and recipe.method.evaluated_on == "benchmarks"
             else ""
         ),
     ]

@@ -20,7 +20,7 @@ from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.wording import VERDICTS, compare_in_short
 from mmrm.data.synthetic.world import LESSON_WEIGHTS, ShapesWorld, Turn
 from mmrm.models.encoder import Encoder, Span
-from mmrm.train.recipe.methods import LanguageModelConfig
+from mmrm.train.methods.language_model.config import LanguageModelConfig
 from mmrm.train.supervised.steps import TrainingExample
 
 REQUEST = "judge the response."

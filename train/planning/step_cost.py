@@ -4,15 +4,15 @@ Arithmetic on stated assumptions, for a plan. Computation is 6 FLOP for each par
 vision tower and patch, of a prompt that is computed once for both responses: 2 each for the forward pass, for the gradients of
 inputs and for those of weights, so 4 where the weights are frozen and 2 in a frozen vision tower. What is computed again under
 activation checkpointing counts as idle time. Pairs that share a prompt cost less than this says: the data card counts them. What
-DeepSpeed hands to its collectives was counted (`tests/train/recipe/test_cost.py`).
+DeepSpeed hands to its collectives was counted (`tests/train/planning/test_step_cost.py`).
 """
 
 from dataclasses import dataclass
 from math import ceil
 
 from mmrm.models.families.family import Shape
+from mmrm.train.planning.memory import trained
 from mmrm.train.recipe.deepspeed_config import copies_within, stage
-from mmrm.train.recipe.memory import trained
 from mmrm.train.recipe.recipe import Recipe
 
 PEAK, MFU = 989e12, 0.25

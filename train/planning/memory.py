@@ -16,7 +16,6 @@ from mmrm.train.recipe.deepspeed_config import (
     stage,
     sums_in_fp32,
 )
-from mmrm.train.recipe.methods import RolloutConfig
 from mmrm.train.recipe.recipe import Recipe
 
 GIB = 2**30
@@ -52,7 +51,7 @@ def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
 def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> float:
     """Return the bytes that a training row of so many tokens and vision patches holds beside weights and gradients, at its peak.
 
-    Counted on the released shapes, kernel by kernel, on tensors without values (`tests/train/recipe/test_memory.py` holds it to
+    Counted on the released shapes, kernel by kernel, on tensors without values (`tests/train/planning/test_memory.py` holds it to
     5 %): `shape.kept` in each layer and vision block. Under activation checkpointing a layer's input alone is kept, and one layer
     at a time is computed again, with 2 more intermediate vectors for its gradients. A frozen vision tower keeps nothing. An LM
     head's logits, the library's workspace and the allocator's rounding come on top.
@@ -75,7 +74,7 @@ def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     """Return how many parameters the recipe's model has, and how many of them are trained."""
     parts = shape.count()
     head = head_parameters(shape.hidden_size, recipe.head) if recipe.has_head else 0
-    lm_head = 0 if recipe.method.type == "naive" else parts.lm_head
+    lm_head = 0 if recipe.method.model == "scalar" else parts.lm_head
     if recipe.optim.lora is not None:
         adapters = recipe.optim.lora.rank * parts.projections
         return parts.backbone + lm_head + head + adapters, adapters + head
@@ -112,17 +111,15 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
     more in each node, divided over its GPUs. Without DeepSpeed and its fp32 copies what is
     trained is fp32 itself, and with it the whole model unless there are adapters.
     """
-    method, lora, bf16 = recipe.method, recipe.optim.lora, recipe.backbone.dtype == "bfloat16"
+    lora = recipe.optim.lora
+    bf16 = recipe.backbone.dtype == "bfloat16"
     total, learned = trained(recipe, shape)
     width = 2 if bf16 and deepspeed != NONE else 4
     frozen: float = 2 if bf16 and (deepspeed != NONE or lora is not None) else 4
     if lora is not None and lora.quantise == "nf4":
         frozen = 0.5
     weights = learned * width + (total - learned) * frozen
-    if isinstance(method, RolloutConfig) and method.kl_coefficient > 0 and lora is None:
-        weights += (
-            total * frozen
-        )  # the reference model; with LoRA it is the policy without its adapters
+    weights += recipe.method.frozen_copies(lora=lora is not None) * total * frozen
     level, (host_optimizer, host_weights) = stage(deepspeed), offloads(deepspeed)
     if level >= 3:
         weights = weights / ranks + (
