@@ -1,4 +1,7 @@
-"""The dry run: prints what a recipe will do before anything is loaded. Needs no weights, no network and no torch."""
+"""The dry run: the plan of a recipe, printed before anything is loaded.
+
+It needs no weights, no network and no torch.
+"""
 
 import os
 from math import ceil
@@ -10,7 +13,7 @@ from rich.text import Text
 
 from mmrm.data.display.console import plain_console
 from mmrm.data.sources.shared.source import SourceConfig
-from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
@@ -30,6 +33,7 @@ from mmrm.train.planning.step_cost import (
     NODE,
     PEAK,
     ROW_TOKENS,
+    StepCost,
     full_row,
     record_tokens,
     step_cost,
@@ -51,217 +55,266 @@ SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3
 def dry_run(launch: Launch) -> None:
     """Print the plan of `launch`, on the first rank only."""
     if os.environ.get("RANK", "0") == "0":
-        show(launch.recipe, int(os.environ.get("WORLD_SIZE", "1")), plain_console(highlight=False))
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        show(launch.recipe, world_size, plain_console(highlight=False))
 
 
 def show(recipe: Recipe, world_size: int, console: Console) -> None:
-    """Print the plan of `recipe`, and the memory of a rank by DeepSpeed configuration and number of ranks."""
-    about = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    """Print the plan of `recipe`, and the memory of a rank for each DeepSpeed configuration."""
+    plan = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for topic, lines in plan_lines(recipe).items():
-        for position, line in enumerate(filter(None, lines)):
-            about.add_row(Text("" if position else topic, "bold"), line)
-    console.print(about)
-    shape, all_ranks = shape_of(recipe.backbone.path), sorted({*RANKS, world_size})
+        for index, line in enumerate(lines):
+            heading = topic if index == 0 else ""
+            plan.add_row(Text(heading, "bold"), line)
+    console.print(plan)
+
+    shape = shape_of(recipe.backbone.path)
     if shape is None:
         console.print("\nMemory is not estimated: the backbone's config.json is not at hand.")
         return
-    console.print("\nGiB a rank for weights, gradients and optimizer states. ← is this recipe.")
-    table = Table(
-        "deepspeed",
-        *(Column(f"{ranks} rank{'s' * (ranks != 1)}", justify="right") for ranks in all_ranks),
-    )
-    for name in deepspeed_names():
-        found = [per_rank(recipe, shape, name, ranks) for ranks in all_ranks]
-        cells = [
-            f"{device / GIB:.2f}" + (f" + {host / GIB:.2f} host" if host else "")
-            for device, host in found
-        ]
-        mine = name == recipe.deepspeed
-        table.add_row(f"{name} ←" if mine else name, *cells, style="bold" if mine else None)
-    console.print(table)
-    _, tokens, patches = full_row(recipe, shape)
-    console.print(
-        f"On top: {activations(recipe, shape, tokens, patches) / GIB:.1f} GiB of activations for a row of {tokens:,} tokens and "
-        f"{patches:,} vision patches, and what the allocator and the libraries take.",
-        soft_wrap=True,
-    )
-    if line := writing_line(recipe, shape, [ranks for ranks in all_ranks if ranks > 1]):
-        console.print(line)
+    all_ranks = sorted({*RANKS, world_size})
+    show_memory(recipe, shape, all_ranks, console)
     if recipe.backbone.path != "embedded":
         show_cost(recipe, shape, sorted({*GPUS, world_size} - {1}), console)
 
 
-def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -> None:
-    """Print what a step takes on several GPUs, how long the run is, and where the network holds it up."""
-    (image, words), steps, budget = (
-        record_tokens(recipe, shape),
-        known_steps(recipe),
-        recipe.optim.token_budget,
-    )
-    written = "" if recipe.method.model == "scalar" else "; what is written comes on top"
+def show_memory(recipe: Recipe, shape: Shape, all_ranks: list[int], console: Console) -> None:
+    """Print the memory of a rank by DeepSpeed configuration and number of ranks."""
+    console.print("\nGiB a rank for weights, gradients and optimizer states. ← is this recipe.")
+    columns = [
+        Column("1 rank" if ranks == 1 else f"{ranks} ranks", justify="right") for ranks in all_ranks
+    ]
+    table = Table("deepspeed", *columns)
+    for name in deepspeed_names():
+        cells = []
+        for ranks in all_ranks:
+            device, host = per_rank(recipe, shape, name, ranks)
+            cell = f"{device / GIB:.2f}"
+            if host:
+                cell += f" + {host / GIB:.2f} host"
+            cells.append(cell)
+        if name == recipe.deepspeed:
+            table.add_row(f"{name} ←", *cells, style="bold")
+        else:
+            table.add_row(name, *cells)
+    console.print(table)
+
+    row = full_row(recipe, shape)
+    row_activations = activations(recipe, shape, row.tokens, row.patches)
     console.print(
-        f"\nA step on GPUs, without evaluations{written}. Assumed: records of an image of {image:,} tokens, {words:,} of text; "
-        "every pair with a prompt of its own, for how many share one is known once the data are read; "
-        f"rows of {ROW_TOKENS if budget == 'auto' else budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, the same for "
-        f"H100 and H200; a GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between nodes; "
-        "transfers overlap with computation, so that a step takes the longer of the two. Received in a step: GB (seconds).",
+        f"On top: {row_activations / GIB:.1f} GiB of activations for a row of {row.tokens:,} tokens "
+        f"and {row.patches:,} vision patches, and what the allocator and the libraries take.",
         soft_wrap=True,
     )
-    own = recipe.deepspeed
-    names = [name.replace("_", " ") for name in COMPARED]
-    table = Table(
-        "GPUs",
-        *(
-            Column(name, justify="right")
-            for name in ("rows", "compute s", *names, "hours", "GPU hours")
-        ),
-    )
-    held_up = []
+    line = writing_line(recipe, shape, [ranks for ranks in all_ranks if ranks > 1])
+    if line:
+        console.print(line)
+
+
+def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -> None:
+    """Print what a step takes on several GPUs, how long the run is, and if the network limits it."""
+    console.print(cost_assumptions(recipe, shape), soft_wrap=True)
+    steps = known_steps(recipe)
+    stages = [name.replace("_", " ") for name in COMPARED]
+    columns = [
+        Column(name, justify="right")
+        for name in ("rows", "compute s", *stages, "hours", "GPU hours")
+    ]
+    table = Table("GPUs", *columns)
+    first_held_up: tuple[int, StepCost] | None = None
     for ranks in gpus:
-        found = step_cost(recipe, shape, ranks)
-        waits = [
-            f"{found.received[name] / 1e9:.1f} ({found.waiting[name]:.2f})" for name in COMPARED
+        cost = step_cost(recipe, shape, ranks)
+        waiting = cost.waiting[recipe.deepspeed]
+        received = [
+            f"{cost.received[name] / 1e9:.1f} ({cost.waiting[name]:.2f})" for name in COMPARED
         ]
-        hours = None if steps is None else steps * max(found.compute, found.waiting[own]) / 3600
-        spent = ["–", "–"] if hours is None else [f"{hours:,.1f}", f"{hours * ranks:,.0f}"]
-        table.add_row(f"{ranks:,}", str(found.rows), f"{found.compute:.2f}", *waits, *spent)
-        if found.waiting[own] > found.compute:
-            held_up.append((ranks, found))
+        durations = ["–", "–"]
+        if steps is not None:
+            hours = steps * max(cost.compute, waiting) / 3600
+            durations = [f"{hours:,.1f}", f"{hours * ranks:,.0f}"]
+        table.add_row(f"{ranks:,}", str(cost.rows), f"{cost.compute:.2f}", *received, *durations)
+        if waiting > cost.compute and first_held_up is None:
+            first_held_up = (ranks, cost)
     console.print(table)
-    for ranks, found in held_up[:1]:
-        better = [
-            f"deepspeed={name}, {found.waiting[name]:.2f} s and {per_rank(recipe, shape, name, ranks)[0] / GIB:.0f} GiB a GPU"
-            for name in COMPARED
-            if found.waiting[name] < 0.95 * found.waiting[own]
-        ]
-        console.print(
-            f"From {ranks:,} GPUs on the network is the bottleneck: {found.waiting[own]:.2f} s for {found.compute:.2f} s of "
-            f"computation. Ways out: {', '.join(['fewer GPUs', 'a larger optim.records_per_step', *better])}.",
-            soft_wrap=True,
-        )
+    if first_held_up is not None:
+        console.print(bottleneck_line(recipe, shape, *first_held_up), soft_wrap=True)
+
+
+def cost_assumptions(recipe: Recipe, shape: Shape) -> str:
+    """Return what the cost of a step assumes."""
+    image_tokens, text_tokens = record_tokens(recipe, shape)
+    budget = recipe.optim.token_budget
+    if budget == "auto":
+        budget = ROW_TOKENS
+    writing = "" if recipe.method.model == "scalar" else "; what is written comes on top"
+    return (
+        f"\nA step on GPUs, without evaluations{writing}. Assumed: records of an image of "
+        f"{image_tokens:,} tokens, {text_tokens:,} of text; every pair with a prompt of its own, for "
+        "how many share one is known once the data are read; rows of "
+        f"{budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, the same for H100 and H200; a "
+        f"GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between "
+        "nodes; transfers overlap with computation, so that a step takes the longer of the two. "
+        "Received in a step: GB (seconds)."
+    )
+
+
+def bottleneck_line(recipe: Recipe, shape: Shape, ranks: int, cost: StepCost) -> str:
+    """Return that the network holds a step up on `ranks` GPUs, and the ways out."""
+    waiting = cost.waiting[recipe.deepspeed]
+    ways_out = ["fewer GPUs", "a larger optim.records_per_step"]
+    for name in COMPARED:
+        if cost.waiting[name] < 0.95 * waiting:
+            device, _ = per_rank(recipe, shape, name, ranks)
+            seconds = f"{cost.waiting[name]:.2f} s"
+            ways_out.append(f"deepspeed={name}, {seconds} and {device / GIB:.0f} GiB a GPU")
+    return (
+        f"From {ranks:,} GPUs on the network is the bottleneck: {waiting:.2f} s for "
+        f"{cost.compute:.2f} s of computation. Ways out: {', '.join(ways_out)}."
+    )
 
 
 def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
-    """Return what writing costs where the weights are divided over the ranks; empty where nothing is written."""
+    """Return what writing costs if the weights are divided over the ranks.
+
+    The text is empty if they are not, and if nothing is written.
+    """
     texts = recipe.method.written_texts(recipe)
     if not texts or stage(recipe.deepspeed) < 3:
         return ""
     price = writing_price(recipe, shape)
-    moved = ", ".join(
+    received = ", ".join(
         f"{price.step * (ranks - 1) / ranks / GIB:.2f} on {ranks} ranks" for ranks in all_ranks
     )
     return (
-        f"\nWriting ({', '.join(texts)}): all weights, {price.whole / GIB:.2f} GiB, are gathered once each time where every rank "
-        f"then has {price.free / GIB:.2f} GiB free; else every layer is gathered for each step, which writes one token of all "
-        f"continuations in a row, and each rank receives GiB a step: {moved}."
+        f"\nWriting ({', '.join(texts)}): all weights, {price.whole / GIB:.2f} GiB, are gathered "
+        f"once each time where every rank then has {price.free / GIB:.2f} GiB free; else every layer "
+        "is gathered for each step, which writes one token of all continuations in a row, and each "
+        f"rank receives GiB a step: {received}."
     )
 
 
 def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
-    """Return each topic with what is said about it; an empty line is not printed."""
-    shape, output = shape_of(recipe.backbone.path), recipe.output
-    records, origin = epoch_records(recipe.data)
+    """Return the lines of the plan by their topic."""
+    shape = shape_of(recipe.backbone.path)
+    num_records, origin = epoch_records(recipe.data)
+    method = [recipe.method.summary]
+    if recipe.has_head:
+        method.append(head_line(recipe, shape))
+    data = [source_line(source) for source in recipe.data.sources]
+    data.append(f"an epoch has {number(num_records)} records ({origin})")
+    deepspeed = [deepspeed_line(recipe.deepspeed)]
+    if not sums_in_fp32(recipe.deepspeed) and recipe.backbone.dtype != "float32":
+        deepspeed.append(SUMMED_IN_BF16)
+    missing = [
+        f"{path} ({key}); a start needs it, from an earlier run or a download"
+        for key, path in absent(recipe)
+    ]
     return {
         "backbone": backbone_lines(recipe, shape),
-        "method": [recipe.method.summary, head_line(recipe, shape) if recipe.has_head else ""],
-        "data": [
-            *map(source_line, recipe.data.sources),
-            f"an epoch has {number(records)} records ({origin})",
-        ],
-        "steps": step_lines(recipe, records),
+        "method": method,
+        "data": data,
+        "steps": step_lines(recipe, num_records),
         "optimisation": optimisation_lines(recipe),
-        "deepspeed": [
-            deepspeed_line(recipe.deepspeed),
-            ""
-            if sums_in_fp32(recipe.deepspeed) or recipe.backbone.dtype == "float32"
-            else SUMMED_IN_BF16,
-        ],
-        "evaluation": evaluation_lines(recipe) if recipe.evaluates else ["none"],
-        "output": [
-            f"{output.folder}{' (exists)' if Path(output.folder).exists() else ''}, resume {output.resume}",
-            f"a checkpoint every {output.save_every_steps:,} steps, the newest {output.keep_checkpoints} are kept"
-            + (f", about {checkpoint_bytes(recipe, shape) / GIB:,.2f} GiB each" if shape else ""),
-            f"the best one goes to {output.push_to_hub}" if output.push_to_hub else "",
-        ],
-        "missing": [
-            f"{path} ({key}); a start needs it, from an earlier run or a download"
-            for key, path in absent(recipe)
-        ],
+        "deepspeed": deepspeed,
+        "evaluation": evaluation_lines(recipe),
+        "output": output_lines(recipe, shape),
+        "missing": missing,
     }
 
 
 def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
-    """Return what is said about the backbone: checkpoint, size, what is trained, image size."""
-    backbone, lora = recipe.backbone, recipe.optim.lora
-    limits = backbone.min_pixels, backbone.max_pixels
-    seen = shape.image_tokens(backbone) if shape else None
-    tokens = (
-        f"{seen.how}{seen.bounds[0]:,} to {seen.bounds[1]:,} tokens"
-        if seen
-        else f"{UNKNOWN} tokens"
-    )
-    sizes = [
-        f"{n / 1e9:.2f} B" if n >= 1e9 else f"{n / 1e6:.2f} M"
-        for n in (trained(recipe, shape) if shape else ())
-    ]
-    return [
+    """Return the lines on the backbone: checkpoint, image size, size, what is trained."""
+    backbone = recipe.backbone
+    tokens = f"{UNKNOWN} tokens"
+    if shape is not None:
+        image_tokens = shape.image_tokens(backbone)
+        fewest, most = image_tokens.bounds
+        tokens = f"{image_tokens.how}{fewest:,} to {most:,} tokens"
+    lines = [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
-        f"images of {limits[0]:,} to {limits[1]:,} pixels: {tokens} each",
-        f"{sizes[0]} parameters, {sizes[1]} of them trained" if sizes else "",
-        f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}"
-        if lora
-        else "",
-        f"frozen: {', '.join(backbone.freeze)}" if backbone.freeze else "",
+        f"images of {backbone.min_pixels:,} to {backbone.max_pixels:,} pixels: {tokens} each",
     ]
+    if shape is not None:
+        num_parameters, num_trained = trained(recipe, shape)
+        lines.append(
+            f"{in_millions(num_parameters)} parameters, {in_millions(num_trained)} of them trained"
+        )
+    lora = recipe.optim.lora
+    if lora is not None:
+        lines.append(
+            f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}"
+        )
+    if backbone.freeze:
+        lines.append(f"frozen: {', '.join(backbone.freeze)}")
+    return lines
+
+
+def in_millions(count: int) -> str:
+    """Return a number of parameters in millions (M) or billions (B)."""
+    if count >= 1e9:
+        return f"{count / 1e9:.2f} B"
+    return f"{count / 1e6:.2f} M"
 
 
 def head_line(recipe: Recipe, shape: Shape | None) -> str:
     """Return the reward head in words."""
     head = recipe.head
-    layers = (
-        f"{head.layers} linear layers with {head.activation} between"
-        if head.layers > 1
-        else "1 linear layer"
-    )
-    width = head.width or (shape.hidden_size if shape else "of the backbone")
+    layers = "1 linear layer"
+    if head.layers > 1:
+        layers = f"{head.layers} linear layers with {head.activation} between"
+    width: int | str = "of the backbone"
+    if head.width:
+        width = head.width
+    elif shape is not None:
+        width = shape.hidden_size
     return f"reward head: {layers}, width {width}, dropout {head.dropout:g}, read at {head.read}"
 
 
-def step_lines(recipe: Recipe, records: int | None) -> list[str]:
-    """Return how many optimizer steps the run has, over how many records, and how large they are."""
-    optim, per_step = recipe.optim, recipe.optim.records_per_step
-    budget = (
-        "the largest that fits"
-        if optim.token_budget == "auto"
-        else f"{optim.token_budget:,} tokens"
-    )
+def step_lines(recipe: Recipe, num_records: int | None) -> list[str]:
+    """Return the lines on the optimizer steps: their size, their number and the records of all.
+
+    Args:
+        recipe: The recipe.
+        num_records: The records of an epoch, None if they are not known yet.
+    """
+    optim = recipe.optim
+    records_per_step = optim.records_per_step
+    budget = "the largest that fits"
+    if optim.token_budget != "auto":
+        budget = f"{optim.token_budget:,} tokens"
     steps = known_steps(recipe)
     if steps is None:
         length = f"{optim.epochs:g} epochs; steps {UNKNOWN}"
-    elif not records:
-        length = f"{steps:,} steps: {steps * per_step:,} records"
-    else:  # the last step of an epoch takes what is left
-        epochs, more = divmod(steps, ceil(records / per_step))
-        seen = epochs * records + min(more * per_step, records)
-        length = f"{steps:,} steps: {seen:,} records, {seen / records:.2f} epochs"
+    elif not num_records:
+        length = f"{steps:,} steps: {steps * records_per_step:,} records"
+    else:
+        # The last step of an epoch takes the records that are left.
+        steps_per_epoch = ceil(num_records / records_per_step)
+        whole_epochs, further_steps = divmod(steps, steps_per_epoch)
+        seen = whole_epochs * num_records + min(further_steps * records_per_step, num_records)
+        length = f"{steps:,} steps: {seen:,} records, {seen / num_records:.2f} epochs"
     return [
-        f"{per_step:,} records a step, packed into rows of {budget}",
+        f"{records_per_step:,} records a step, packed into rows of {budget}",
         length,
         f"tokens {UNKNOWN}",
     ]
 
 
 def optimisation_lines(recipe: Recipe) -> list[str]:
-    """Return learning rates, schedule and the other numbers of the optimizer."""
+    """Return the lines on learning rates, schedule and the other numbers of the optimizer."""
     optim = recipe.optim
-    rates = {"head": optim.head_learning_rate, "vision": optim.vision_learning_rate}
-    own = "".join(f", {part} {rate:g}" for part, rate in rates.items() if rate is not None)
+    rates = f"learning rate {optim.learning_rate:g}"
+    if optim.head_learning_rate is not None:
+        rates += f", head {optim.head_learning_rate:g}"
+    if optim.vision_learning_rate is not None:
+        rates += f", vision {optim.vision_learning_rate:g}"
+    checkpointing = "on" if optim.activation_checkpointing else "off"
     return [
-        f"{optim.optimizer}: learning rate {optim.learning_rate:g}{own}",
+        f"{optim.optimizer}: {rates}",
         f"schedule {optim.schedule}, warm-up over {optim.warmup_ratio:.0%} of the steps",
         f"betas {optim.betas[0]:g} and {optim.betas[1]:g}, weight decay {optim.weight_decay:g}",
         f"gradient norm clipped to {optim.max_grad_norm:g}",
-        f"activation checkpointing {'on' if optim.activation_checkpointing else 'off'}",
+        f"activation checkpointing {checkpointing}",
     ]
 
 
@@ -269,57 +322,75 @@ def deepspeed_line(name: str) -> str:
     """Return the DeepSpeed configuration and what it divides over the ranks."""
     if name == NONE:
         return "none: every rank holds everything"
-    divided = (
+    divided_by_stage = (
         "nothing",
         "optimizer states",
         "optimizer states and gradients",
         "optimizer states, gradients and weights",
     )
-    kept = [
-        what
-        for what, moved in zip(("optimizer states", "weights"), offloads(name), strict=True)
-        if moved
-    ]
-    host = f"; {' and '.join(kept)} in host memory" if kept else ""
-    return f"{name}: ZeRO-{stage(name)} divides {divided[stage(name)]}{host}"
+    line = f"{name}: ZeRO-{stage(name)} divides {divided_by_stage[stage(name)]}"
+    is_optimizer_on_host, are_weights_on_host = offloads(name)
+    on_host = []
+    if is_optimizer_on_host:
+        on_host.append("optimizer states")
+    if are_weights_on_host:
+        on_host.append("weights")
+    if on_host:
+        line += f"; {' and '.join(on_host)} in host memory"
+    return line
 
 
 def evaluation_lines(recipe: Recipe) -> list[str]:
-    """Return which benchmarks are evaluated, when, and what chooses the best checkpoint."""
-    evaluation, lines = (
-        recipe.evaluation,
-        [f"questions: {source_line(source)}" for source in recipe.evaluation.questions],
-    )
-    for benchmark in evaluation.benchmarks:
-        known = BENCHMARKS[benchmark.name].known
-        rows = f", {known[-1].rows:,} rows stated" if benchmark.location == "hub" and known else ""
-        limit = "" if benchmark.limit is None else f", limited to {benchmark.limit:,}"
-        lines.append(f"{benchmark.name} ({benchmark.location}{rows}{limit})")
+    """Return the lines on the evaluations: of what, when, and what chooses the best checkpoint."""
+    if not recipe.evaluates:
+        return ["none"]
+    evaluation = recipe.evaluation
+    lines = [f"questions: {source_line(source)}" for source in evaluation.questions]
+    lines += [benchmark_line(benchmark) for benchmark in evaluation.benchmarks]
     if recipe.data.validation:
         figures = [name for name in recipe.held_out_figures if name.startswith(f"{HELD_OUT}/")]
         lines.append(
             f"{recipe.data.validation:,} records withheld from training: {' and '.join(figures)}"
         )
+
+    start = ", and before the first step" if evaluation.at_start else ""
+    best = "no best checkpoint is kept"
+    if evaluation.best_metric is not None:
+        best = f"best checkpoint by {evaluation.best_metric}"
     if recipe.method.evaluated_on == "questions":
         how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
     else:
         how = f"protocol: {evaluation.protocol.done('all rows', pairwise=not recipe.has_head)}"
-    start = ", and before the first step" if evaluation.at_start else ""
-    best = (
-        "no best checkpoint is kept"
-        if evaluation.best_metric is None
-        else f"best checkpoint by {evaluation.best_metric}"
+        if evaluation.baselines:
+            best += "; content-blind baselines beside"
+    return [*lines, f"at every save{start}; {how}", best]
+
+
+def benchmark_line(benchmark: BenchmarkConfig) -> str:
+    """Return a benchmark, its location and its size."""
+    line = f"{benchmark.name} ({benchmark.location}"
+    editions = BENCHMARKS[benchmark.name].known
+    if benchmark.location == "hub" and editions:
+        line += f", {editions[-1].rows:,} rows stated"
+    if benchmark.limit is not None:
+        line += f", limited to {benchmark.limit:,}"
+    return f"{line})"
+
+
+def output_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
+    """Return the lines on the run folder and its checkpoints."""
+    output = recipe.output
+    exists = " (exists)" if Path(output.folder).exists() else ""
+    checkpoints = (
+        f"a checkpoint every {output.save_every_steps:,} steps, the newest "
+        f"{output.keep_checkpoints} are kept"
     )
-    return [
-        *lines,
-        f"at every save{start}; {how}",
-        best
-        + (
-            "; content-blind baselines beside"
-            if evaluation.baselines and recipe.method.evaluated_on == "benchmarks"
-            else ""
-        ),
-    ]
+    if shape is not None:
+        checkpoints += f", about {checkpoint_bytes(recipe, shape) / GIB:,.2f} GiB each"
+    lines = [f"{output.folder}{exists}, resume {output.resume}", checkpoints]
+    if output.push_to_hub:
+        lines.append(f"the best one goes to {output.push_to_hub}")
+    return lines
 
 
 def number(value: int | None) -> str:
@@ -328,8 +399,11 @@ def number(value: int | None) -> str:
 
 
 def source_line(source: SourceConfig) -> str:
-    """Return a source, where it lies and its size."""
-    kind = "" if source.label == source.type else f" ({source.type})"
-    place = "" if source.location is None else f" from {source.location}"
+    """Return a source, its location and its size."""
+    name = source.label
+    if source.label != source.type:
+        name += f" ({source.type})"
+    if source.location is not None:
+        name += f" from {source.location}"
     rows, origin = source.expected_rows()
-    return f"{source.label}{kind}{place}: {number(rows)} rows ({origin})"
+    return f"{name}: {number(rows)} rows ({origin})"

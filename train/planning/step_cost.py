@@ -1,32 +1,41 @@
-"""What a step costs on many GPUs, from the recipe and the backbone's shape alone: computation, and bytes over the network.
+"""The cost of a step on many GPUs: computation, and bytes over the network.
 
-Arithmetic on stated assumptions, for a plan. Computation is 6 FLOP for each parameter of the language model and token, and of the
-vision tower and patch, of a prompt that is computed once for both responses: 2 each for the forward pass, for the gradients of
-inputs and for those of weights, so 4 where the weights are frozen and 2 in a frozen vision tower. What is computed again under
-activation checkpointing counts as idle time. Pairs that share a prompt cost less than this says: the data card counts them. What
-DeepSpeed hands to its collectives was counted (`tests/train/planning/test_step_cost.py`).
+This is arithmetic on the recipe and the backbone's shape, under stated assumptions, for a plan.
+A prompt is computed once for both responses. A parameter of the language model costs 6 FLOP a
+token, and one of the vision tower 6 FLOP a patch: 2 each for the forward pass, for the gradients of
+inputs and for those of weights. That makes 4 for frozen weights, and 2 for a frozen vision tower.
+What is computed again under activation checkpointing counts as idle time. Pairs that share a prompt
+cost less than this: the data card counts them. What DeepSpeed hands to its collectives was counted
+(`tests/train/planning/test_step_cost.py`).
 """
 
 from dataclasses import dataclass
 from math import ceil
 
 from mmrm.models.families.family import Shape
-from mmrm.train.planning.memory import trained
+from mmrm.train.planning.memory import bytes_per_weight, trained
 from mmrm.train.recipe.deepspeed_config import copies_within, stage
 from mmrm.train.recipe.recipe import Recipe
 
-PEAK, MFU = 989e12, 0.25
-"""Dense bf16 FLOP a second of an H100 and of an H200, and the share of it that is reached: 0.28 was measured once, on one H200 at
-7B with activation checkpointing (3.5 pairs a second); the rest is for the optimizer and for waiting."""
-NODE, INSIDE, BETWEEN = 8, 450e9, 50e9
-"""GPUs of a node, and bytes a second that a GPU receives inside it (NVLink) and between nodes (400 Gb/s a GPU)."""
-IMAGE_TOKENS, TEXT_TOKENS = 1050, 530
-"""A record where nothing is known yet: an image, unless the recipe's limit is lower; a question of 70, two responses of 230."""
+PEAK = 989e12
+"""Dense bf16 FLOP a second of an H100 and of an H200."""
+MFU = 0.25
+"""The share of PEAK that is reached. 0.28 was measured once, on one H200 at 7B with activation
+checkpointing (3.5 pairs a second); the rest is for the optimizer and for waiting."""
+NODE = 8
+"""GPUs of a node."""
+INSIDE = 450e9
+"""Bytes a second that a GPU receives inside a node (NVLink)."""
+BETWEEN = 50e9
+"""Bytes a second that a GPU receives between nodes (400 Gb/s a GPU)."""
+IMAGE_TOKENS = 1050
+"""Tokens of a record's image before the data are read, unless the recipe's limit is lower."""
+TEXT_TOKENS = 530
+"""Tokens of a record's text before the data are read: a question of 70, two responses of 230."""
 ROW_TOKENS = 16_384
-"""Of a row where the recipe leaves the budget to the device."""
+"""Tokens of a row if the recipe leaves the budget to the device."""
 PATCH_COST = 0.4
-"""As rows are packed: `mmrm.models.packing.bins.PATCH_COST`."""
-
+"""The cost of a vision patch in a row, as `mmrm.models.packing.bins.PATCH_COST`."""
 
 COMPARED = ("zero1", "zero2", "zero3", "zero3_hpz")
 """DeepSpeed configurations whose traffic a plan shows."""
@@ -46,39 +55,53 @@ class Collectives:
     """All-gather among the GPUs of a node."""
 
     def received(self, ranks: int) -> float:
-        """Return the bytes that a rank receives by ring algorithms: an all-reduce is a reduce-scatter and an all-gather."""
-        return (2 * self.reduced + self.gathered + self.scattered) * (
-            ranks - 1
-        ) / ranks + self.received_inside
+        """Return the bytes that a rank receives by ring algorithms.
+
+        An all-reduce is a reduce-scatter and an all-gather.
+        """
+        handed_over = 2 * self.reduced + self.gathered + self.scattered
+        return handed_over * (ranks - 1) / ranks + self.received_inside
 
     @property
     def received_inside(self) -> float:
-        """How many of them come from the rank's own node by a collective of its own."""
+        """The bytes that a rank receives by collectives among the GPUs of its node."""
         return self.gathered_inside * (NODE - 1) / NODE
 
     def seconds(self, ranks: int) -> float:
         """Return how long that takes by itself."""
-        wide = INSIDE if ranks <= NODE else BETWEEN
-        return self.received_inside / INSIDE + (self.received(ranks) - self.received_inside) / wide
+        rate = INSIDE if ranks <= NODE else BETWEEN
+        received_by_all = self.received(ranks) - self.received_inside
+        return self.received_inside / INSIDE + received_by_all / rate
 
 
 def collectives(
     stage: int, rows: int, weights: float, learned: float, *, hpz: bool = False
 ) -> Collectives:
-    """Return what a ZeRO stage moves in a step of `rows` row passes, for bytes of all weights and of those that are trained.
+    """Return what a ZeRO stage moves in a step.
 
-    Gradients travel in the weights' dtype: at the end of a step up to ZeRO-1, in each row's backward pass from ZeRO-2 on (an
-    all-reduce until ZeRO-3). ZeRO-1 and 2 gather what each rank has updated; ZeRO-3 gathers every weight for a row's forward and
-    again for its backward pass. With hpZ only the first of these gathers of a step goes beyond the node.
+    Gradients travel in the dtype of the weights: at the end of a step up to ZeRO-1, and in each
+    row's backward pass from ZeRO-2 on (an all-reduce until ZeRO-3). ZeRO-1 and 2 gather what each
+    rank has updated. ZeRO-3 gathers every weight for a row's forward pass and again for its
+    backward pass. With hpZ only the first of these gathers of a step goes beyond the node.
+
+    Args:
+        stage: The ZeRO stage.
+        rows: The row passes of a rank.
+        weights: The bytes of all weights.
+        learned: The bytes of those that are trained.
+        hpz: The weights are held once more in each node.
     """
     if stage == 3:
-        beyond = weights if hpz else rows * 2 * weights
+        gathered = rows * 2 * weights
+        beyond_node = weights if hpz else gathered
         return Collectives(
-            gathered=beyond, scattered=rows * learned, gathered_inside=rows * 2 * weights - beyond
+            gathered=beyond_node,
+            scattered=rows * learned,
+            gathered_inside=gathered - beyond_node,
         )
-    return Collectives(
-        reduced=(rows if stage == 2 else 1) * learned, gathered=learned if stage else 0.0
-    )
+    num_reductions = rows if stage == 2 else 1
+    updated = learned if stage else 0.0
+    return Collectives(reduced=num_reductions * learned, gathered=updated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,54 +113,74 @@ class StepCost:
     compute: float
     """Seconds."""
     received: dict[str, float]
-    """What a rank receives, in bytes, by the name of a DeepSpeed configuration."""
+    """The bytes that a rank receives, by the name of a DeepSpeed configuration."""
     waiting: dict[str, float]
-    """Seconds that this takes by itself."""
+    """The seconds that this takes by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullRow:
+    """A row that is filled with records of the assumed size."""
+
+    records: int
+    tokens: int
+    patches: int
+    """Vision patches."""
 
 
 def record_tokens(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     """Return the assumed tokens of a record's image and of its text."""
-    return min(IMAGE_TOKENS, shape.image_tokens(recipe.backbone).bounds[1]), TEXT_TOKENS
+    _, most_image_tokens = shape.image_tokens(recipe.backbone).bounds
+    return min(IMAGE_TOKENS, most_image_tokens), TEXT_TOKENS
 
 
 def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
-    """Return what a step of the recipe costs on `ranks` GPUs at each ZeRO stage; writing and evaluation come on top."""
-    parts, (total, learned) = shape.count(), trained(recipe, shape)
-    image, words = record_tokens(recipe, shape)
-    patches = image * shape.patches_per_token
-    layers = parts.language_model - shape.vocab_size * shape.hidden_size
-    adapters, frozen = recipe.optim.lora is not None, recipe.backbone.freeze
-    a_token = 4 if adapters or "language_model" in frozen else 6
-    a_patch = 2 if adapters or "vision_tower" in frozen else 6
-    work = (
-        a_token * layers * (image + words)
-        + a_patch * (parts.vision_tower + parts.projector) * patches
-    )
+    """Return the cost of a step on `ranks` GPUs under each ZeRO stage.
+
+    Writing and evaluation come on top.
+    """
     records = recipe.optim.records_per_step / ranks
-    rows = ceil(records / full_row(recipe, shape)[0])
-    width = 2 if recipe.backbone.dtype == "bfloat16" else 4
-    moved = {
-        name: collectives(
+    rows = ceil(records / full_row(recipe, shape).records)
+    num_parameters, num_trained = trained(recipe, shape)
+    width = bytes_per_weight(recipe)
+    received: dict[str, float] = {}
+    waiting: dict[str, float] = {}
+    for name in {*COMPARED, recipe.deepspeed}:
+        moved = collectives(
             stage(name),
             rows,
-            total * width,
-            learned * width,
+            num_parameters * width,
+            num_trained * width,
             hpz=copies_within(name) > 0 and ranks > NODE,
         )
-        for name in {*COMPARED, recipe.deepspeed}
-    }
-    return StepCost(
-        rows,
-        max(records, 1) * work / (PEAK * MFU),
-        {name: one.received(ranks) for name, one in moved.items()},
-        {name: one.seconds(ranks) for name, one in moved.items()},
-    )
+        received[name] = moved.received(ranks)
+        waiting[name] = moved.seconds(ranks)
+    compute = max(records, 1) * record_flop(recipe, shape) / (PEAK * MFU)
+    return StepCost(rows, compute, received, waiting)
 
 
-def full_row(recipe: Recipe, shape: Shape) -> tuple[int, int, int]:
-    """Return how many assumed records fill a row, at least one, and the row's tokens and vision patches."""
-    image, words = record_tokens(recipe, shape)
-    patches = image * shape.patches_per_token
-    budget = ROW_TOKENS if recipe.optim.token_budget == "auto" else recipe.optim.token_budget
-    records = max(1, budget // (image + words + ceil(PATCH_COST * patches)))
-    return records, records * (image + words), records * patches
+def record_flop(recipe: Recipe, shape: Shape) -> float:
+    """Return the FLOP of the forward and backward pass over a record of the assumed size."""
+    counts = shape.count()
+    image_tokens, text_tokens = record_tokens(recipe, shape)
+    frozen = recipe.backbone.freeze
+    has_lora = recipe.optim.lora is not None
+    flop_per_token = 4 if has_lora or "language_model" in frozen else 6
+    flop_per_patch = 2 if has_lora or "vision_tower" in frozen else 6
+    # Looking up an embedding is no multiplication.
+    layers = counts.language_model - shape.vocab_size * shape.hidden_size
+    of_text = flop_per_token * layers * (image_tokens + text_tokens)
+    num_patches = image_tokens * shape.patches_per_token
+    of_images = flop_per_patch * (counts.vision_tower + counts.projector) * num_patches
+    return of_text + of_images
+
+
+def full_row(recipe: Recipe, shape: Shape) -> FullRow:
+    """Return a row of as many records of the assumed size as fit, at least one."""
+    image_tokens, text_tokens = record_tokens(recipe, shape)
+    patches = image_tokens * shape.patches_per_token
+    budget = recipe.optim.token_budget
+    if budget == "auto":
+        budget = ROW_TOKENS
+    records = max(1, budget // (image_tokens + text_tokens + ceil(PATCH_COST * patches)))
+    return FullRow(records, records * (image_tokens + text_tokens), records * patches)
