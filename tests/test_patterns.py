@@ -510,7 +510,6 @@ OWN_TEXTS = {
     "mmrm.train.reference.pages.table": "documentation",
     "mmrm.train.recipe.rules.model_rules": "a recipe's system prompt",
     "mmrm.train.reinforce.policy.reward_terms.FormatReward.__call__": "the recipe's own pattern: its author's choice",
-    "mmrm.train.runs.provenance.check_resume_matches": "keys of a recipe",
     "mmrm.train.checkpoints.rotation.NAME": "a folder's name",
     "mmrm.train.checkpoints.integrity.OF_A_RANK": "a file's name",
 }

@@ -45,6 +45,8 @@ def training_arguments(
     schedule: str = optim.schedule
     if schedule == "constant":
         schedule = "constant_with_warmup"  # Trainer's "constant" knows no warm-up
+    evaluations = "steps" if recipe.evaluates else "no"
+    prefetched_steps = 2 if recipe.workers else None
     is_on_cpu = not torch.cuda.is_available()
     shared: dict[str, Any] = {
         "output_dir": output.folder,
@@ -58,7 +60,7 @@ def training_arguments(
         "logging_steps": output.log_every_steps,
         "logging_nan_inf_filter": False,
         "save_steps": output.save_every_steps,
-        "eval_strategy": "steps" if recipe.evaluates else "no",
+        "eval_strategy": evaluations,
         "eval_steps": output.save_every_steps,
         "eval_on_start": recipe.evaluates and recipe.evaluation.at_start,
         # Trainer takes the highest figure as the best, except for one whose name ends with `loss`.
@@ -67,7 +69,7 @@ def training_arguments(
         "use_cpu": is_on_cpu,
         "deepspeed": deepspeed_config(recipe.deepspeed, recipe.backbone.dtype, cpu=is_on_cpu),
         "dataloader_num_workers": recipe.workers,
-        "dataloader_prefetch_factor": 2 if recipe.workers else None,
+        "dataloader_prefetch_factor": prefetched_steps,
         "remove_unused_columns": False,
         "ddp_find_unused_parameters": False,
         # Buffers are constants, and a step that is computed again must not wait for them.

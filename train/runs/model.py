@@ -1,4 +1,4 @@
-"""The model of a run: the class that its method trains, with number formats, adapters and activation checkpointing."""
+"""The model of a run, with number formats, adapters and activation checkpointing."""
 
 from typing import Any
 
@@ -52,16 +52,23 @@ def load_model(recipe: Recipe, backbone: BackboneConfig, *, nf4: bool) -> Any:
 
 
 def add_adapters(model: Any, lora: LoraSection, *, head: bool, masters: bool) -> nn.Module:
-    """Return `model` frozen, with trainable adapters and a trainable `head`; fp32 ones unless the optimizer keeps `masters`."""
-    # peft goes by the ends of names, and `head` is also that of `lm_head`: the head's layers are named one by one.
-    layers = model.get_submodule("head").named_children() if head else ()
-    saved = [f"head.{name}" for name, layer in layers if len(list(layer.parameters()))]
+    """Return `model` frozen, with trainable adapters and, with `head`, a trainable head.
+
+    What is trained is fp32, unless the optimizer keeps fp32 `masters` of it.
+    """
+    # peft goes by the ends of names, and `head` is also the end of `lm_head`. Therefore the layers
+    # of the head are named one by one.
+    trained_in_full: list[str] = []
+    if head:
+        for name, layer in model.get_submodule("head").named_children():
+            if list(layer.parameters()):
+                trained_in_full.append(f"head.{name}")
     adapters = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=family_of(model.config.model_type).lora_targets,
-        modules_to_save=saved or None,
+        modules_to_save=trained_in_full or None,
     )
     adapted: nn.Module = get_peft_model(model, adapters, autocast_adapter_dtype=False)
     for parameter in adapted.parameters():
